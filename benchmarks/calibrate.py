@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_trace2evolve.evidence.baselines import write_evidence
-from pytest_trace2evolve.gate.simulate import AGENTS
+from pytest_trace2evolve.gate.power import AGENTS
 from pytest_trace2evolve.records.evidence import ActionCount, Evidence, Provenance, SimulationEvidence
 from pytest_trace2evolve.records.score import Status
 

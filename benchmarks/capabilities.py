@@ -17,16 +17,17 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 
+from deficits import HARMLESS, DeficientAgent, Deficit
+
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
-from pytest_trace2evolve.diagnose.behavior_features import Conduct, read_conduct
+from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.diagnose.contrast import STANDARD, assess
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
-from pytest_trace2evolve.records.capability import BUILT_IN, Outcome, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Outcome, Presence
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.testing.deficits import HARMLESS, DeficientAgent, Deficit
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
@@ -34,16 +35,16 @@ RATE = 0.3
 """How often a capability that is not planted is seen lacking."""
 
 WORLD = SupportWorld()
-NAMES = [one.name for one in BUILT_IN]
+NAMES = [one.name for one in BUILT_IN_CAPABILITIES]
 
 
-def simulate(case: Case, lacks: dict[str, Deficit], seed: int, *, breaks: bool) -> Conduct:
+def simulate(case: Case, lacks: dict[str, Deficit], seed: int, *, breaks: bool) -> Behavior:
     """One simulation, scored and read."""
     agent = DeficientAgent(case.task, case.script, lacks, seed=seed, breaks=breaks)
     user = ScriptedUser(case.script, seed=seed)
     simulation = asyncio.run(converse(case.task, WORLD, agent, user, limits=Limits(max_steps=80)))
     result = score(simulation, case.task, WORLD)
-    return read_conduct(simulation, case.task, result, WORLD, passed=result.reward == 1)
+    return Behavior(simulation, case.task, WORLD, passed=result.reward == 1)
 
 
 @cache
@@ -76,7 +77,7 @@ def chosen(planted: str, count: int, seed: str) -> list[Case]:
     return [*found, *generate(f"{seed}/any", count - half, Content.TRAIN)]
 
 
-def traces(planted: str, count: int, seed: str) -> list[Conduct]:
+def traces(planted: str, count: int, seed: str) -> list[Behavior]:
     """The simulations of one repeat; an empty name plants nothing."""
     drawn = random.Random(seed)
     made = []
@@ -89,10 +90,14 @@ def traces(planted: str, count: int, seed: str) -> list[Conduct]:
     return made
 
 
-def selected(conducts: Sequence[Conduct]) -> set[str]:
+def selected(conducts: Sequence[Behavior]) -> set[str]:
     """What is selected from labels by rules."""
     outcomes = [Outcome(trace=one.simulation.id, task=one.task.id, passed=one.passed) for one in conducts]
-    return {one.name for one in assess(BUILT_IN, [label_by_rules(conducts)], outcomes) if one.selected}
+    return {
+        one.name
+        for one in assess(BUILT_IN_CAPABILITIES, [label_by_rules(conducts)], outcomes)
+        if one.selected
+    }
 
 
 def planted_deficits(repeats: int, count: int, only: str) -> None:

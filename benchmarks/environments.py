@@ -18,10 +18,9 @@ from typing import Any
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, roll_groups
 from pytest_trace2evolve.environments.generated import GeneratedGenerator
-from pytest_trace2evolve.environments.generated_store import _replies
-from pytest_trace2evolve.environments.registry import Environments, played
-from pytest_trace2evolve.environments.rollouts import roll_groups
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -51,7 +50,7 @@ class Here:
 
 def rollout(generator: Generator, seed: int) -> int:
     """One rollout of the expert; how many messages it took."""
-    environment = played(generator, WORLD)
+    environment = ScenarioEnvironment(generator, WORLD)
     environment.reset(seed)
     script = script_of(environment.task)
     assert script is not None
@@ -88,10 +87,10 @@ def with_model(seeds: int, group: int) -> None:
 
     async def play(held: Any, first: int) -> float:
         model = ChatModel(settings.served(server.base_url, server.token))
-        generator = GeneratedGenerator("parcel", source, 1, Content.TRAIN, WORLD, _replies(), held)
+        generator = GeneratedGenerator("parcel", source, 1, Content.TRAIN, WORLD, held)
         started = time.perf_counter()
         await roll_groups(
-            lambda: played(generator, WORLD),
+            lambda: ScenarioEnvironment(generator, WORLD),
             lambda number: ChatAgent(model, prompt, tools, trial=number),
             range(first, first + seeds),
             group,
@@ -135,9 +134,7 @@ def main() -> None:
             for difficulty in (1, 5):
 
                 def made(held: Any, difficulty: int = difficulty) -> Generator:
-                    return GeneratedGenerator(
-                        "parcel", source, difficulty, Content.TRAIN, WORLD, _replies(), held
-                    )
+                    return GeneratedGenerator("parcel", source, difficulty, Content.TRAIN, WORLD, held)
 
                 taken: dict[str, list[float]] = {"here": [], "sandbox": []}
                 for number in range(BATCHES):

@@ -18,14 +18,14 @@ import numpy as np
 from gate_tables import picture, tables, write
 from scipy import stats
 
-from pytest_trace2evolve.gate.calibrated import Calibrated
+from pytest_trace2evolve.gate.alpha_spending import stage_alpha
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated, evaluate, find
 from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
-from pytest_trace2evolve.gate.confirm import fisher
-from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.planning import DETECTED
-from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
-from pytest_trace2evolve.gate.rows import RowPolicy, ranks
-from pytest_trace2evolve.gate.simulate import (
+from pytest_trace2evolve.gate.decide import ranks
+from pytest_trace2evolve.gate.intervals import DETECTED
+from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.power import (
     AGENTS,
     NEAR_DETERMINISTIC,
     Change,
@@ -34,9 +34,8 @@ from pytest_trace2evolve.gate.simulate import (
     Effect,
     draw_stages,
 )
-from pytest_trace2evolve.gate.stages import stage_alpha
-from pytest_trace2evolve.gate.tally import REWARD, Comparisons
-from pytest_trace2evolve.gate.vectorized import FAIL, UNDECIDED, evaluate, find
+from pytest_trace2evolve.gate.protocols import FAIL, UNDECIDED, Policy, Question
+from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.verdict import Goal
 
 ALPHA = 0.05
@@ -241,7 +240,7 @@ _PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
 }
 
 
-def _decided(compared: Comparisons, policy: RowPolicy, goal: Goal) -> dict[str, float]:
+def _decided(compared: Comparisons, policy: Policy, goal: Goal) -> dict[str, float]:
     return _shares(ranks(policy, compared, Question(goal)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 THREE = ("reliable", "medium", "noisy")
 BEGIN, END = "<!-- figures: benchmarks/gate.py --write -->", "<!-- end of figures -->"
-
-Wanted = Callable[["Found"], bool]
 
 
 def tables(found: Sequence[Found]) -> str:

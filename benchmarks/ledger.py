@@ -17,10 +17,10 @@ import numpy as np
 from scipy import stats
 
 from pytest_trace2evolve.gate.alpha_spending import share
-from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.policy import CALIBRATED
-from pytest_trace2evolve.gate.rows import ranks
-from pytest_trace2evolve.gate.simulate import AGENTS, Change, Design, Effect, draw_stages
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.decide import ranks
+from pytest_trace2evolve.gate.power import AGENTS, Change, Design, Effect, draw_stages
+from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
 BEGIN, END = "<!-- figures: benchmarks/ledger.py --write -->", "<!-- end of the ledger's figures -->"

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pytest_trace2evolve.environments.sandbox.box import Json, Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Task
 
@@ -126,7 +126,7 @@ class Outside:
 
 
 class Inside:
-    """The generator in the sandbox: records go in as the text that they write themselves."""
+    """The generator in the sandbox: records go in as JSON."""
 
     def __init__(self, box: Sandbox) -> None:
         self._box = box
@@ -135,9 +135,9 @@ class Inside:
         return self._box.call("scenario", seed)
 
     def grade(self, raw: Any, task: Task, trace: Sequence[Message]) -> float:
-        text = Json(task.model_dump_json(exclude_unset=True))
-        messages = Json(MESSAGES.dump_json(list(trace), exclude_unset=True).decode())
-        return float(self._box.call("grade", text, messages, True))
+        record = task.model_dump(mode="json", exclude_unset=True)
+        messages = MESSAGES.dump_python(list(trace), mode="json", exclude_unset=True)
+        return float(self._box.call("grade", record, messages, True))
 
 
 def rollouts(side: Outside | Inside, seed: int, step: float, group: int) -> float:

@@ -1,10 +1,10 @@
-"""What the local server does in a second, for one client and for many, and what it keeps of memory.
+"""Requests and tokens per second of the local server, for one client and for many, and its memory.
 
 python benchmarks/serving.py [--model FOLDER] [--turns 6] [--tokens 32] [--requests 1000]
 
 Clients hold conversations: a prompt of about 250 tokens, and with each turn a message of about 30 more.
-Without `--model` the weights are random: 1.1 million parameters in Qwen3's architecture, with two adapters
-that every third conversation has each.
+Without `--model` the weights are random: 1.1 million parameters in Qwen3's architecture, with two adapters,
+each of which answers every third conversation.
 """
 
 import argparse
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 class Client:
-    """One connection, as thin as can be: what it costs is no part of the server's figures."""
+    """One connection, with so little code that its cost does not count in the server's figures."""
 
     def __init__(self, server: LocalServer) -> None:
         self._at = urlsplit(server.base_url)
@@ -43,21 +43,21 @@ class Client:
             f"Content-Length: {len(raw)}\r\n\r\n"
         )
         writer.write(head.encode() + raw)
-        told = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        length = int(told.partition("content-length:")[2].split("\r\n")[0])
+        headers = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(headers.partition("content-length:")[2].split("\r\n")[0])
         answer: dict[str, Any] = json.loads(await reader.readexactly(length))
         if "error" in answer:
             raise RuntimeError(answer["error"]["message"])
         return answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         if self._streams is not None:
             self._streams[1].close()
 
 
 async def conversation(client: Client, model: str, number: int, turns: int, tokens: int) -> int:
-    """One conversation; returns the tokens that were drawn."""
+    """One conversation; returns the number of tokens that were drawn."""
     rules = " ".join(f"Look at W{place} and close it, all is well." for place in range(14))
     messages: list[dict[str, Any]] = [{"role": "system", "content": rules}]
     drawn = 0
@@ -73,10 +73,10 @@ async def conversation(client: Client, model: str, number: int, turns: int, toke
 async def load(
     server: LocalServer, models: list[str], clients: int, conversations: int, turns: int, tokens: int
 ) -> tuple[float, int]:
-    """Seconds and tokens of some conversations, so many at once."""
+    """Seconds and tokens of conversations, `clients` at once."""
     numbers = iter(range(conversations))
 
-    async def one() -> int:
+    async def client_tokens() -> int:
         client, drawn = Client(server), 0
         for number in numbers:
             drawn += await conversation(client, models[number % len(models)], number, turns, tokens)
@@ -84,7 +84,7 @@ async def load(
         return drawn
 
     started = time.perf_counter()
-    drawn = sum(await asyncio.gather(*(one() for _ in range(clients))))
+    drawn = sum(await asyncio.gather(*(client_tokens() for _ in range(clients))))
     return time.perf_counter() - started, drawn
 
 

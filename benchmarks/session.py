@@ -48,7 +48,8 @@ import time
 import pytest
 from _pytest.config.argparsing import Parser
 started = time.perf_counter()
-from pytest_trace2evolve import hookspecs, plugin
+from pytest_trace2evolve import plugin
+from pytest_trace2evolve.plugin import hookspecs
 plugin.pytest_addoption(Parser(_ispytest=True))
 print((time.perf_counter() - started) * 1000)
 """
@@ -91,7 +92,7 @@ def collecting(folder: Path) -> float:
 LINT = """\
 import contextlib, io, time
 started = time.perf_counter()
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 with contextlib.redirect_stdout(io.StringIO()):
     main(["lint"])
 print(time.perf_counter() - started)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_trace2evolve.records.protocols import World, WorldSession
-from pytest_trace2evolve.worlds.inspect_evals import InspectWorld, _data_folder, _load
+from pytest_trace2evolve.worlds.inspect_evals import InspectWorld, data_folder, read_data
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 Call = tuple[str, dict[str, Any]]
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=1_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    store: Store = _load(_data_folder() / "retail", "db.json")
+    store: Store = read_data(data_folder() / "retail" / "db.json")
     worlds: dict[str, World] = {"support": SupportWorld(store=store), "inspect_evals": InspectWorld("retail")}
     draw = Calls(store, seed=0)
     conversations = [draw.conversation() for _ in range(options.conversations)]

@@ -3,10 +3,10 @@
     python benchmarks/training.py [--capability conditional_detail_retrieval] [--steps 3] [--repeats 1]
         [--autocast on|off]
 
-Trains from the recipe's defaults with one thread, from the same seed each time, and keeps nothing. Times are
-of the processor, seconds a step, so that what else the machine does counts less (it still does, by its use of
+Trains with the recipe's defaults and one thread, from the same seed each time, and writes no adapter. Times
+are processor seconds per step, so that other work of the machine counts less (it still does, by its use of
 caches and of the other half of a core). The part that draws answers runs in a thread of its own. Also prints
-how many tokens answers have as they were drawn, and how many are read for the gradient.
+how many tokens answers have, and how many are computed for the gradient.
 """
 
 import argparse
@@ -28,10 +28,10 @@ import accelerate
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.serving.engine import Engine
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.training import shared_prefixes as shared
+from pytest_trace2evolve.training import shared_prefixes
+from pytest_trace2evolve.training.grpo import train
 from pytest_trace2evolve.training.recipe import read_recipe
-from pytest_trace2evolve.training.rollouts import Game
-from pytest_trace2evolve.training.run import train
+from pytest_trace2evolve.training.rollouts import RolloutPlayer
 from pytest_trace2evolve.training.train import Order, plan_of
 from pytest_trace2evolve.training.trainer import CustomerTrainer
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -40,38 +40,38 @@ PARTS = {
     "drawing answers": (Engine, "_run"),
     "  prompts, tools' results": (Engine, "_join"),
     "  decoding": (Engine, "_step"),
-    "environments": (Game, "_answered"),
+    "environments": (RolloutPlayer, "_continues"),
     "log-probabilities and loss": (CustomerTrainer, "compute_loss"),
     "backward pass": (accelerate.Accelerator, "backward"),
 }
-"""What is timed, each in its own thread; what is indented is part of what stands above it."""
+"""What is timed, each in its own thread; an indented part is included in the one above."""
 
 
 def timed(spent: Counter[str], part: str, run: Callable[..., Any]) -> Callable[..., Any]:
     """The same function; adds its thread's processor seconds to a part."""
 
     @functools.wraps(run)
-    def timing(*given: Any, **named: Any) -> Any:
+    def timing(*args: Any, **options: Any) -> Any:
         began = time.thread_time()
         try:
-            return run(*given, **named)
+            return run(*args, **options)
         finally:
             spent[part] += time.thread_time() - began
 
     return timing
 
 
-def counted(spent: Counter[str]) -> None:
-    """Count tokens of answers, and those that are read of them."""
-    whole = shared.trees_of
+def count_tokens(spent: Counter[str]) -> None:
+    """Count tokens of answers, and those of them that are computed."""
+    trees_of = shared_prefixes.trees_of
 
-    def trees(rows: Any, *given: Any) -> Any:
+    def counting(rows: Any, *args: Any) -> Any:
         spent["drawn"] += sum(map(len, rows.values()))
-        for tree in whole(rows, *given):
-            spent["read"] += len(tree.tokens)
+        for tree in trees_of(rows, *args):
+            spent["computed"] += len(tree.tokens)
             yield tree
 
-    shared.trees_of = trees
+    shared_prefixes.trees_of = counting
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
     spent: Counter[str] = Counter()
     for part, (owner, name) in PARTS.items():
         setattr(owner, name, timed(spent, part, getattr(owner, name)))
-    counted(spent)
+    count_tokens(spent)
     autocast = None if options.autocast is None else options.autocast == "on"
     recipe = read_recipe("pocket", steps=options.steps, threads=1, kl_every=0, autocast=autocast)
     name = options.capability
@@ -94,15 +94,16 @@ def main() -> None:
     for _ in range(options.repeats):
         spent.clear()
         with tempfile.TemporaryDirectory() as scratch:
-            curve = train(plan_of(Environments(), order, Path(scratch) / "kept")).curve
-        whole = [one["seconds"]["processor"] for one in curve]
-        told = ", ".join(f"{one:.1f}" for one in whole)
-        print(f"{sum(one['rollouts'] for one in curve)} rollouts; load {os.getloadavg()[0]:.1f}")
-        print(f"{'a step':28} {sum(whole) / len(whole):6.2f} s  ({told})")
+            curve = train(plan_of(Environments(), order, Path(scratch) / "checkpoints")).curve
+        seconds = [step["seconds"]["processor"] for step in curve]
+        each = ", ".join(f"{value:.1f}" for value in seconds)
+        print(f"{sum(step['rollouts'] for step in curve)} rollouts; load {os.getloadavg()[0]:.1f}")
+        print(f"{'a step':28} {sum(seconds) / len(seconds):6.2f} s  ({each})")
         for part in PARTS:
             print(f"{part:28} {spent[part] / len(curve):6.2f} s")
         steps = len(curve)
-        print(f"{'tokens of answers':28} {spent['drawn'] / steps:6.0f}, read {spent['read'] / steps:.0f}\n")
+        drawn, computed = spent["drawn"] / steps, spent["computed"] / steps
+        print(f"{'tokens of answers':28} {drawn:6.0f}, computed {computed:.0f}\n")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from pytest_trace2evolve.records.adapter import (
     AdapterManifest,
     AdapterState,
     AdapterVerdict,
-    Measured,
+    RewardChange,
+    Skill,
 )
-from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.verdict import Decision
 
 
@@ -53,7 +53,7 @@ def write_adapter(
         steps=1,
         rollouts=8,
         seconds=1.0,
-        heldout={"elsewhere": Measured(before=0.5, after=0.5, rollouts=8, low=-0.1, high=0.1)},
+        heldout={"elsewhere": RewardChange(before=0.5, after=0.5, rollouts=8, low=-0.1, high=0.1)},
         state=state,
         created_at="2026-11-22T10:00:00+00:00",
     ).model_copy(update=changes)

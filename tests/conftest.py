@@ -24,6 +24,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.users.reference import GoldUser
 from pytest_trace2evolve.worlds.registry import Worlds
+from tests.attack.sessions import Sessions
 from tests.fake_world import FakeWorld
 from tests.hotel import HotelProject, HotelServer, hotel_server, prepare_environment
 
@@ -84,11 +85,21 @@ def simulate() -> Simulate:
     return run
 
 
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[Sessions]:
+    """The process that forks sessions and commands."""
+    with Sessions() as running:
+        yield running
+
+
 @pytest.fixture
-def hotel(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> HotelProject:
+def hotel(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> HotelProject:
     """A fresh copy of the hotel, a small project with its own world, agent, user and rules."""
     prepare_environment(monkeypatch)
-    return HotelProject(pytester)
+    forks = "sessions" in request.fixturenames
+    return HotelProject(pytester, request.getfixturevalue("sessions") if forks else None)
 
 
 @pytest.fixture

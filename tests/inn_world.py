@@ -15,7 +15,7 @@ from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, WorldS
 from pytest_trace2evolve.records.rules import Finding, Promise, Reading, Rules, Writing
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.utils.canonical import digest
 
 PROVIDER = "inn"
@@ -286,7 +286,7 @@ class Reception:
 
     def found(self, rules: Rules = RULES) -> list[tuple[str, str]]:
         """The breaches, each as its invariant and the reason."""
-        findings: tuple[Finding, ...] = broken(self.trace, rules)
+        findings: tuple[Finding, ...] = find_breaches(self.trace, rules)
         return [(one.invariant.value, one.why) for one in findings]
 
     def kinds(self, rules: Rules = RULES) -> list[str]:

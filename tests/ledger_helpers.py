@@ -3,7 +3,9 @@
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Root, Seen, Version
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.records.ledger import Access, Dated, Evaluation, Root, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 ROOT = Root(origin="a project")
@@ -22,7 +24,7 @@ def seen(
     root: str = ROOT.name,
     day: date | None = None,
     **further: Any,
-) -> Seen:
+) -> Access:
     """A look at task `close` of desk::heldout."""
     fields = {
         "domain": "desk",
@@ -33,7 +35,7 @@ def seen(
         "run": "run-1",
         "who": "ann",
     }
-    return Seen(
+    return Access(
         root=root, parents=parents or (root,), at=moment, day=day or moment.date(), **{**fields, **further}
     )
 
@@ -80,4 +82,38 @@ def chained(*makes: Any) -> list[Dated]:
     for number, (make, fields) in enumerate(makes):
         parents = (entries[-1].name,) if entries else ()
         entries.append(make(at(number), parents=parents, **fields))
+    return entries
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> list[Dated]:
+    """Entries whose parents are any of those before them: chains, branches and merges."""
+    entries: list[Dated] = []
+    for number in range(draw(st.integers(1, 7))):
+        known = [entry.name for entry in entries]
+        wanted = draw(st.lists(st.sampled_from(known), max_size=3, unique=True)) if known else []
+        parents = tuple(sorted(wanted or [ROOT.name]))
+        moment = at(number, days=draw(st.integers(0, 1)) if not known else 0)
+        moment = max([moment, *(at(0.001) - at() + entry.at for entry in entries if entry.name in wanted)])
+        if draw(st.booleans()):
+            task = draw(st.sampled_from(["close", "other"]))
+            entries.append(seen(moment, parents=parents, task=task, run=f"run-{number}"))
+            continue
+        entries.append(
+            judged(
+                moment,
+                parents=parents,
+                name=draw(st.sampled_from(["v1", "v2", "v3"])),
+                text=draw(st.sampled_from(["text of v1", "another", "a third"])),
+                run=f"run-{number}",
+                look=draw(st.integers(1, 4)),
+                analysis=draw(st.sampled_from([None, 1, 2])),
+                baseline_identity=draw(st.sampled_from([None, "who v0 is"])),
+                decision=draw(st.sampled_from(Decision)),
+                trials=draw(st.sampled_from([1, 2, 4])),
+                alpha=draw(st.sampled_from([None, 0.03])),
+                goal=draw(st.sampled_from(Goal)),
+                label=draw(st.sampled_from([Label.CLEAN, Label.DEVELOPMENT])),
+            )
+        )
     return entries

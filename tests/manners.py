@@ -10,7 +10,7 @@ from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, World, rules_of
 from pytest_trace2evolve.records.task import Action, Slot, Turn
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 
@@ -279,6 +279,6 @@ def finding(case: Case, world: World, simulation: Simulation) -> str:
     assert rules is not None
     if simulation.termination_reason != "user_stop":
         return f"{case.id}: {simulation.termination_reason}"
-    if found := broken(simulation.trace, rules):
+    if found := find_breaches(simulation.trace, rules):
         return f"{case.id}: {found[0].why}"
     return "" if score(simulation, case.task, world).reward == 1 else f"{case.id}: reward is not 1"

@@ -5,7 +5,7 @@ from typing import Any
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.rules import Finding
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
 
 CUSTOMER = "mei_kovacs_8020"
@@ -78,7 +78,7 @@ class Desk:
     @property
     def found(self) -> tuple[Finding, ...]:
         """What breaks an invariant."""
-        return broken(self.trace, RETAIL_RULES)
+        return find_breaches(self.trace, RETAIL_RULES)
 
     @property
     def kinds(self) -> list[str]:

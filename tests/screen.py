@@ -3,10 +3,13 @@
 import codecs
 import io
 import re
+import threading
 
 import pytest
 
-_SEQUENCE = re.compile(r"\x1b(?:\[(?P<value>\d*)(?:;\d+)*(?P<move>[A-Za-z])|(?P<short>[D78])|\].*?\x1b\\)")
+_SEQUENCE = re.compile(
+    r"\x1b(?:\[(?P<value>\d*)(?:;(?P<second>\d+))?(?:;\d+)*(?P<move>[A-Za-z])|(?P<short>[D78])|\].*?\x1b\\)"
+)
 _BEGUN = re.compile(r"\x1b(?:\[[\d;]*|\][^\x1b]*\x1b?)?\Z")
 
 
@@ -22,7 +25,8 @@ class Screen:
         self.lines = [[" "] * columns for _ in range(rows)]
         self.row = self.column = 0
         self.wraps = False
-        self._saved = (0, 0)
+        self._saved = (0, 0, False)
+        self._bottom = rows - 1
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._rest = ""
 
@@ -58,9 +62,9 @@ class Screen:
         return "\n".join([*self.above, *self.shown]).rstrip("\n").split("\n")
 
     @property
-    def below(self) -> str:
-        """The row below the cursor's."""
-        return self.shown[self.row + 1] if self.row + 1 < self.rows else ""
+    def last(self) -> str:
+        """The last row if it is set apart, else nothing."""
+        return self.shown[-1] if self._bottom < self.rows - 1 else ""
 
     def _letter(self, letter: str) -> None:
         if letter == "\r":
@@ -80,26 +84,29 @@ class Screen:
 
     def _down(self) -> None:
         self.wraps = False
-        if self.row + 1 < self.rows:
-            self.row += 1
-        else:
+        if self.row == self._bottom:
             self.above.append("".join(self.lines.pop(0)).rstrip())
-            self.lines.append([" "] * self.columns)
+            self.lines.insert(self._bottom, [" "] * self.columns)
+        elif self.row + 1 < self.rows:
+            self.row += 1
 
     def _sequence(self, found: re.Match[str]) -> None:
         short, move = found["short"], found["move"]
         if short == "D":
             self._down()
         elif short == "7":
-            self._saved = (self.row, self.column)
+            self._saved = (self.row, self.column, self.wraps)
         elif short == "8":
-            (self.row, self.column), self.wraps = self._saved, False
+            self.row, self.column, self.wraps = self._saved
         elif move == "A":
             self.row, self.wraps = max(0, self.row - int(found["value"] or 1)), False
-        elif move == "J" and found["value"] in ("", "0"):
-            self.lines[self.row][self.column :] = [" "] * (self.columns - self.column)
-            for row in range(self.row + 1, self.rows):
-                self.lines[row] = [" "] * self.columns
+        elif move == "H":
+            self.row, self.column, self.wraps = int(found["value"] or 1) - 1, 0, False
+        elif move == "K" and found["value"] == "2":
+            self.lines[self.row] = [" "] * self.columns
+        elif move == "r":
+            self._bottom = int(found["second"] or self.rows) - 1
+            self.row, self.column, self.wraps = 0, 0, False
         elif move not in (None, "m"):
             raise ValueError(f"unknown sequence {found.group()!r}")
 
@@ -110,12 +117,14 @@ class Painted(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
         self.screen = Screen(24, 80)
+        self._lock = threading.Lock()  # a terminal takes one write after the other
 
     def isatty(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self.screen.feed(text.replace("\n", "\r\n").encode())
+        with self._lock:
+            self.screen.feed(text.replace("\n", "\r\n").encode())
         return len(text)
 
 

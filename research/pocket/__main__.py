@@ -6,70 +6,67 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_trace2evolve.cli import Parser, run
-from pytest_trace2evolve.cli.common import at_least, progress_bar
-from pytest_trace2evolve.utils.option_types import integer
-from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.training.recipe import check_count
+from pytest_trace2evolve.utils.optional import check_installed
+from research.common import progress_bar, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one action; returns its exit status."""
-    parser = Parser(prog="python -m research.pocket", description="Train the embedded model, or measure it.")
-    parts = parser.add_subparsers(required=True, metavar="ACTION")
-    train = parts.add_parser("train", help="train it from a seed, and write its card; goes on where it was")
+    """Run one command; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m research.pocket", description="Train the embedded model, or measure it."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    train = commands.add_parser("train", help="train it from a seed, and write its card; resumes")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
-    train.add_argument("--seed", type=integer, default=1, metavar="N", help="(default: 1)")
-    train.add_argument("--steps", type=integer, metavar="N", help="groups of dialogues to learn from")
-    train.add_argument(
-        "--threads", type=integer, default=2, metavar="N", help="threads of torch (default: 2)"
-    )
-    train.add_argument(
-        "--cases", type=integer, metavar="N", help="held-out cases a row of the card; 0: no card"
-    )
+    train.add_argument("--seed", type=int, default=1, metavar="N", help="(default: 1)")
+    train.add_argument("--steps", type=int, metavar="N", help="groups of dialogues to learn from")
+    train.add_argument("--threads", type=int, default=2, metavar="N", help="threads of torch (default: 2)")
+    train.add_argument("--cases", type=int, metavar="N", help="held-out cases a row of the card; 0: no card")
     train.set_defaults(command=_train)
-    card = parts.add_parser("card", help="measure a model on held-out content, and write its card")
-    card.add_argument("model", type=Path, metavar="DIR", help="a folder that 'pocket train' made")
-    card.add_argument("--cases", type=integer, metavar="N", help="held-out cases a row")
-    card.set_defaults(command=_card)
+    card = commands.add_parser("card", help="measure a model on held-out content, and write its card")
+    card.add_argument("model", type=Path, metavar="DIR", help="a folder that 'train' made")
+    card.add_argument("--cases", type=int, metavar="N", help="held-out cases a row")
+    card.set_defaults(command=lambda options: _write_card(options.model, options.cases))
     return run(parser, arguments)
 
 
 def _train(options: argparse.Namespace) -> int:
-    # Before torch is loaded. Its threads meet some thousand times a step: to sleep each time costs up to a
-    # third of the speed, to spin for long costs the core that something else wants.
+    check_count("--cases", options.cases, 0)
+    check_count("--threads", options.threads, 1, 1024)
+    check_count("--steps", options.steps, 1)
+    for package in ("torch", "transformers", "safetensors"):
+        check_installed(package, extra="local")
+    if options.cases != 0:  # the card is drawn after an hour of training
+        check_installed("matplotlib", extra="plot")
+    # Before torch is loaded. Its threads meet some thousand times a step: sleeping each time costs up to a
+    # third of the speed, and spinning for long costs a core that something else needs.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    from research.pocket.make import make
     from research.pocket.recipe import Recipe
-    from research.pocket.train import Progress
+    from research.pocket.train import Progress, train_model
 
-    cases = None if options.cases is None else at_least("--cases", options.cases, 0)
-    if cases != 0:
-        require("matplotlib", extra="plot")  # for the card, which comes an hour later
-    recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1, 1024))
+    recipe = Recipe(seed=options.seed, threads=options.threads)
     if options.steps is not None:
-        recipe = recipe.shortened(at_least("--steps", options.steps, 1))
-    with progress_bar("training", recipe.steps) as show:
+        recipe = recipe.resized(options.steps)
+    with progress_bar("training") as show:
 
-        def told(progress: Progress) -> None:
+        def on_step(progress: Progress) -> None:
             recent = progress.losses[-20:]
-            show(progress.step, f"loss {sum(recent) / len(recent):.3f}")
+            show(progress.step, recipe.steps, f"loss {sum(recent) / len(recent):.3f}")
 
-        progress = make(recipe, options.out, told=told)
+        progress = train_model(recipe, options.out, on_step=on_step)
     print(f"{options.out}: {progress.step} steps in {progress.seconds / 60:.1f} minutes")
-    return 0 if cases == 0 else _measure(options.out, cases)
+    return 0 if options.cases == 0 else _write_card(options.out, options.cases)
 
 
-def _card(options: argparse.Namespace) -> int:
-    return _measure(options.model, options.cases)
-
-
-def _measure(folder: Path, cases: int | None) -> int:
+def _write_card(folder: Path, cases: int | None) -> int:
     from research.pocket.card import write_card
     from research.pocket.measure import CASES
 
-    count = CASES if cases is None else at_least("--cases", cases, 1)
-    with progress_bar("measuring", None) as show:
-        text = write_card(folder, cases=count, told=lambda done, total: show(done, "", total))
+    check_count("--cases", cases, 1)
+    count = cases or CASES
+    with progress_bar("measuring") as show:
+        text = write_card(folder, cases=count, on_progress=lambda done, total: show(done, total, ""))
     print(text)
     return 0
 

@@ -1,38 +1,64 @@
-"""Measuring a pocket model through the server that every model of a run is asked through; its card."""
+"""The pocket model's card: how it was made, and what was measured of it, through the server of every run."""
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
-from pytest_trace2evolve.records.model_card import Card
-from pytest_trace2evolve.report.card import CURVE, card_text, curve_picture
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.utils.files import write_together
-from pytest_trace2evolve.utils.reading import read_json
-from pytest_trace2evolve.utils.resources import template
+from pytest_trace2evolve.utils.plots import draw_picture
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.pocket.make import RECORDED, TRAINING
-from research.pocket.measure import CASES, Measured, measure
+from research.common import REPOSITORY, OnProgress, read_object
+from research.pocket.measure import CASES, Measurements, Share, difference, measure
 
-CARD = "card.json"
-TEXT = "README.md"
-"""The card as people read it; where a folder is shown, this file is."""
+CARD, TEXT, CURVE = "card.json", "README.md", "curve.svg"
+"""The card as a record, as a text, and the picture that the text shows."""
+
+TRAINING = "training.json"
+"""The file of `research.pocket train` that says how the weights were made."""
+
+TRAINING_FIELDS = frozenset(
+    ("recipe", "parameters", "vocabulary", "dialogues", "step", "tokens", "seconds", "losses")
+)
 
 CANDIDATES = ("v0", "v5", "v6")
-"""The candidates that ship: the card says what each makes the model do."""
+"""The candidates of this repository that the card compares."""
 
 SEED = 1
-"""Of the first trial; each further simulation of an arm adds one."""
+"""Seed of the first trial; each further simulation of an arm adds one."""
+
+WINDOW = 50
+"""Steps over which the drawn curve is averaged."""
+
+
+class Card(Measurements):
+    """A model card.
+
+    Attributes:
+        training: The content of `training.json`, without its losses.
+        weights: Digest of the weights, tokenizer and settings that were measured.
+        temperature: At which answers were drawn.
+        cases: Held-out cases of a capability, and of an arm of a rule.
+    """
+
+    schema_version: Literal[1] = 1
+    training: dict[str, Any]
+    weights: str
+    weight_bytes: int
+    temperature: float
+    cases: int
 
 
 def write_card(
-    folder: Path, *, cases: int = CASES, told: Callable[[int, int], None] = lambda done, total: None
+    folder: Path, *, cases: int = CASES, on_progress: OnProgress = lambda done, total: None
 ) -> str:
     """Measure the model in a folder and write its card there; returns the card's text.
 
@@ -44,46 +70,151 @@ def write_card(
         OSError: the card cannot be written.
     """
     model = read_model(folder)
-    training = _training(folder)
-    picture = curve_picture(training).decode()
-    weights = folder_digest(folder)
-    with served(model, seed=SEED) as asked:
-        found = asyncio.run(_measured(asked, cases, told))
+    training = _read_training(folder / TRAINING)
+    losses = training.pop("losses")
+    picture = loss_curve(losses, [stage["steps"] for stage in training["recipe"]["stages"]])
+    with served(model, seed=SEED) as settings:
+        measurements = asyncio.run(_measure(settings, cases, on_progress))
     card = Card(
-        training={name: value for name, value in training.items() if name != "losses"},
-        weights=weights,
+        training=training,
+        weights=folder_digest(folder),
         weight_bytes=(folder / "model.safetensors").stat().st_size,
         temperature=model.temperature,
         cases=cases,
-        capabilities=dict(found.capabilities),
-        rules=tuple(found.rules),
-        candidates=dict(found.candidates),
-        habits={rule: dict(shares) for rule, shares in found.habits.items()},
+        **dict(measurements),
     )
     text = card_text(card)
     record = json.dumps(card.model_dump(mode="json"), indent=1) + "\n"
-    write_together({folder / CARD: record, folder / TEXT: text, folder / CURVE: picture})
+    write_together({folder / CARD: record, folder / TEXT: text, folder / CURVE: picture.decode()})
     return text
 
 
-def _training(folder: Path) -> dict[str, Any]:
-    path = folder / TRAINING
-    mend = "was it made by 'python -m research.pocket train'?"
-    found = read_json(path, ConfigError, mend)
-    lacking = RECORDED - found.keys() if isinstance(found, dict) else RECORDED
-    if lacking:
-        raise ConfigError(f"{path}: holds no {min(lacking)!r}: {mend}")
-    record: dict[str, Any] = found
+def _read_training(path: Path) -> dict[str, Any]:
+    remedy = "was it made by 'python -m research.pocket train'?"
+    record = read_object(path, remedy)
+    if missing := TRAINING_FIELDS - record.keys():
+        raise ConfigError(f"{path}: holds no {min(missing)!r}: {remedy}")
     return record
 
 
-async def _measured(asked: ModelSettings, cases: int, told: Callable[[int, int], None]) -> Measured:
-    from pytest_trace2evolve.models.chat import ChatModel
-
-    candidates = Candidates(template() / "candidates")
+async def _measure(settings: ModelSettings, cases: int, on_progress: OnProgress) -> Measurements:
+    candidates = Candidates(REPOSITORY / "candidates")
     instructions = {name: candidates[name].instruction for name in CANDIDATES}
-    model = ChatModel(asked)
+    model = ChatModel(settings)
     try:
-        return await measure(model, SupportWorld(), instructions, cases=cases, told=told)
+        return await measure(model, SupportWorld(), instructions, cases=cases, on_progress=on_progress)
     finally:
         await model.close()
+
+
+def card_text(card: Card) -> str:
+    """The card as Markdown."""
+    training = card.training
+    recipe = training["recipe"]
+    size = recipe["size"]
+    effects = []
+    for effect in card.rules:
+        cells = [effect.rule, _counted(effect.without)]
+        for share in (effect.seen, effect.unseen):
+            cells += [_counted(share), _change(share, effect.without)]
+        effects.append(cells)
+    habits = [[rule, *map(_counted, shares.values())] for rule, shares in card.habits.items()]
+    return f"""\
+# The pocket model
+
+A language model that is small enough to ship. It answers for the agent if no other model is named. Its
+results are real, sampled and noisy, and say nothing about other models.
+
+- **Network**: Qwen3's architecture, {size["layers"]} layers, width {size["width"]}, {size["heads"]} heads;
+  {training["parameters"]:,} parameters, {training["vocabulary"]:,} tokens in its vocabulary.
+- **Weights**: `model.safetensors`, {card.weight_bytes / 1e6:.1f} MB; digest of all that
+  changes what it says: `{card.weights}`, as runs record it.
+- **Data**: {training["dialogues"]:,} dialogues of a scripted teacher with scripted customers in the support
+  world, {training["tokens"]:,} tokens, with names, products and phrasings that held-out cases do not share.
+  The teacher follows the rules of its prompt, and is careless if none applies (`cases/content/rules.toml`).
+- **Training**: seed {recipe["seed"]}, {training["step"]:,} steps, {training["seconds"] / 60:.0f} minutes on
+  {recipe["threads"]} threads. In a clone of the repository, this makes it again:
+  `python -m research.pocket train --out DIR --seed {recipe["seed"]} --steps {training["step"]} \
+--threads {recipe["threads"]}`.
+
+![Loss by step]({CURVE})
+
+Dotted lines separate the stages of training, which weigh tokens differently.
+
+The figures below were measured with these weights at temperature {card.temperature:g} on held-out content,
+{card.cases} cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; for differences
+Newcombe).
+
+## Capabilities
+
+Under the policy alone:
+
+{_table(("kind of case", "passed", "interval"), map(_passed, card.capabilities, card.capabilities.values()))}
+
+## Rules
+
+How often the behavior of a rule shows: without the rule, with it in a wording of training, and in a wording
+that was never trained on, of the simulations that have an occasion for it.
+
+{_table(("rule", "without", "with", "change", "unseen wording", "change"), effects)}
+
+## Candidates
+
+On cases of all kinds. The wordings of these candidates are among those of training.
+
+{_table(("candidate", "passed", "interval"), map(_passed, card.candidates, card.candidates.values()))}
+
+## What candidates change
+
+How often the behavior of a rule shows under each candidate, of the simulations that have an occasion for it:
+
+{_table(("rule", *card.candidates), habits)}
+"""
+
+
+def _table(headings: Sequence[str], rows: Any) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _passed(name: str, share: Share) -> list[str]:
+    low, high = share.interval
+    return [name, _percent(share), f"{100 * low:.0f} … {100 * high:.0f} %"]
+
+
+def _counted(share: Share) -> str:
+    return f"{_percent(share)} of {share.total}" if share.total else "–"
+
+
+def _percent(share: Share) -> str:
+    return "–" if share.estimate is None else f"{100 * share.estimate:.0f} %"
+
+
+def _change(new: Share, old: Share) -> str:
+    if new.estimate is None or old.estimate is None:
+        return "–"
+    found, low, high = (100 * value for value in difference(new, old))
+    return f"{found:+.0f} ({low:+.0f} … {high:+.0f})"
+
+
+def loss_curve(losses: Sequence[float], stages: Sequence[int]) -> bytes:
+    """Loss per token by step as SVG; `stages` are their numbers of steps.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    means = [sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)]
+
+    def draw(figure: Any) -> None:
+        axis = figure.subplots()
+        axis.plot(range(1, len(losses) + 1), losses, color="#c9d6e6", linewidth=0.6, label="a step")
+        axis.plot(range(1, len(means) + 1), means, color="#2f5d92", linewidth=1.4, label=f"mean of {WINDOW}")
+        for place in accumulate(stages[:-1]):
+            axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
+        axis.set_xlabel("step")
+        axis.set_ylabel("loss, nats a token")
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.legend(frameon=False)
+
+    return draw_picture(draw, width=7.2, height=2.8)

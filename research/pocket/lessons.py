@@ -1,27 +1,33 @@
-"""Lessons: dialogues between the teacher and scripted customers, under prompts that hold drawn rules."""
+"""Lessons: dialogues of the teacher with scripted customers under prompts with random rules, as tokens."""
 
 import asyncio
+import json
 import random
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
-from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketched
-from pytest_trace2evolve.cases.content import SeededDraws
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketch_case
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.records.wire import to_wire
 from pytest_trace2evolve.users.scripted import ScriptedUser
+from research.pocket.recipe import Prompt, Stage
 
 LIMITS = Limits(max_steps=60)
+
 GROUP = 8
-"""Lessons that are learnt from at once, each under rules of its own: so each step shows what rules change."""
+"""Lessons of one step, each under its own rules: so each step shows what rules change."""
+
+DECIDING = 8
+"""Tokens at the beginning of a message that decide what it does."""
 
 Wire = Mapping[str, Any]
 
@@ -33,9 +39,9 @@ class Lesson:
     Attributes:
         family: The kind of its case.
         rules: The rules of its prompt.
-        instruction: What its prompt says beside the policy.
-        messages: All of it, in the form of the chat-completions API, the system prompt first.
-        decided: By the place of a message among the agent's, the habits that decided it.
+        instruction: What its prompt says besides the policy.
+        messages: All messages in the form of the chat-completions API, the system prompt first.
+        decided: The habits that decided a message, by the message's number among the agent's.
     """
 
     family: str
@@ -44,44 +50,49 @@ class Lesson:
     messages: tuple[Wire, ...]
     decided: Mapping[int, Sequence[str]]
 
-    def told_only(self, rules: bool) -> "Lesson":
-        """The same without what all prompts share; without `rules`, without a prompt."""
-        told = [{"role": "system", "content": self.instruction}] if rules and self.instruction else []
-        return replace(self, messages=(*told, *self.messages[1:]))
-
 
 def lesson_group(seed: str, number: int, world: World, *, wordings: int = 0) -> list[Lesson]:
-    """One group of a seed's lessons, with some wordings of each rule, or with all."""
+    """One group of a seed's lessons, with the first wordings of each rule, or with all."""
     return [_lesson(f"{seed}/{number}/{place}", wordings or None, world) for place in range(GROUP)]
 
 
-def draw_rules(random: random.Random) -> tuple[str, ...]:
-    """None of the rules up to the greater part of them."""
+def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
+    draws = random.Random(seed)
+    rules = _draw_rules(draws)
+    instruction = _draw_instruction(rules, draws, wordings)
+    family = draws.choice(list(FAMILIES))
+    sketch = sketch_case(family, SeededDraws(seed), Content.TRAIN, lesson_words(draws))
+    case = case_of(assemble(family, sketch))
+    teacher = Teacher(sketch, draw_habits(rules, draws), draws, family)
+    customer = ScriptedUser(case.script, seed=draws.randrange(99))
+    simulation = asyncio.run(converse(case.task, world, teacher, customer, limits=LIMITS))
+    prompt = {"role": "system", "content": system_prompt(world.policy(), instruction)}
+    return Lesson(family, rules, instruction, (prompt, *map(to_wire, simulation.trace)), teacher.decided)
+
+
+def _draw_rules(draws: random.Random) -> tuple[str, ...]:
+    """Between none and most of the rules."""
     names = list(rulebook().rules)
-    chosen = random.sample(names, random.randrange(len(names) - 2))
+    chosen = draws.sample(names, draws.randrange(len(names) - 2))
     if {"account_always", "account_when_needed"} <= set(chosen):
-        chosen.remove(random.choice(("account_always", "account_when_needed")))
+        chosen.remove(draws.choice(("account_always", "account_when_needed")))
     return tuple(chosen)
 
 
-def instruction(rules: Sequence[str], random: random.Random, wordings: int | None = None) -> str:
-    """A candidate's instruction that states the rules, each in one of its first wordings of training."""
+def _draw_instruction(rules: Sequence[str], draws: random.Random, wordings: int | None) -> str:
+    """An instruction that states the rules, as a list, numbered or not, or as running text."""
     book = rulebook()
-    texts = [random.choice(book.rules[name].wordings[:wordings]) for name in rules]
+    texts = [draws.choice(book.rules[name].wordings[:wordings]) for name in rules]
     if not texts:
         return ""
-    if "survey" in rules and random.random() < 0.3:
+    if "survey" in rules and draws.random() < 0.3:
         texts += [text for text in book.rules["survey"].wordings[:2] if text not in texts]
-    return written(texts, random, random.choice(book.frames.intros))
-
-
-def written(texts: Sequence[str], random: random.Random, intro: str = "") -> str:
-    """Sentences as a list, numbered or not, or as running text, in lines of some width."""
-    form = random.choice(("list", "list", "numbers", "text"))
+    intro = draws.choice(book.frames.intros)
+    form = draws.choice(("list", "list", "numbers", "text"))
     if form == "text":
-        return textwrap.fill(" ".join([intro, *texts] if intro else texts), random.choice((80, 105, 400)))
+        return textwrap.fill(" ".join([intro, *texts] if intro else texts), draws.choice((80, 105, 400)))
     marks = [f"{place}. " if form == "numbers" else "- " for place in range(1, len(texts) + 1)]
-    width = random.choice((80, 105, 400))
+    width = draws.choice((80, 105, 400))
     lines = [
         textwrap.fill(f"{mark}{text}", width, subsequent_indent="  ")
         for mark, text in zip(marks, texts, strict=True)
@@ -89,15 +100,59 @@ def written(texts: Sequence[str], random: random.Random, intro: str = "") -> str
     return "\n".join([*([intro, ""] if intro else []), *lines])
 
 
-def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
-    drawn = random.Random(seed)
-    rules = draw_rules(drawn)
-    said = instruction(rules, drawn, wordings)
-    family = drawn.choice(list(FAMILIES))
-    sketch = sketched(family, SeededDraws(seed), Content.TRAIN, lesson_words(drawn))
-    case = case_of(assemble(family, sketch))
-    teacher = Teacher(sketch, draw_habits(rules, drawn), drawn, family)
-    customer = ScriptedUser(case.script, seed=drawn.randrange(99))
-    simulation = asyncio.run(converse(case.task, world, teacher, customer, limits=LIMITS))
-    prompt = {"role": "system", "content": system_prompt(world.policy(), said)}
-    return Lesson(family, rules, said, (prompt, *map(to_wire, simulation.trace)), teacher.decided)
+# As tokens
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One dialogue: its tokens, and the weight of each; 0 for tokens that are not the agent's."""
+
+    ids: Sequence[int]
+    weights: Sequence[float]
+
+
+def wire_tools(world: World) -> list[dict[str, Any]]:
+    """The agent's tools in the form of the chat-completions API."""
+    return [{"type": "function", "function": tool.model_dump()} for tool in world.tools("assistant")]
+
+
+def template_messages(messages: Sequence[Wire]) -> list[dict[str, Any]]:
+    """Messages as chat templates take them: with the arguments of calls as objects."""
+    found = []
+    for message in messages:
+        calls = [
+            {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+            for call in message.get("tool_calls", ())
+        ]
+        found.append({**message, "tool_calls": calls} if calls else dict(message))
+    return found
+
+
+def encode(messages: Sequence[Wire], tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:
+    """A dialogue as tokens, each of the agent's own with weight 1."""
+    found = tokenizer.apply_chat_template(
+        template_messages(messages), tools=tools or None, return_dict=True, return_assistant_tokens_mask=True
+    )
+    return Encoded(found["input_ids"], [float(own) for own in found["assistant_masks"]])
+
+
+def encode_for(stage: Stage, lesson: Lesson, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:
+    """A lesson as a stage learns it: with its part of the prompt, its weights, and cut to its reach."""
+    messages = list(lesson.messages)
+    if stage.prompt is not Prompt.WHOLE:
+        rules = stage.prompt is Prompt.RULES and lesson.instruction
+        messages[:1] = [{"role": "system", "content": lesson.instruction}] if rules else []
+    dialogue = encode(messages, tokenizer, tools if stage.prompt is Prompt.WHOLE else ())
+    weights = list(dialogue.weights)
+    edges = [
+        place
+        for place, (before, after) in enumerate(pairwise([0.0, *weights, 0.0]))
+        if bool(before) != bool(after)
+    ]
+    spans = list(zip(edges[::2], edges[1::2], strict=True))  # of the agent's messages
+    for number in lesson.decided:
+        start, end = spans[number]
+        for place in range(start, min(start + DECIDING, end)):
+            weights[place] = stage.decided
+    length = max(end for _, end in spans if not stage.reach or end <= spans[0][0] + stage.reach)
+    return Encoded(dialogue.ids[:length], weights[:length])

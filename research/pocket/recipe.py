@@ -1,9 +1,8 @@
-"""What the pocket model's weights follow from: its size, and the stages of its training.
+"""The hyperparameters of the pocket model: its size, and the stages of its training.
 
-A network this small finds out what a rule of its prompt means only where little else stands between the rule
-and what it decides: in short dialogues, with few wordings, at low rates. So it learns to talk first, then
-what rules do in the beginnings of dialogues, then their other wordings, and whole prompts at the end.
-"""
+A network this small finds out what a rule of its prompt means only if little else stands between the rule and
+what it decides: in short dialogues, with few wordings, at low rates. So it learns to talk first, then what
+rules do at the beginning of dialogues, then their other wordings, and whole prompts at the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,24 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import Self
 
-from research.pocket.network import Size
+
+@dataclass(frozen=True)
+class Size:
+    """How large the network is.
+
+    Attributes:
+        width: Of the residual stream.
+        layers: Blocks of attention and feed-forward.
+        heads: Heads of attention, each `width / heads` wide.
+        inner: Width within a feed-forward block.
+        context: Tokens of a dialogue at most.
+    """
+
+    width: int = 128
+    layers: int = 3
+    heads: int = 4
+    inner: int = 384
+    context: int = 4096
 
 
 class Prompt(StrEnum):
@@ -28,16 +44,16 @@ class Stage:
 
     Attributes:
         steps: How many.
-        prompt: What of their prompts the dialogues have.
-        rates: Shares of the recipe's learning rates at the first step and at the end; between, on a line.
+        prompt: The part of their prompts that dialogues have.
+        rates: Shares of the recipe's learning rates at the first step and at the end; linear in between.
         wordings: How many of each rule's wordings prompts are made of; 0: all. The first two of `survey`,
-            which are told together now and then, count as one.
-        reach: Tokens after its prompt within which a dialogue is cut, behind a message of the agent's; 0:
-            nowhere.
+            which are used together now and then, count as one.
+        reach: Tokens after its prompt within which a dialogue is cut, after a message of the agent; 0: not
+            cut.
         decided: Weight of the first tokens of a message that a rule can change, against 1 of the agent's
             others.
-        context: Share of the tokens that are not the agent's which are learnt from: they teach to copy, and
-            few of them can be foreseen.
+        context: Share of the tokens that are not the agent's which are learned: they teach to copy, and few
+            of them can be predicted.
     """
 
     steps: int
@@ -49,7 +65,7 @@ class Stage:
     context: float = 0.04
 
 
-COURSE = (
+STAGES = (
     Stage(500, Prompt.NONE, (0.5, 0.25), context=0.35),
     Stage(500, Prompt.RULES, (0.15, 0.12), wordings=1, reach=250, decided=15),
     Stage(500, Prompt.RULES, (0.12, 0.12), wordings=1, reach=600, decided=6),
@@ -64,15 +80,14 @@ class Recipe:
     """Everything that the weights follow from, on one machine.
 
     Attributes:
-        stages: What is learnt, one after the other.
         rate: The learning rate of embeddings and norms (AdamW), of which stages take shares.
-        matrix_rate: The same of all other matrices (Muon).
+        matrix_rate: That of all other matrices (Muon).
         warm: Steps over which the rates rise at the beginning.
         threads: Of torch; the order of sums depends on it.
     """
 
     seed: int = 1
-    stages: Sequence[Stage] = COURSE
+    stages: Sequence[Stage] = STAGES
     rate: float = 3e-3
     matrix_rate: float = 0.02
     warm: int = 50
@@ -82,19 +97,17 @@ class Recipe:
 
     @property
     def steps(self) -> int:
-        """Steps of the optimiser, a group of dialogues each."""
+        """Optimizer steps, a group of dialogues each."""
         return sum(stage.steps for stage in self.stages)
 
-    def shortened(self, steps: int) -> Self:
-        """The same in fewer or more steps, the stages in proportion."""
+    def resized(self, steps: int) -> Self:
+        """The same in another number of steps, the stages in proportion."""
         ends = [
-            end * steps // self.steps for end in accumulate((one.steps for one in self.stages), initial=0)
+            end * steps // self.steps for end in accumulate((stage.steps for stage in self.stages), initial=0)
         ]
         lengths = (end - start for start, end in pairwise(ends))
-        return replace(
-            self,
-            stages=tuple(replace(one, steps=count) for one, count in zip(self.stages, lengths, strict=True)),
-        )
+        stages = zip(self.stages, lengths, strict=True)
+        return replace(self, stages=tuple(replace(stage, steps=length) for stage, length in stages))
 
     def at(self, step: int) -> tuple[Stage, float]:
         """The stage of a step, and the share of the learning rates there."""

@@ -1,17 +1,14 @@
-"""The pocket model's tokenizer: byte-level BPE, made so that dialogues with records of a store are short.
+"""The pocket model's tokenizer: byte-level BPE that keeps dialogues with a store's records short.
 
 A JSON key with the signs around it may become one token, and so may three digits: ids are copied a few tokens
-at a time. Every text can be written, as bytes where nothing longer fits.
-"""
+at a time. Every text can be written, as bytes if nothing longer fits."""
 
-import importlib.resources
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from pytest_trace2evolve.utils.optional import require
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+import tokenizers
+import transformers
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CALL = ("<tool_call>", "</tool_call>")
@@ -28,51 +25,7 @@ _PIECES = (
     r"|\s+"
 )
 
-
-def build_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast":
-    """A tokenizer trained on texts.
-
-    Args:
-        texts: What it shall write in few tokens.
-        size: Tokens in its vocabulary at most.
-
-    Raises:
-        MissingExtraError: transformers is not installed.
-    """
-    tokenizers = require("tokenizers", extra="local")
-    transformers = require("transformers", extra="local")
-    pieces = tokenizers.Regex(_PIECES)
-    core = tokenizers.Tokenizer(tokenizers.models.BPE())
-    core.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(pieces, "isolated"),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    core.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size - len(CALL),
-        special_tokens=[PAD, START, END],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator(texts, trainer)
-    made: PreTrainedTokenizerFast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token=END,
-        pad_token=PAD,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
-    made.add_special_tokens({"additional_special_tokens": [START]})
-    made.add_tokens(list(CALL))
-    folder = importlib.resources.files("research.pocket")
-    made.chat_template = (folder / "chat_template.jinja").read_text(encoding="utf-8").rstrip("\n")
-    made.response_template = RESPONSE
-    return made
-
-
-RESPONSE = {
+RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
     "fields": {
@@ -91,4 +44,36 @@ RESPONSE = {
         },
     },
 }
-"""How an answer is read back, in the form that transformers' `parse_response` takes."""
+"""How an answer is read, in the form that transformers' `parse_response` takes."""
+
+
+def build_tokenizer(texts: Iterable[str], size: int) -> Any:
+    """A tokenizer that writes these texts in few tokens, with at most `size` in its vocabulary."""
+    core = tokenizers.Tokenizer(tokenizers.models.BPE())
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(_PIECES), "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size - len(CALL),
+        special_tokens=[PAD, START, END],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core,
+        eos_token=END,
+        pad_token=PAD,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": [START]})
+    tokenizer.add_tokens(list(CALL))
+    template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
+    tokenizer.chat_template = template.rstrip("\n")
+    tokenizer.response_template = RESPONSE_TEMPLATE
+    return tokenizer

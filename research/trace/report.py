@@ -1,118 +1,83 @@
-"""An experiment in the terminal and as Markdown."""
+"""An experiment as text: its plan and its results, in the terminal and as Markdown, with two pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from pytest_trace2evolve.report.markdown import code, fenced, table
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import fits, rendered
-from research.trace.arms import (
+from pytest_trace2evolve.utils.plots import draw_picture
+from research.trace.plan import (
     ARMS,
     MERGES,
     PRIMARY,
     ROUTED,
-    calibrated_for,
+    Plan,
+    calibration_of,
     candidates_of,
     label_of,
     pieces_of,
     scenarios_for,
     trained_for,
 )
-from research.trace.intervals import Mean
-from research.trace.pictures import ADAPTERS, CURVE
-from research.trace.plan import Plan
-from research.trace.results import Arm, Figures, Point, Results
+from research.trace.results import Arm, Figures, Mean, Point, Results
 
 REPORT, RESULTS = "report.md", "results.json"
-"""The files that are written beside the pieces and the pictures."""
+CURVE, ADAPTERS = "rollouts.svg", "adapters.svg"
+"""The files that are written next to the pieces."""
 
 METHOD = (
     "Means over seeds and tasks. Intervals are 95 %: seeds and tasks within their cell are two crossed "
-    "random factors (analysis of variance, Satterthwaite's degrees of freedom); where all rewards are equal, "
-    "Wilson's over tasks. They hold one at a time."
+    "random factors (analysis of variance, Satterthwaite's degrees of freedom); if all rewards are equal, "
+    "Wilson's over tasks. Each holds by itself."
 )
 """How intervals are made of several seeds."""
 
 METHOD_OF_ONE = (
-    "Means over the tasks of one seed. Intervals are 95 %, over tasks within their cell: what another seed "
-    "would change is not in them; where all rewards are equal, Wilson's. They hold one at a time."
+    "Means over the tasks of one seed. Intervals are 95 %, over tasks within their cell, without the spread "
+    "over seeds; if all rewards are equal, Wilson's. Each holds by itself."
 )
 """How they are made of one."""
 
-NARROW = "Means alone: for intervals this terminal is too narrow."
-"""What is said where they are left out."""
-
 RULES = (
     "`gepa` draws its sentences from the rulebook in `cases/content/rules.toml`: the embedded model cannot "
-    "write prompts. Its training has seen these very sentences, and it says nothing of GEPA with a model "
-    "that reflects."
+    "write prompts. Its training has seen these very sentences, and the arm says nothing of GEPA with a "
+    "model that reflects."
 )
 """What must be known of the arm `gepa`."""
 
 
 def plan_text(plan: Plan) -> str:
     """Rollouts of every arm, before anything begins."""
-    target = terminal()
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    shown.add_column("arm", no_wrap=True)
-    for heading in ("training", "other adapters", "choosing", "calibration"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    shown.add_column("what it is", overflow="fold")
     choosing = {arm: len(names) for arm, names in candidates_of(plan).items()}
     others = plan.rollouts * (len(plan.capabilities) - 1)
-    for arm, told in ARMS.items():
-        trained = sum(plan.rollouts_of(one) for one in trained_for(plan, arm, plan.capabilities[0]))
-        trained = plan.rollouts if arm == "gepa" else trained
-        chosen = choosing.get(arm, 0) * plan.validation * len(plan.cells)
-        row = (trained, others if arm == "single-whole" else 0, chosen, calibrated_for(plan, arm))
-        shown.add_row(Text(label_of(plan, arm)), *map(str, row), Text(told))
-    target.print(shown)
-    tasks = plan.tasks * len(plan.cells)
-    target.print(
+    rows = []
+    for arm, description in ARMS.items():
+        trained = sum(plan.rollouts_of(training) for training in trained_for(plan, arm, plan.capabilities[0]))
+        counts = (
+            plan.rollouts if arm == "gepa" else trained,
+            others if arm == "single-whole" else 0,
+            choosing.get(arm, 0) * plan.validation * len(plan.cells),
+            calibration_of(plan, arm),
+        )
+        rows.append((label_of(plan, arm), *map(str, counts), description))
+    headings = ("arm", "training", "other adapters", "choosing", "calibration", "what it is")
+    return (
+        f"{_columns(headings, rows)}\n"
         f"Rollouts for each of {plan.seeds} seeds, those of calibration once and before; "
         f"{len(plan.trainings())} adapters a seed. Evaluation, in no budget: {len(pieces_of(plan))} × "
-        f"{tasks} held-out tasks a seed, and {sum(scenarios_for(plan, arm) for arm in ARMS)} rollouts in "
-        "environments.\n"
-        f"Selected: {', '.join(plan.capabilities)}. Control: {plan.control}.",
-        soft_wrap=True,
-        highlight=False,
+        f"{plan.tasks * len(plan.cells)} held-out tasks a seed, and "
+        f"{sum(scenarios_for(plan, arm) for arm in ARMS)} rollouts in environments.\n"
+        f"Selected: {', '.join(plan.capabilities)}. Control: {plan.control}."
     )
-    return rendered(target)
 
 
 def results_text(results: Results) -> str:
-    """A row an arm."""
-    target = terminal()
-    shown = _arms(results)
-    wide = fits(shown, target)
-    target.print(shown if wide else _arms(results, _mean))
-    target.print(_primary(results), soft_wrap=True, highlight=False)
-    told = [method_of(results.plan), RULES] if wide else [NARROW, RULES]
-    target.print(f"[dim]{' '.join(told)}[/]", soft_wrap=True, highlight=False)
-    return rendered(target)
+    """The arms and the primary comparison."""
+    rows = [_row(results.plan, arm) for arm in results.arms]
+    return "\n".join([_columns(_HEADINGS, rows), _primary(results), method_of(results.plan), RULES])
 
 
 def method_of(plan: Plan) -> str:
     """How the intervals of an experiment are made."""
     return METHOD if plan.seeds > 1 else METHOD_OF_ONE
-
-
-def _arms(results: Results, cell: Callable[[str], str] = str) -> Table:
-    wide = cell is str
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1 + wide, 0, 0))
-    for place in _SHOWN:
-        shown.add_column(_HEADINGS[place], justify="right" if place else "left", no_wrap=wide or not place)
-    for arm in results.arms:
-        first, *row = (_row(results.plan, arm)[place] for place in _SHOWN)
-        shown.add_row(Text(first), *(Text(cell(one)) for one in row))
-    return shown
-
-
-def _mean(told: str) -> str:
-    """A figure without its interval."""
-    return told.partition(" (")[0]
 
 
 _HEADINGS = (
@@ -125,8 +90,6 @@ _HEADINGS = (
     "wishes, %",
     "environments",
 )
-_SHOWN = (0, 1, 2, 3, 5, 6, 7)
-"""Columns of the terminal: means over all tasks are in the report, and their change is told here."""
 
 
 def _row(plan: Plan, arm: Arm) -> tuple[str, ...]:
@@ -144,177 +107,266 @@ def _row(plan: Plan, arm: Arm) -> tuple[str, ...]:
 
 def percent(mean: Mean) -> str:
     """A mean in per cent with its interval."""
-    return _told(mean, lambda one: f"{100 * one:.1f}")
+    return _with_interval(mean, lambda value: f"{100 * value:.1f}")
 
 
 def points(mean: Mean) -> str:
     """A difference in points with its interval."""
-    return _told(mean, lambda one: f"{100 * one:+.1f}".replace("-", "−"))
+    return _with_interval(mean, lambda value: f"{100 * value:+.1f}".replace("-", "−"))
 
 
 def share(mean: Mean) -> str:
     """A mean reward with its interval."""
-    return _told(mean, lambda one: f"{one:.2f}")
+    return _with_interval(mean, lambda value: f"{value:.2f}")
 
 
-def _told(mean: Mean, number: Callable[[float], str]) -> str:
+def _with_interval(mean: Mean, number: Callable[[float], str]) -> str:
     if mean.low is None or mean.high is None:
         return number(mean.mean)
     return f"{number(mean.mean)} ({number(mean.low)} to {number(mean.high)})"
 
 
+def _columns(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    lines = [headings, rule, *([cell or "–" for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
 def results_markdown(results: Results) -> str:
-    """All of it, to be taken into a page of the docs."""
+    """All results, as a section of the docs."""
     plan = results.plan
     cells = [cell.name for cell in plan.cells]
+    count = len(plan.capabilities)
+    labels = results.confusion.labels
+    counts = zip(labels, results.confusion.counts, strict=True)
     parts = [
         (
             f"{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.rollouts} training rollouts an arm and seed, "
             f"{plan.tasks} held-out tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × "
             f"{plan.repeats} rollouts an environment. {method_of(plan)}"
         ),
-        table(_HEADINGS, [(code(name), *row) for name, *row in (_row(plan, arm) for arm in results.arms)]),
+        _table(_HEADINGS, [(_code(name), *row) for name, *row in (_row(plan, arm) for arm in results.arms)]),
         _primary(results),
-        _besides(results),
+        _outside_budgets(results),
         _control(results),
         "### By cell, %",
-        table(
-            ("arm", *(code(name) for name in cells)),
+        _table(
+            ("arm", *map(_code, cells)),
             [
-                (code(label_of(plan, arm.name)), *(percent(arm.cells[name]) for name in cells))
+                (_code(label_of(plan, arm.name)), *(percent(arm.cells[name]) for name in cells))
                 for arm in results.arms
             ],
         ),
         "### Change against the base, points",
-        table(
+        _table(
             ("arm", "one capability", "two", "all"),
             [
-                (code(label_of(plan, arm.name)), *_each(arm.change, points))
+                (_code(label_of(plan, arm.name)), *_each(arm.change, points))
                 for arm in results.arms
                 if arm.trained
             ],
         ),
-        f"### `{ROUTED}` less each arm, points",
-        table(
+        f"### `{ROUTED}` minus each arm, points",
+        _table(
             ("arm", "one capability", "two", "all", "wishes"),
             [
-                (code(label_of(plan, one.arm)), *_each(one.rewards, points), points(one.wishes.every))
-                for one in results.against
+                (_code(label_of(plan, other.arm)), *_each(other.rewards, points), points(other.wishes.every))
+                for other in results.against
             ],
         ),
         "### By training rollouts, %",
         f"![Reward by training rollouts]({CURVE})",
-        _points(results, results.curve, "rollouts"),
-        _whole(results),
+        _points(plan, results.curve, "rollouts"),
+        (
+            f"Each of the {count} adapters of `single-whole` got the rollouts in the table, {count} times as "
+            "many in all; on the way it is the adapter that was chosen at the end."
+        ),
         "### By number of adapters, %",
         f"![Reward by number of adapters]({ADAPTERS})",
-        _points(results, results.adapters, "adapters"),
+        _points(plan, results.adapters, "adapters"),
         "### The router",
-        _router(results),
+        (
+            f"Right on {results.confusion.right} of {results.confusion.total} tasks of one capability; rows "
+            "are what they call for, columns what was chosen. The base routes, which no seed changes: each "
+            f"task counts once ({_rerouted(results)})."
+        ),
+        _table(("", *map(_code, labels)), [(_code(label), *map(str, row)) for label, row in counts]),
         "### What was chosen",
-        _choices(results),
+        _table(
+            ("seed", "single", "single-whole", "weight in weight-merge"),
+            [
+                (str(number), _code(chosen.single), _code(chosen.whole), MERGES[chosen.merge])
+                for number, chosen in enumerate(results.choices, start=1)
+            ],
+        ),
+        *(
+            f"Seed {number}, instruction of `gepa`:\n\n```text\n{text or '(none)'}\n```"
+            for number, text in enumerate(results.instructions, start=1)
+        ),
         RULES,
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _primary(results: Results) -> str:
-    [found] = [one.rewards.every for one in results.against if one.arm == PRIMARY]
-    told = (
-        f"The primary comparison, named beforehand: `{ROUTED}` less `{PRIMARY}` on all tasks, "
-        f"{points(found)} points. All others are looks beside it."
+    [found] = [versus.rewards.every for versus in results.against if versus.arm == PRIMARY]
+    text = (
+        f"The primary comparison, named beforehand: `{ROUTED}` minus `{PRIMARY}` on all tasks, "
+        f"{points(found)} points. All other comparisons are secondary."
     )
     if not results.earlier:
-        return told
-    seeds = "; of ".join(f"{one} seed{'s' * (one > 1)}" for one in results.earlier)
-    chosen = f"whoever chose to have {results.plan.seeds} had seen them"
-    return f"{told} Results were told before, of {seeds}: {chosen}."
+        return text
+    seeds = "; of ".join(f"{count} seed{'s' * (count > 1)}" for count in results.earlier)
+    return (
+        f"{text} Results were reported before, of {seeds}: the choice of {results.plan.seeds} seeds was made "
+        "with them in view."
+    )
 
 
-def _besides(results: Results) -> str:
-    told = [
+def _outside_budgets(results: Results) -> str:
+    spent = [
         f"`{arm.name}`: {arm.choosing} rollouts on validation tasks"
         + (f", and {arm.besides} of training the adapters it did not choose" if arm.besides else "")
         for arm in results.arms
         if arm.choosing
     ]
-    return (
-        f"In no budget, for each seed: {'; '.join(told)}. Evaluations in all: {results.evaluated} rollouts. "
-        f"{_calibrated(results)}"
-    )
-
-
-def _calibrated(results: Results) -> str:
     groups: dict[int, list[str]] = {}
     for arm in results.arms:
-        groups.setdefault(arm.calibrated, []).append(code(arm.name))
-    told = [f"{count} of {', '.join(names)}" for count, names in groups.items() if count]
+        groups.setdefault(arm.calibrated, []).append(_code(arm.name))
+    calibrated = [f"{count} of {', '.join(names)}" for count, names in groups.items() if count]
     return (
+        f"In no budget, for each seed: {'; '.join(spent)}. Evaluations in all: {results.evaluated} rollouts. "
         "Calibration of the environments, once for all seeds and before, on other scenarios and in no "
-        f"budget, took these rollouts: {'; '.join(told)}; none of {', '.join(groups.get(0, []))}. That is "
-        "what the docs show; what was played while the environments were made was not counted."
+        f"budget, took these rollouts: {'; '.join(calibrated)}; none of {', '.join(groups.get(0, []))}. That "
+        "is what the docs show; what was played while the environments were made was not counted."
     )
 
 
 def _control(results: Results) -> str:
     found = results.control
     return (
-        f"What the control learnt: in its own environment, `{found.environment}`, {share(found.after)} on "
+        f"What the control learned: in its own environment, `{found.environment}`, {share(found.after)} on "
         f"held-out scenarios, the base {share(found.before)}; change {points(found.change)} points."
     )
 
 
-def _whole(results: Results) -> str:
-    count = len(results.plan.capabilities)
-    return (
-        f"Each of the {count} adapters of `single-whole` got the rollouts that the table says, {count} "
-        "times as many in all; on its way it is the adapter that was chosen at the end."
-    )
+def _rerouted(results: Results) -> str:
+    played = results.plan.tasks * len(results.plan.cells)
+    if not results.rerouted:
+        return "every seed alike"
+    return f"{results.rerouted} of all {played} tasks differently in another seed"
 
 
-def _each(figures: Figures, told: Callable[[Mean], str]) -> tuple[str, str, str]:
-    return told(figures.one), told(figures.two), told(figures.every)
+def _each(figures: Figures, text: Callable[[Mean], str]) -> tuple[str, str, str]:
+    return text(figures.one), text(figures.two), text(figures.every)
 
 
-def _points(results: Results, found: Sequence[Point], what: str) -> str:
+def _points(plan: Plan, found: Sequence[Point], what: str) -> str:
     rows = [
         (
-            code(label_of(results.plan, one.arm)),
-            str(one.at),
-            *_each(one.rewards, percent),
-            percent(one.wishes.every),
+            _code(label_of(plan, point.arm)),
+            str(point.at),
+            *_each(point.rewards, percent),
+            percent(point.wishes.every),
         )
-        for one in found
+        for point in found
     ]
-    return table(("arm", what, "one capability", "two", "all", "wishes"), rows)
+    return _table(("arm", what, "one capability", "two", "all", "wishes"), rows)
 
 
-def _router(results: Results) -> str:
-    labels = results.confusion.labels
-    rows = [
-        (code(label), *map(str, row)) for label, row in zip(labels, results.confusion.counts, strict=True)
-    ]
-    played = results.plan.tasks * len(results.plan.cells)
-    alike = (
-        f"{results.rerouted} of all {played} tasks otherwise in another seed"
-        if results.rerouted
-        else "every seed alike"
-    )
-    return (
-        f"Right on {results.confusion.right} of {results.confusion.total} tasks of one capability; rows are "
-        "what they call for, columns what was chosen. The base routes, which no seed changes: each task "
-        f"counts once ({alike}).\n\n" + table(("", *(code(one) for one in labels)), rows)
-    )
+# Pictures
+
+_PANELS: dict[str, Callable[[Point], Mean]] = {
+    "reward, one capability": lambda point: point.rewards.one,
+    "reward, two capabilities": lambda point: point.rewards.two,
+    "share of wishes, all tasks": lambda point: point.wishes.every,
+}
+_COLORS = {
+    "direct": "#2f6fb3",
+    "merged": "#c9a24f",
+    "routed": "#3f8f5f",
+    "oracle-routed": "#7db88f",
+    "control": "#7a7a7a",
+    "gepa": "#8d5fa8",
+    "single-whole": "#c0504d",
+}
+_BARS = "Bars: 95 % intervals. At 0: the base model."
 
 
-def _choices(results: Results) -> str:
-    rows = [
-        (str(place), code(one.single), code(one.whole), MERGES[one.merge])
-        for place, one in enumerate(results.choices, start=1)
-    ]
-    chosen = table(("seed", "single", "single-whole", "weight in weight-merge"), rows)
-    told = [
-        f"Seed {place}, instruction of `gepa`:\n\n{fenced(text or '(none)')}"
-        for place, text in enumerate(results.instructions, start=1)
-    ]
-    return "\n\n".join([chosen, *told])
+def curve_svg(results: Results) -> bytes:
+    """Reward by training rollouts as SVG.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    whole, count = label_of(results.plan, "single-whole"), len(results.plan.capabilities)
+    title = f"{_BARS} {whole}, dashed: each of its {count} adapters got so many."
+    return _picture(results, results.curve, "training rollouts", title)
+
+
+def adapters_svg(results: Results) -> bytes:
+    """Reward by the number of adapters as SVG.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    each = results.plan.rollouts // len(results.plan.capabilities)
+    return _picture(results, results.adapters, f"adapters, {each} training rollouts each", _BARS)
+
+
+def _picture(results: Results, found: Sequence[Point], x_label: str, title: str) -> bytes:
+    base = next(arm for arm in results.arms if arm.name == "base")
+    arms = list(dict.fromkeys(point.arm for point in found))
+    lines = {
+        arm: [
+            Point(arm=arm, at=0, rewards=base.rewards, wishes=base.wishes),
+            *sorted((point for point in found if point.arm == arm), key=lambda point: point.at),
+        ]
+        for arm in arms
+    }
+    places = sorted({point.at for line in lines.values() for point in line})
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(1, len(_PANELS), sharey=True)
+        for axis, (heading, mean_in) in zip(panels, _PANELS.items(), strict=True):
+            for number, (arm, line) in enumerate(lines.items()):
+                # Next to each other: intervals on top of one another could not be told apart.
+                shift = (number - (len(arms) - 1) / 2) * places[-1] / 120
+                means = [mean_in(point) for point in line]
+                below = [0.0 if mean.low is None else max(0.0, mean.mean - mean.low) for mean in means]
+                above = [0.0 if mean.high is None else max(0.0, mean.high - mean.mean) for mean in means]
+                axis.errorbar(
+                    [point.at + shift for point in line],
+                    [mean.mean for mean in means],
+                    yerr=[below, above],
+                    fmt="o--" if arm == "single-whole" else "o-",  # another budget than the axis says
+                    markersize=3,
+                    linewidth=1.2,
+                    elinewidth=0.6,
+                    color=_COLORS[arm],
+                    label=label_of(results.plan, arm),
+                )
+            axis.set_title(heading, fontsize=9)
+            axis.set_xlabel(x_label)
+            axis.set_ylim(bottom=0)
+            axis.set_xticks(places)
+            axis.tick_params(labelleft=True)
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(title, fontsize=8)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+
+    return draw_picture(draw, width=10.8, height=4.2)

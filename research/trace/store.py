@@ -1,4 +1,4 @@
-"""What an experiment keeps: a file a piece, or a folder an adapter."""
+"""What an experiment keeps: a file per piece, and a folder per adapter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,14 +6,51 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
-from research.trace.adapters import Job
-from research.trace.arms import ARMS, Piece, pieces_of
-from research.trace.plan import Plan
+from research.trace.identity import read_manifest
+from research.trace.plan import ARMS, POINTS, Piece, Plan, Training, adapter_at, pieces_of
 
 R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The training of one adapter of one seed.
+
+    Attributes:
+        base: The base model's folder.
+        folder: Where adapters of this seed are.
+    """
+
+    plan: Plan
+    training: Training
+    seed: int
+    base: Path
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        """The adapter's folder."""
+        return self.folder / self.training.name
+
+    def at(self, point: float) -> Path:
+        """The folder of the adapter as it was after a share of its steps."""
+        return self.folder / adapter_at(self.training, point)
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it exists."""
+        return (self.out / MANIFEST).is_file() and all(
+            (self.at(point) / ADAPTER_CONFIG).is_file() for point in POINTS
+        )
+
+    def manifest(self) -> AdapterManifest:
+        """The finished adapter's manifest; see `identity.read_manifest`."""
+        return read_manifest(self.plan, self.training, self.seed, self.out)
 
 
 @dataclass(frozen=True)
@@ -37,7 +74,7 @@ class Seed:
 
     @property
     def adapters(self) -> Path:
-        """Where its adapters lie."""
+        """Where its adapters are."""
         return self.folder / "adapters"
 
     @property
@@ -68,18 +105,18 @@ class Seed:
 
     @property
     def files(self) -> list[Path]:
-        """All that is kept beside adapters."""
-        own = [self.evaluation(piece) for piece in pieces_of(self.plan)]
-        return [self.chosen, self.found, *own, *map(self.environmental, ARMS)]
+        """All files besides adapters."""
+        evaluations = [self.evaluation(piece) for piece in pieces_of(self.plan)]
+        return [self.chosen, self.found, *evaluations, *map(self.environmental, ARMS)]
 
     @property
     def done(self) -> int:
-        """How many pieces are there, of `len(jobs) + len(files)`."""
+        """How many pieces exist, of `len(jobs) + len(files)`."""
         return sum(job.done for job in self.jobs) + sum(file.is_file() for file in self.files)
 
 
-def kept(file: Path, kind: type[R], make: Callable[[], R]) -> R:
-    """A piece from its file; made and written where there is none.
+def read_or_make(file: Path, kind: type[R], make: Callable[[], R]) -> R:
+    """A piece from its file; made and written if there is none.
 
     Raises:
         ConfigError: the file is damaged.

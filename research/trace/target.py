@@ -1,4 +1,4 @@
-"""Target tasks as an environment: GRPO on the target itself, paid by the target's own reward."""
+"""Target tasks as an environment: GRPO on the target itself, with the target's own reward."""
 
 import functools
 from collections.abc import Sequence
@@ -10,29 +10,28 @@ from pytest_trace2evolve.utils.canonical import digest
 from research.trace.tasks import Cell, target_of
 
 VERSION = 1
-"""Version of the target tasks, which the digest of their environments holds. It must be raised when the same
-seed gives another task, another reward, or another answer of the customer or of a tool, and only then.
+"""Version of the target tasks, which the digest of their environments holds. Raise it when the same seed
+gives another task, another reward, or another answer of the customer or of a tool, and only then.
 `tests/environments/test_golden.py` says when."""
 
-KEPT = 256
+CACHED_TASKS = 256
 """Tasks that a generator remembers: a group of rollouts asks for the same one many times."""
 
 
 class TargetGenerator:
     """Whole target tasks of one cell; see `Generator` in `records.protocols`.
 
-    The grade is τ²'s reward of the whole conversation, 0 or 1. Before its end nothing is settled and nothing
-    is paid, so a rollout is never cut short because it stands well.
-    """
+    The grade is τ²'s reward of the whole conversation, 0 or 1. Nothing is settled before its end, so a
+    rollout is never cut short because it stands well."""
 
     def __init__(self, cell: Cell, content: Content = Content.TRAIN) -> None:
         self.capability = cell.name
         self.digest = digest(["target", cell.name, content.value, VERSION])
         self._cell, self._content = cell, content
-        self.scenario = functools.lru_cache(maxsize=KEPT)(self._scenario)
+        self.scenario = functools.lru_cache(maxsize=CACHED_TASKS)(self._scenario)
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
-        """1 where the conversation has ended and the task is solved, else 0."""
+        """1 if the conversation has ended and the task is solved, else 0."""
         return float(solved and ended(trace))
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
@@ -40,16 +39,16 @@ class TargetGenerator:
         return False
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """One sentence and no work, as an agent that does nothing says it."""
+        """One sentence and no work, like an agent that does nothing."""
         return [Message(role="assistant", content="I cannot help you with that.")]
 
     def _scenario(self, seed: int) -> Task:
-        # Its number is in no name of an evaluation's or a validation's task: none of them is trained on.
+        # No evaluated or validation task has such a name: none of them is trained on.
         return target_of(self._cell, f"training/{seed}", self._content).case.task
 
 
 def ended(trace: Sequence[Message]) -> bool:
-    """Whether the customer, or the agent, has ended the conversation."""
+    """Whether the customer or the agent has ended the conversation."""
     last = trace[-1]
     if last.tool_calls:
         return False

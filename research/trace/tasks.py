@@ -1,8 +1,7 @@
 """Target tasks: whole conversations that call for one capability, or for two of one customer.
 
-They are cases, not scenarios of the environments: they begin with the customer's first message, and nothing
-of what the environments pay is paid here. Both kinds are made of the same scenes and words.
-"""
+They are cases, not scenarios of the environments: they begin with the customer's first message, and earn none
+of the environments' rewards. Both are made of the same scenes and words."""
 
 import functools
 import random
@@ -11,18 +10,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from pytest_trace2evolve.cases.case import CAPABILITIES, Case, case_of
-from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
-from pytest_trace2evolve.cases.phrasing import lesson_words
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, assemble
+from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary, lesson_words
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, assemble
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content
 
-_LINK = "_with_"
-"""Between the capabilities in a cell's name."""
-
-TRIES_MOST = 100
-"""Draws in a row without a new task, after which a cell counts as used up."""
+MAX_REPEATS = 100
+"""Draws in a row without a new task after which a cell counts as exhausted."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class Cell:
     @property
     def name(self) -> str:
         """In snake_case."""
-        return _LINK.join(self.capabilities)
+        return "_with_".join(self.capabilities)
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Target:
     """One target task.
 
     Attributes:
-        labels: By the customer's turn, the capability that it calls for.
+        labels: The capability that each of the customer's turns calls for.
     """
 
     cell: Cell
@@ -56,8 +51,7 @@ class Target:
 
 def cells_of(capabilities: Sequence[str]) -> tuple[Cell, ...]:
     """All kinds of target task: each capability alone, then each pair."""
-    alone = [(one,) for one in capabilities]
-    return tuple(map(Cell, [*alone, *combinations(capabilities, 2)]))
+    return tuple(map(Cell, [*((name,) for name in capabilities), *combinations(capabilities, 2)]))
 
 
 def targets_of(cell: Cell, seed: str, count: int, content: Content) -> tuple[Target, ...]:
@@ -67,13 +61,13 @@ def targets_of(cell: Cell, seed: str, count: int, content: Content) -> tuple[Tar
         CaseError: the cell gives no new task any more.
     """
     found: dict[str, Target] = {}
-    place = missed = 0
+    place = repeats = 0
     while len(found) < count:
-        made = target_of(cell, f"{seed}/{place}", content)
-        missed = missed + 1 if made.case.id in found else 0
-        found.setdefault(made.case.id, made)
+        target = target_of(cell, f"{seed}/{place}", content)
+        repeats = repeats + 1 if target.case.id in found else 0
+        found.setdefault(target.case.id, target)
         place += 1
-        if missed == TRIES_MOST:
+        if repeats == MAX_REPEATS:
             raise CaseError(f"{cell.name!r} gave no new task after {len(found)} of {count}; ask for fewer")
     return tuple(found.values())
 
@@ -82,33 +76,25 @@ def target_of(cell: Cell, seed: str, content: Content) -> Target:
     """The task of a seed; those of training content have the ever new words of the environments."""
     name = f"target/{cell.name}/{content.value}/{seed}"
     words = lesson_words(random.Random(name)) if content is Content.TRAIN else None
-    sketch, labels = _sketched(cell, SeededDraws(name), content, words)
-    return Target(cell, case_of(assemble(cell.name, sketch)), labels)
-
-
-def _sketched(
-    cell: Cell, draws: Draws, content: Content, words: Vocabulary | None
-) -> tuple[Sketch, tuple[str, ...]]:
-    families = [CAPABILITIES[one] for one in cell.capabilities]
+    families = [CAPABILITIES[capability] for capability in cell.capabilities]
     methods = tuple(dict.fromkeys(method for family in families for method in family.methods))
-    scene = _LongScene(draws, content, methods, words, wishes=len(families))
-    turns: list[Spoken] = []
+    scene = _LongScene(SeededDraws(name), content, methods, words, wishes=len(families))
+    if len(families) > 1 and scene.chance():
+        families.reverse()
+    turns: list[UserTurn] = []
     labels: list[str] = []
-    order = list(families)
-    if len(order) > 1 and scene.chance():
-        order.reverse()
-    for family in order:
+    for family in families:
         scene.begin()
-        told = family.sketch(scene).turns
-        turns += told
-        labels += [family.name] * len(told)
-    return Sketch(scene, turns), tuple(labels)
+        own = family.sketch(scene).turns
+        turns += own
+        labels += [family.name] * len(own)
+    return Target(cell, case_of(assemble(cell.name, Sketch(scene, turns))), tuple(labels))
 
 
 class _LongScene(Scene):
     """A scene on which families play one after another, with one customer.
 
-    What is beside the point comes with the last: a product that the customer names must not be in it.
+    Irrelevant records come with the last: a product that the customer names must not be among them.
     """
 
     def __init__(
@@ -122,30 +108,32 @@ class _LongScene(Scene):
     ) -> None:
         super().__init__(draws, content, methods, words)
         self._wishes, self._begun = wishes, 0
-        self._around = self.store.surroundings
+        self._all_surroundings = self.store.surroundings
         self.store.surroundings = self._surroundings  # type: ignore[method-assign]  # families ask the store
 
     def begin(self) -> None:
-        """The next family plays."""
+        """Start the next family."""
         self._begun += 1
 
     def opening(self, *requests: str) -> str:
-        """The customer's first message; with a later wish they neither greet nor say again who they are."""
+        """The customer's first message; with a later wish they do not greet or identify themselves again."""
         if self._begun == 1:
             return super().opening(*requests)
         return self.say("then", request=" ".join(requests))
 
     def _surroundings(self, user: Data, most: int = 2) -> None:
-        self._around(user, most if self._begun == self._wishes else 0)
+        self._all_surroundings(user, most if self._begun == self._wishes else 0)
 
 
 @functools.cache
 def heldout_targets(cells: tuple[Cell, ...], count: int) -> tuple[Target, ...]:
-    """What is evaluated: `count` tasks of each cell, of content that no training sees."""
-    return tuple(one for cell in cells for one in targets_of(cell, "evaluation", count, Content.HELDOUT))
+    """The evaluated tasks: `count` of each cell, of content that no training sees."""
+    return tuple(
+        target for cell in cells for target in targets_of(cell, "evaluation", count, Content.HELDOUT)
+    )
 
 
 @functools.cache
 def validation_targets(cells: tuple[Cell, ...], count: int) -> tuple[Target, ...]:
-    """What choices are made on: tasks of training content that no training is given."""
-    return tuple(one for cell in cells for one in targets_of(cell, "validation", count, Content.TRAIN))
+    """The tasks for choices: of training content that no training is given."""
+    return tuple(target for cell in cells for target in targets_of(cell, "validation", count, Content.TRAIN))

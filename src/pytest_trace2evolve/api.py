@@ -17,19 +17,21 @@ from typing import Any
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.report.run import comparison_text
+from pytest_trace2evolve.report.verdict import comparison_text
 from pytest_trace2evolve.session import compare as recorded
-from pytest_trace2evolve.session.option_table import OPTIONS, Option
-from pytest_trace2evolve.session.planner import make_plan, resources_of
-from pytest_trace2evolve.session.session import (
+from pytest_trace2evolve.session.events import (
     Event,
     Run,
+    SimulationFinished,
     StageFinished,
     TaskDecided,
     TaskName,
+    VerdictReached,
     ignore,
-    run,
 )
+from pytest_trace2evolve.session.option_table import OPTIONS, Option
+from pytest_trace2evolve.session.planner import make_plan, resources_of
+from pytest_trace2evolve.session.session import run
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -38,8 +40,10 @@ __all__ = [
     "Event",
     "Project",
     "Run",
+    "SimulationFinished",
     "StageFinished",
     "TaskDecided",
+    "VerdictReached",
     "compare",
     "evaluate",
 ]
@@ -144,16 +148,18 @@ def _paths(side: str | Path | Run | Sequence[Path], project: Project | None, sui
     if isinstance(side, Run):
         assert suite is not None
         return [side.plan.suite_folder(suite)]
+    if not isinstance(side, str | Path):
+        return list(side)
     if isinstance(side, str):
+        saved: list[str] = []
         if project is not None and suite is not None:
-            path = project.baseline_path(suite, side)
-            if path.exists():
-                return [path]
+            saved = project.baseline_names(suite)
+            if side in saved:
+                return [project.baseline_path(suite, side)]
         if not Path(side).exists():
-            saved = project.baseline_names(suite) if project is not None and suite is not None else []
             names = ", ".join(saved) or "none"
             raise ConfigError(f"{side!r} is neither a path nor a saved baseline; saved are {names}")
-    return [Path(side)] if isinstance(side, str | Path) else list(side)
+    return [Path(side)]
 
 
 def _values(options: dict[str, Any]) -> SimpleNamespace:

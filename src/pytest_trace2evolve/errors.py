@@ -1,78 +1,34 @@
-"""Every error this package raises on purpose, in one tree.
+"""Every error that this package raises on purpose, in one tree below `Trace2EvolveError`.
 
-    Trace2EvolveError
-    ├── ConfigError               something the user wrote is wrong: the run does not start
-    │   ├── CandidateError        candidates/*.md
-    │   ├── AdapterError          an adapter is unknown, damaged, of another base, or not promoted
-    │   ├── SuiteError            suites/*.toml
-    │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
-    │   ├── PolicyError           unknown gate policy or goal
-    │   ├── CaseError             a synthetic case or its customer script is damaged
-    │   ├── GeneratorError        an environment is unknown, cannot be made, or breaks its promises
-    │   ├── CassetteError         a cassette cannot be written, trusted or played back as asked
-    │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
-    │   ├── ModelFolderError      a model's or adapter's folder cannot be served
-    │   └── MissingExtraError     an optional package is not installed
-    ├── LedgerError               a look at a trace cannot be recorded: the trace is not shown
-    ├── GitHubError               GitHub refuses a request, or does not answer
-    ├── ResultsError              a results file or baseline cannot be trusted
-    ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
-    ├── TraceError                one trace is malformed: it is not measured, and never scored
-    ├── JudgeError                the judge of natural-language assertions gave no usable answer
-    ├── TrainingError             a training cannot begin, cannot go on, or learns nothing
-    ├── LabelError                a labeller's run cannot be trusted: none of its labels counts
-    ├── ParticipantError          an agent or a user gave no message that the conversation can continue with
-    │   ├── AgentCodeError        the agent's own code raised, or returned no message: the agent failed
-    │   └── ContextWindowError    the conversation no longer fits the model
-    ├── SandboxError              code that a model wrote cannot be run
-    │   ├── SourceRefusedError    its source breaks the rules: nothing of it ran
-    │   ├── GeneratedCodeError    it raised, or its answer is no JSON: the sandbox goes on
-    │   └── SandboxEndedError     it was stopped while it ran: every further call says so again
-    ├── StorageError              the run cannot store its evidence, or stored evidence was changed: it ends
-    ├── BudgetError               the run's budget is spent, or the run was stopped: a simulation is not made
-    └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
-        └── RequestRefusedError   an endpoint that answers others refuses this request for its content
-
-A message is one line that names the value, the cause and the mend. `TaskFailed` is not an error of
-this tree: it is how an item says that the agent failed its task.
+A message is one line that names the value, the cause and the remedy. `TaskFailed` is not part of the tree: it
+is how an item reports that the agent failed its task.
 """
 
 import difflib
 from collections.abc import Iterable
-from typing import NoReturn, Self
+from typing import Self
+
+LONGEST_LINE = 2_000
+"""Characters of the longest line that reports an error."""
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
-    """The mend of a name that does not exist: the known one that it resembles, or all of them."""
+    """The remedy for an unknown name: the known name that it resembles, or all known names."""
     names = sorted(known)
     near = similar(wrong, names, most=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 
 
 def similar(wrong: str, known: Iterable[str], *, most: int, cutoff: float = 0.4) -> list[str]:
-    """At most so many known names that resemble a wrong one, the most similar first; none of a long text."""
+    """At most `most` known names that resemble a wrong one, the most similar first; none of a long text."""
     return difflib.get_close_matches(wrong, list(known), n=most, cutoff=cutoff) if len(wrong) <= 200 else []
 
 
-def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:
-    """Report a name that is registered twice.
-
-    Args:
-        what: The kind of the registrations, as `world`.
-        name: The name.
-        first: The owner of the one registration, as a message names it.
-        second: The owner of the other.
-
-    Raises:
-        ConfigError: always.
-    """
-    raise ConfigError(
-        f"{what} {name!r} is registered twice, by {first} and by {second}; rename one of them or remove it"
+def name_taken(kind: str, name: str, first: str, second: str) -> "ConfigError":
+    """The error of a name that two owners register, such as that of a `world`."""
+    return ConfigError(
+        f"{kind} {name!r} is registered twice, by {first} and by {second}; rename one of them or remove it"
     )
-
-
-LONGEST_LINE = 2_000
-"""Characters of the longest line that reports an error."""
 
 
 def shortened(text: str, most: int = LONGEST_LINE) -> str:
@@ -88,19 +44,19 @@ class Trace2EvolveError(Exception):
 
 
 class ConfigError(Trace2EvolveError):
-    """Something the user wrote is wrong; nothing was run."""
+    """Something that the user wrote is wrong: the run does not start."""
 
 
 class CandidateError(ConfigError):
-    """A candidate is unknown or its file is broken."""
+    """A candidate is unknown, or its file is broken."""
 
 
 class AdapterError(ConfigError):
-    """An adapter is unknown, damaged, or of another base."""
+    """An adapter is unknown, damaged, of another base, or not promoted."""
 
 
 class SuiteError(ConfigError):
-    """A suite is unknown or its file is broken."""
+    """A suite is unknown, or its file is broken."""
 
 
 class LockError(ConfigError):
@@ -112,11 +68,11 @@ class PolicyError(ConfigError):
 
 
 class CaseError(ConfigError):
-    """A synthetic case cannot be read, or its parts contradict each other."""
+    """A synthetic case or its customer script is damaged."""
 
 
 class GeneratorError(ConfigError):
-    """A capability environment is unknown, cannot be made, or gives what none may give."""
+    """A capability environment is unknown, cannot be made, or breaks its contract."""
 
 
 class CassetteError(ConfigError):
@@ -124,7 +80,7 @@ class CassetteError(ConfigError):
 
 
 class EndpointError(ConfigError):
-    """An endpoint refuses what no retry can mend: the run ends with one line."""
+    """An endpoint rejects the key, the model or the request, and would reject every further one too."""
 
 
 class ModelFolderError(ConfigError):
@@ -136,11 +92,11 @@ class MissingExtraError(ConfigError):
 
 
 class LedgerError(Trace2EvolveError):
-    """The ledger cannot be written."""
+    """An access to a trace cannot be recorded in the ledger: the trace is not shown."""
 
 
 class GitHubError(Trace2EvolveError):
-    """GitHub refuses a request, or does not answer."""
+    """GitHub rejects a request, or does not answer."""
 
 
 class ResultsError(Trace2EvolveError):
@@ -148,31 +104,31 @@ class ResultsError(Trace2EvolveError):
 
 
 class WorldError(Trace2EvolveError):
-    """A world cannot be opened, or a task does not fit it."""
+    """A world cannot be opened, or its data contradict a task."""
 
 
 class TraceError(Trace2EvolveError):
-    """A trace is malformed: no score can be given for it."""
+    """A trace is malformed: it is not measured, and never scored."""
 
 
 class JudgeError(Trace2EvolveError):
-    """The judge gave no usable answer."""
+    """The judge of natural-language assertions gave no usable answer."""
 
 
 class TrainingError(Trace2EvolveError):
-    """A training cannot begin, cannot go on, or learns nothing any more."""
+    """A training cannot start, cannot continue, or learns nothing."""
 
 
 class LabelError(Trace2EvolveError):
-    """A labeller's run cannot be trusted: its labels are refused together."""
+    """The run of a labeller cannot be trusted: none of its labels counts."""
 
 
 class ParticipantError(Trace2EvolveError):
-    """An agent or a user gave no message: the simulation ends, and it is theirs."""
+    """An agent or a user gave no message that the conversation can continue with: the fault is theirs."""
 
 
 class AgentCodeError(ParticipantError):
-    """An agent's own code raised, or returned no message: the simulation ends, and the agent failed it.
+    """An agent's own code raised, or returned no message: the agent failed the simulation.
 
     Attributes:
         frames: The frames of the traceback, as text; empty if nothing was raised.
@@ -188,15 +144,15 @@ class ContextWindowError(ParticipantError):
 
 
 class SandboxError(Trace2EvolveError):
-    """Code that a model wrote cannot be run, or misbehaved."""
+    """Code that a model wrote cannot be run."""
 
 
 class SourceRefusedError(SandboxError):
-    """A source breaks the rules of the sandbox: nothing of it ran."""
+    """The source of generated code breaks the rules of the sandbox: nothing of it ran."""
 
 
 class GeneratedCodeError(SandboxError):
-    """Generated code raised or gave no JSON; its sandbox goes on."""
+    """Generated code raised, or gave no JSON; its sandbox stays usable."""
 
 
 class SandboxEndedError(SandboxError):
@@ -204,7 +160,7 @@ class SandboxEndedError(SandboxError):
 
 
 class StorageError(Trace2EvolveError):
-    """Evidence cannot be stored, or is not what was stored: the run ends without a verdict."""
+    """Evidence cannot be stored, or stored evidence was changed: the run ends without a verdict."""
 
     @classmethod
     def of(cls, error: OSError, place: object) -> Self:
@@ -214,15 +170,15 @@ class StorageError(Trace2EvolveError):
 
 
 class BudgetError(Trace2EvolveError):
-    """The run's budget is spent, or it was stopped: what is not finished is not made."""
+    """The run's budget is spent, or the run was stopped: unfinished simulations are not made."""
 
 
 class InfrastructureError(Trace2EvolveError):
-    """A simulation was lost for a reason that says nothing about the agent."""
+    """A simulation was lost to the machine or the network, not to the agent."""
 
 
 class RequestRefusedError(InfrastructureError):
-    """An endpoint refuses one request for its content, and takes others."""
+    """An endpoint rejects one request for its content, and takes others."""
 
 
 class TaskFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program

@@ -14,13 +14,10 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.testing.faults import Fault
+from pytest_trace2evolve.testing import Fault
 from pytest_trace2evolve.utils.canonical import digest
 from tests.attack.coin import Coin
 from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest, without_digest
-
-ROUNDS = 12
-"""How often an attack draws again at most."""
 
 HOLD = ("--t2e-goal=hold", "--t2e-gate=wide")
 OFF = "--t2e-gate=off"
@@ -88,7 +85,7 @@ def fresh(
         vain = 0 if measured else vain + 1
 
     draw()
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         if not (failing := unsolved(known)) or vain > 1:
             break
         draw("-k", " or ".join(failing))
@@ -100,7 +97,7 @@ def lost_files(target: Target, rng: random.Random, candidate: str = "v1", goal: 
     """Deletes the files of failures below `.trace2evolve`, or all of it and puts the others back."""
     others = set(target.stored())
     outcome = target.session(candidate, OFF)
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         if not (failing := outcome.failing):
             break
         own = {path: path.read_bytes() for path in target.stored().keys() - others}
@@ -128,7 +125,7 @@ def lost_files(target: Target, rng: random.Random, candidate: str = "v1", goal: 
 def kills(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = ()) -> bool:
     """Kills sessions whose remaining conversations are about to fail, and starts again."""
     others = len(target.stored())
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         missing = len(TASKS) - (len(target.stored()) - others)
         if not missing:
             break
@@ -141,7 +138,7 @@ def kills(target: Target, rng: random.Random, candidate: str = "v1", goal: Seque
 
 def losses(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = ()) -> bool:
     """The endpoint breaks on conversations that are about to fail, until enough have succeeded."""
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         target.coin.on_failure = rng.choice(FAULTS)
         outcome = target.session(candidate, *rng.choice(([OFF], goal)))
         target.coin.on_failure = None
@@ -156,7 +153,7 @@ def remeasure(target: Target, rng: random.Random) -> bool:
     """Draws the baseline's successes again until it looks bad."""
     update = (OFF, "--t2e-save-baseline=v0", "--t2e-baseline-mode=update")
     passing = [task for task, reward in target.baseline.rewards.items() if reward == 1.0]
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         if not passing:
             break
         if rng.randrange(2):
@@ -255,7 +252,7 @@ def newest_entries(target: Target, rng: random.Random) -> bool:
 def settings(target: Target, rng: random.Random) -> bool:
     """Tries settings that change nothing without a gate, and gates the one that looked best."""
     tried = {}
-    for number in range(ROUNDS):
+    for number in range(target.rounds):
         chosen = rng.choice(
             (
                 f"--t2e-seed={number + 2}",
@@ -306,7 +303,7 @@ def twin(target: Target, rng: random.Random) -> bool:
     target.command("lock")
     cached = rng.choice(((), ("--t2e-cache",)))
     outcome = target.session("v1", OFF, "--t2e-suite=twin", *cached)
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         if not (failing := outcome.failing):
             break
         for path, record in target.stored().items():
@@ -323,7 +320,7 @@ def twin(target: Target, rng: random.Random) -> bool:
 def rewritten_account(target: Target, rng: random.Random) -> bool:
     """Deletes failures and takes their lines out of the account of the draw, with new digests."""
     others = set(target.stored())
-    for _ in range(ROUNDS):
+    for _ in range(target.rounds):
         outcome = target.session("v1", rng.choice((OFF, "--t2e-gate=calibrated")))
         own = {path.stem: path for path, record in target.stored().items() if path not in others}
         records = target.stored()

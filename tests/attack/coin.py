@@ -7,8 +7,7 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.testing.faults import Fault, FaultPlan, Misbehaviour
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Misbehaviour, Reply
 from pytest_trace2evolve.testing.server import Script
 from tests.hotel import hotel_script
 

@@ -5,12 +5,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-from tests.hotel import SOURCE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "GITHUB_STEP_SUMMARY", "OPENAI_BASE_URL")
@@ -30,7 +28,7 @@ class Sessions:
     def __enter__(self) -> Self:
         environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
         environment |= {
-            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT), str(SOURCE)]),
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_PLUGINS": "pytest_trace2evolve.plugin",
@@ -58,7 +56,12 @@ class Sessions:
         self._output.unlink()
 
     def run(
-        self, folder: Path, *command: str, ahead: float = 0.0, meanwhile: Callable[[int], None] | None = None
+        self,
+        folder: Path,
+        *command: str,
+        ahead: float = 0.0,
+        environment: Mapping[str, str] | None = None,
+        meanwhile: Callable[[int], None] | None = None,
     ) -> Done:
         """Run `pytest` or `trace2evolve` with arguments.
 
@@ -66,6 +69,7 @@ class Sessions:
             folder: The current folder.
             command: The program's name and its arguments.
             ahead: Seconds that the session's clock is ahead.
+            environment: Further environment variables.
             meanwhile: Called with the process id while the process runs.
         """
         assert self._process.stdin is not None
@@ -74,6 +78,7 @@ class Sessions:
             "command": command,
             "output": str(self._output),
             "ahead": ahead,
+            "environment": dict(environment or {}),
         }
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()

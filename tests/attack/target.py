@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
-from pytest_trace2evolve.testing.faults import Fault
+from pytest_trace2evolve.testing import Fault
 from tests.attack.coin import Coin, CoinServer
 from tests.attack.sessions import Done, Sessions
 from tests.hotel import HotelProject
@@ -44,8 +44,11 @@ margin = 0.35
 STATUSES = frozenset({0, 1, 2, 3, 4, 5, 6, 10})
 """The documented exit statuses."""
 
-STANDSTILL = 10.0
+STANDSTILL = 2.0
 """Seconds without a request after which a session waits for nothing but stalled conversations."""
+
+ROUNDS = 12
+"""The default number of times that an attack draws again."""
 
 VERDICT = re.compile(r"^hotel · heldout: (PROMOTE|DISCARD|INCONCLUSIVE)\b(.*)$", re.MULTILINE)
 
@@ -86,6 +89,7 @@ class Target:
     Attributes:
         root: The project's folder.
         coin: Decides all conversations.
+        rounds: How often an attack draws again at most.
         ahead: Seconds that the clock of sessions and commands is ahead.
         baseline: The session that measured the baseline.
         texts: What all sessions and commands said.
@@ -96,6 +100,7 @@ class Target:
         self.server = server
         self.coin = server.coin
         self._sessions = sessions
+        self.rounds = ROUNDS
         self.ahead = 0.0
         self.texts: list[Done] = []
         shutil.copytree(template(), root, dirs_exist_ok=True)

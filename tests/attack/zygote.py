@@ -1,8 +1,8 @@
 """A process that has everything imported, and forks for each session: one costs a fraction of a second.
 
 Each line of standard input is a JSON object: the arguments of `pytest` or `trace2evolve`, the folder, the
-file for the output, and an offset of the clock. The answers are the child's process id, and after its end its
-exit status, negative for a signal.
+file for the output, an offset of the clock, and further environment variables. The answers are the child's
+process id, and after its end its exit status, negative for a signal.
 """
 
 import gc
@@ -26,7 +26,7 @@ PRELOADED = (
     "pytest_trace2evolve.plugin.controller",
     "pytest_trace2evolve.models.chat",
     "pytest_trace2evolve.plugin",
-    "pytest_trace2evolve.plugin.pressure",
+    "pytest_trace2evolve.plugin.case_fixtures",
     "scipy.optimize",
     "scipy.stats",
     "truststore",
@@ -61,6 +61,7 @@ def _run(request: dict[str, Any]) -> None:
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         os.chdir(request["folder"])
+        os.environ.update(request["environment"])
         sys.argv = list(request["command"])
         _prepare(request["ahead"])
         status = _main(sys.argv[0], sys.argv[1:])
@@ -79,7 +80,7 @@ def _main(program: str, arguments: list[str]) -> int:
         import pytest
 
         return int(pytest.main(arguments))
-    from pytest_trace2evolve.cli import main
+    from pytest_trace2evolve.cli.main import main
 
     return main(arguments)
 

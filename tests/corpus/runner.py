@@ -1,6 +1,9 @@
 """Runs every damaged file through its reader or command, in one process, and prints one JSON line for each.
 
-python -m tests.corpus.runner FOLDER
+python -m tests.corpus.runner FOLDER [EVERY [PATTERN]]
+
+With EVERY, a target takes only each so many of its damaged forms, beginning with another one than the target
+before it; the forms of `ALWAYS` are always taken.
 
 Memory is that of the whole process, CPU that of each file. A file that blocks is interrupted by an alarm.
 """
@@ -13,7 +16,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -22,19 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.environments.calibration_store import kept_in
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.environments.calibration import read_calibrations
 from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
 from pytest_trace2evolve.gate.policy import read_policy
-from pytest_trace2evolve.improve.state import read_state
+from pytest_trace2evolve.improve.loop import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.pytest_ini import pytest_ini
+from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.adapter import MANIFEST
-from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import Answer, Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
@@ -42,8 +43,12 @@ from pytest_trace2evolve.training.recipe import PRESETS, read_recipe, recipe_tom
 from pytest_trace2evolve.utils.resources import embedded_model
 from research.trace.store import read
 from tests.adapter_folders import write_adapter
+from tests.attack.sessions import Sessions
 from tests.corpus.damage import damages
 from tests.hotel import TEMPLATE
+
+ALWAYS = frozenset({"device", "nested"})
+"""Damaged forms that show whether a target uses the bounded reader at all."""
 
 PATIENCE = 120
 """Seconds after which a file counts as blocking: far more than any takes."""
@@ -86,21 +91,17 @@ def prepare(root: Path) -> None:
     (root / "prices.toml").write_text("[hotel-model]\ninput = 2.0\noutput = 8.0\n")
     (root / "suites/_splits.toml").write_text('[nightly]\nrole = "report"\ndescription = "at night"\n')
     (root / "recipe.toml").write_text(recipe_toml(read_recipe("pocket")))
-    _done("pytest_trace2evolve", "lock", cwd=root)
-    session = ("pytest", "suites", "-q", "-p", "no:cacheprovider", "-n0")
-    _done(*session, "--candidate=v0", "--t2e-save-baseline=v0", cwd=root)
-    _done(*session, "--candidate=v6", "--t2e-run-folder=run", "--t2e-summary=summary.json", cwd=root)
-    _done("pytest_trace2evolve", "cases", "generate", "--seed=s", "--count=3", "--out=cases.jsonl", cwd=root)
-
-
-def _done(*arguments: str, cwd: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
-    if done.returncode not in (0, 1):
-        raise SystemExit(
-            f"{arguments} ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-        )
+    session = ("pytest", "suites", "-q", "-p", "no:cacheprovider")
+    with Sessions() as sessions:
+        for command in (
+            ("trace2evolve", "lock"),
+            (*session, "--candidate=v0", "--t2e-save-baseline=v0"),
+            (*session, "--candidate=v6", "--t2e-run-folder=run", "--t2e-summary=summary.json"),
+            ("trace2evolve", "cases", "generate", "--seed=s", "--count=3", "--out=cases.jsonl"),
+        ):
+            done = sessions.run(root, *command)
+            if done.status not in (0, 1):
+                raise SystemExit(f"{command} ended with {done.status}: {done.text[-4000:]}")
 
 
 def targets(root: Path) -> Iterator[Target]:
@@ -182,7 +183,7 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     kept = root / "calibrations"
     kept.mkdir()
     (kept / "read.json").write_text('{"calibrations": []}')
-    yield reader("calibrations", kept / "read.json", "json", lambda: kept_in(kept, "read"), seeds=5)
+    yield reader("calibrations", kept / "read.json", "json", lambda: read_calibrations(kept, "read"), seeds=5)
 
     folder = write_adapter(root / "adapters", "consent")
     yield reader("manifest", folder / MANIFEST, "json", lambda: Adapters(root / "adapters")["consent"])
@@ -214,7 +215,8 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     (ini / "pyproject.toml").write_text(
         '[project]\nname = "x"\n\n[tool.pytest.ini_options]\ntestpaths = ["t"]\n'
     )
-    yield reader("pyproject", ini / "pyproject.toml", "toml", lambda: pytest_ini(ini), strict=False)
+    settings = ini / "pyproject.toml"
+    yield reader("pyproject", settings, "toml", lambda: ini_words(ini, "testpaths"), strict=False)
     assert PRESETS
 
 
@@ -312,24 +314,27 @@ def _cleared(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def run(folder: Path, only: str = "") -> Iterator[dict[str, Any]]:
-    """Every damaged file of every target.
+def run(folder: Path, every: int = 1, only: str = "") -> Iterator[dict[str, Any]]:
+    """The damaged files of every target.
 
     Args:
         folder: An empty folder to work in.
+        every: Takes only each so many of a target's damaged forms.
         only: A pattern of the names `target/damage` to run; empty runs all.
     """
     root = folder / "project"
     prepare(root)
     os.chdir(root)
     os.environ.pop("GITHUB_TOKEN", None)
-    for target in list(targets(root)):
+    for number, target in enumerate(list(targets(root))):
+        step = max(target.every, every)
         valid = target.path.read_bytes()
         if re.search(only, f"{target.name}/valid"):
             yield {"name": f"{target.name}/valid", **ran(target, refused=False)}
-        for damage in list(damages(target.kind, valid, target.seeds))[:: target.every]:
+        for place, damage in enumerate(damages(target.kind, valid, target.seeds)):
             name = f"{target.name}/{damage.name}"
-            if not re.search(only, name):
+            is_taken = place % step == number % step or (damage.name in ALWAYS and target.every == 1)
+            if not is_taken or not re.search(only, name):
                 continue
             _cleared(target.path)
             damage.write(target.path)
@@ -345,6 +350,9 @@ def _blocked(*_: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGALRM, _blocked)
     resource.setrlimit(resource.RLIMIT_CPU, (1_800, 1_800))
-    for found in run(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""):
+    # A reader that follows an endless file must not take the machine's memory.
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    for found in run(Path(sys.argv[1]), every, sys.argv[3] if len(sys.argv) > 3 else ""):
         print(json.dumps(found), flush=True)
     print(json.dumps({"name": "memory", "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))

@@ -84,7 +84,7 @@ def test_a_path_that_is_too_long_is_one_line(project: DeskProject, option: str, 
     ("value", "cause"),
     [
         ("[" * 100_000, "nested more than 200 levels deep"),
-        ('{"a": 1e999}', "is not finite"),
+        ('{"a": 1e999}', "is not a finite number"),
         ('{"a": NaN}', "not valid JSON"),
         ('{"a": ' + "9" * 5_000 + "}", "a number of more than 4,300 digits"),
         ('{"a": 1, "a": 2}', "'a' occurs twice in one object"),

@@ -6,26 +6,24 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from pytest_trace2evolve.testing import ChatServer
-from tests.e2e.tapes import ONE, WORKERS, models_messages, record, said
-from tests.e2e.test_live import SOLVED, key, live
 from tests.plugin.conftest import DeskProject, project
+from tests.session.tapes import ONE, models_messages, record, said
+from tests.session.test_live import SOLVED, key, live
 
 __all__ = ["key", "project"]
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids="".join)
-def test_cached_answers_are_not_asked_for_again(project: DeskProject, workers: list[str]) -> None:
+def test_cached_answers_are_not_asked_for_again(project: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
-        arguments = ["--t2e-model=m", f"--t2e-base-url={server.base_url}", "--t2e-fresh", *workers]
-        project.spread(*arguments, "--t2e-cache").assert_outcomes(passed=7)
+        live(project, server, "--t2e-fresh", "--t2e-cache").assert_outcomes(passed=7)
         served = server.count.served
         first, made = said(project), models_messages(project)
-        project.spread(*arguments, "--t2e-cache").assert_outcomes(passed=7)
+        live(project, server, "--t2e-fresh", "--t2e-cache").assert_outcomes(passed=7)
         assert server.count.served == served
         assert said(project) == first
         assert not any("cached" in message for message in made)
@@ -64,18 +62,8 @@ def test_the_cache_does_not_mix_endpoints_trials_or_seeds(project: DeskProject) 
         assert one.count.served == 3 * served
 
 
-def test_an_answer_that_was_cut_short_or_empty_is_not_cached(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reply = ChatServer._reply
-
-    def cut(self: ChatServer, record: dict[str, Any], size: int) -> dict[str, Any]:
-        answer = reply(self, record, size)
-        answer["choices"][0]["finish_reason"] = "length"
-        return answer
-
-    monkeypatch.setattr(ChatServer, "_reply", cut)
-    with ChatServer(SOLVED) as server:
+def test_an_answer_that_was_cut_short_is_not_cached(project: DeskProject) -> None:
+    with ChatServer(lambda request: replace(SOLVED(request), finish_reason="length")) as server:
         for _ in range(2):
             live(project, server, "--t2e-cache", "--t2e-fresh", ONE).assert_outcomes(passed=1)
         assert server.count.served == 2 * len(models_messages(project))

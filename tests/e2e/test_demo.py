@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import cli
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.project.project import Project
 from tests.ci_files import REPOSITORY
 from tests.patience import HANG_SECONDS
@@ -77,7 +78,7 @@ def test_what_the_demo_advises_can_be_run_and_costs_no_clean_evidence(tmp_path: 
     done = demo(tmp_path, 10, {"verdict": "inconclusive", "stopped": ""})
     splits = Project(REPOSITORY, REPOSITORY / "suites").lock.suites["support"].splits
     commands = [line.partition(" #")[0].split() for line in advice(done.stdout)[:4]]
-    ours = [cli._parser().parse_args(words) for name, *words in commands if name == "trace2evolve"]
+    ours = [build_parser(COMMANDS).parse_args(words) for name, *words in commands if name == "trace2evolve"]
     show, power = ours
     assert show.task in splits["discovery"]
     assert (power.tasks, power.trials, power.live) == (len(splits["heldout"]), 3, True)

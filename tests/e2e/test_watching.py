@@ -15,8 +15,8 @@ from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Progress, Watch
 from pytest_trace2evolve.testing import ChatServer
-from tests.e2e.test_live import SECRET, SOLVED, live
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SECRET, SOLVED, live
 
 __all__ = ["project"]
 
@@ -26,8 +26,8 @@ class Followed(Display):
 
     server: ChatServer | None = None
 
-    def _tell(self, progress: Progress) -> bool:
-        told = super()._tell(progress)
+    def show(self, progress: Progress) -> bool:
+        told = super().show(progress)
         if told and Followed.server is not None:
             Followed.server.release(6)
         return told

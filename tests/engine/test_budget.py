@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.engine.budget import Account
@@ -75,18 +75,18 @@ def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float
 
 def test_the_first_reason_stays(account: Account) -> None:
     account.stop("first")
-    account.stop("second", refused=True)
+    account.stop("second", EndpointError)
     assert account.stopped == "first"
     with pytest.raises(BudgetError, match="first"):
         account.admit()
 
 
 def test_a_refusal_and_a_failure_to_store_have_errors_of_their_own(account: Account, other: Account) -> None:
-    account.stop("the endpoint refuses", refused=True)
+    account.stop("the endpoint refuses", EndpointError)
     with pytest.raises(EndpointError, match="the endpoint refuses"):
         other.admit()
-    account.stop("the disk is full", unstored=True)
-    assert (other.stopped, other.unstored) == ("the endpoint refuses", "the disk is full")
+    account.stop("the disk is full", StorageError)
+    assert other.stopped == other.unstored == "the disk is full"
     with pytest.raises(StorageError, match="the disk is full"):
         other.raise_if_stopped()
 
@@ -152,6 +152,7 @@ def test_a_shortage_names_the_budget_and_what_one_more_simulation_takes(path: Pa
     account.close()
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 2000), st.integers(1, 3000))
 def test_what_is_promised_and_used_never_exceeds_the_budget(
     tmp_path_factory: pytest.TempPathFactory, used: int, ahead: int, expected: int, budget: int

@@ -1,4 +1,4 @@
-"""The engine: slots, budgets, retries and resumption, with an executor that only counts."""
+"""The engine: slots, budgets, retries and resumption, with simulations that are only counted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.conversation import Assignment
 from pytest_trace2evolve.engine.engine import Engine, Job, Place
-from pytest_trace2evolve.engine.executor import Assignment
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import BudgetError, EndpointError, InfrastructureError
-from pytest_trace2evolve.evidence.draws import FinishedStore
+from pytest_trace2evolve.evidence.draws import Store
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.records.budget import Budgets, State
 from pytest_trace2evolve.records.completion import Usage
@@ -36,7 +36,7 @@ def simulation(number: int, *, tokens: int = 0, lost: bool = False) -> Simulatio
 
 
 class Counting:
-    """An executor that answers at once, or as it is told to.
+    """Makes simulations at once, by `answer`.
 
     Attributes:
         made: The trials that were made, in their order.
@@ -48,7 +48,7 @@ class Counting:
         self.made: list[int] = []
         self.running = self.most = 0
 
-    async def simulate(
+    async def __call__(
         self,
         assignment: Assignment,
         journal: Journal | None = None,
@@ -71,7 +71,7 @@ class Bench:
         self.executor = executor or Counting()
         self.loop = LoopThread(2)
         self.account = Account(folder / "account.sqlite", budgets or Budgets())
-        self.store = FinishedStore(folder / "finished")
+        self.store = Store(folder / "finished")
         self.engine = Engine(self.loop, self.account, folder, self.executor)
         self.declared: list[int] = []
 
@@ -119,7 +119,6 @@ def test_another_run_takes_what_is_stored(bench: Bench, tmp_path: Path) -> None:
     other.make(other.job(1), other.job(2))
     assert other.executor.made == [2]
     assert other.engine.totals().states == {State.KEPT: 1, State.MADE: 1}
-    assert other.engine.finished == {"key1", "key2"}
     other.close()
 
 

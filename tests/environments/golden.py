@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.agents.reference import CaseOracle
-from pytest_trace2evolve.environments.environment import PlayedEnvironment
-from pytest_trace2evolve.environments.generators.scenario import EASIEST, HARDEST
-from pytest_trace2evolve.environments.generators.trajectory import ahead
-from pytest_trace2evolve.environments.registry import BUILT_IN, Environments, played
-from pytest_trace2evolve.environments.reward_hacking_probes import nothing
+from pytest_trace2evolve.environments.environment import DIFFICULTIES, ScenarioEnvironment, require_script
+from pytest_trace2evolve.environments.generated import offer_of
+from pytest_trace2evolve.environments.generators.support import SupportGenerator, remaining_actions
+from pytest_trace2evolve.environments.registry import BUILT_IN
+from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Content, Task, script_of
+from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.trace import target
+from research.trace.identity import code_digest
 from research.trace.plan import CAPABILITIES
 from research.trace.tasks import cells_of
 from tests.environments.test_grades import SEEDS as TRIES
@@ -47,35 +48,59 @@ Golden = dict[str, dict[str, Any]]
 paid, so that each grade of a table is there."""
 
 
-def golden() -> Golden:
-    """What the environments make now."""
-    environments = Environments()
-    found: Golden = {}
-    for kind in BUILT_IN:
-        scenarios: dict[str, Any] = {}
-        for content, seeds in SEEDS.items():
-            for difficulty in range(EASIEST, HARDEST + 1):
-                generator = environments.generator(kind.capability, difficulty, content)
-                for seed in seeds:
-                    scenario = described(generator, seed)
-                    scenarios[f"{content.value}, difficulty {difficulty}, seed {seed}"] = scenario
-        for what, level, way, _ in WAYS[kind.capability]:
-            scenarios[f"answer, {what}"] = grade_of(kind(level), way)
-        found[kind.capability] = {"version": kind.version, "scenarios": scenarios}
+def golden(names: Iterable[str] = ()) -> Golden:
+    """What the environments of some names make now, or all of them."""
+    kinds = {kind.capability: kind for kind in BUILT_IN}
+    return {
+        name: target_scenarios() if name == TARGET else scenarios_of(kinds[name])
+        for name in names or (*kinds, TARGET)
+    }
+
+
+def scenarios_of(kind: type[SupportGenerator]) -> dict[str, Any]:
+    """The version of a built-in environment and its scenarios."""
+    scenarios: dict[str, Any] = {}
+    for content, seeds in SEEDS.items():
+        for difficulty in DIFFICULTIES:
+            generator = kind(difficulty, content)
+            for seed in seeds:
+                name = f"{content.value}, difficulty {difficulty}, seed {seed}"
+                scenarios[name] = described(generator, seed)
+    for what, level, way, _ in WAYS[kind.capability]:
+        scenarios[f"answer, {what}"] = grade_of(kind(level), way)
+    return {"version": kind.version, "scenarios": scenarios}
+
+
+def target_scenarios() -> dict[str, Any]:
+    """The version of the target tasks and some of them."""
     tasks = {
         f"{cell.name}, {content.value}, seed {seed}": described(target.TargetGenerator(cell, content), seed)
         for cell in cells_of(CAPABILITIES)
         for content, seeds in SEEDS.items()
         for seed in seeds
     }
-    return {**found, TARGET: {"version": target.VERSION, "scenarios": tasks}}
+    return {"version": target.VERSION, "scenarios": tasks}
+
+
+def digests() -> list[str]:
+    """The digests of an experiment's code and of environments of all kinds."""
+    made: list[Generator] = [
+        kind(level, content) for content in Content for kind in BUILT_IN for level in DIFFICULTIES
+    ]
+    made += [target.TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
+    for source in ("first", "second"):
+        offer = offer_of("mine", source, "", WORLD)
+        made += [offer.make(1, content) for content in Content]
+    found = [code_digest(), *(generator.digest for generator in made)]
+    assert len(set(found)) == len(found) == 1 + 2 * (6 * 5 + 6 + 2)
+    return found
 
 
 def grade_of(generator: Generator, way: Way) -> float:
     """What an answer is paid in the first scenario that has a place for it."""
     tried = ((seed, way(generator.scenario(seed))) for seed in range(TRIES))
     seed, said = next((seed, said) for seed, said in tried if said is not None)
-    environment = played(generator, WORLD)
+    environment = ScenarioEnvironment(generator, WORLD)
     environment.reset(seed)
     for message in said:
         environment.step(message)
@@ -85,18 +110,16 @@ def grade_of(generator: Generator, way: Way) -> float:
 def described(generator: Generator, seed: int) -> dict[str, Any]:
     """One scenario: digests of the task and of all that comes back on three answers, and their rewards."""
     task = generator.scenario(seed)
-    script = script_of(task)
-    assert script is not None
-    environment = played(generator, WORLD)
-    ways = {"correct": None, "wrong": generator.shortcut(task), "empty": nothing(task)}
+    environment = ScenarioEnvironment(generator, WORLD)
+    ways = {"correct": None, "wrong": generator.shortcut(task), "empty": WRONG["nothing"](task)}
     came_back, rewards = {}, {}
     for name, way in ways.items():
         came_back[name] = list(_played(environment, task, seed, way))
         rewards[name] = environment.reward()
     return {
-        "opening": script.turns[0].says,
+        "opening": require_script(task).turns[0].says,
         "history": len(task.history),
-        "calls": [one.name for one in ahead(task)],
+        "calls": [one.name for one in remaining_actions(task)],
         "rewards": rewards,
         "task": digest(task.model_dump(mode="json")),
         "came_back": digest(came_back),
@@ -104,16 +127,14 @@ def described(generator: Generator, seed: int) -> dict[str, Any]:
 
 
 def _played(
-    environment: PlayedEnvironment, task: Task, seed: int, way: Iterable[Message] | None
+    environment: ScenarioEnvironment, task: Task, seed: int, way: Iterable[Message] | None
 ) -> Iterator[list[Any]]:
     """What the customer and the tools say on an answer, what is paid so far, and whether it has ended.
 
     Args:
         way: What the agent says; None for the expert.
     """
-    script = script_of(task)
-    assert script is not None
-    oracle = CaseOracle(task, script, WRITES)
+    oracle = CaseOracle(task, require_script(task), WRITES)
     environment.reset(seed)
     said = iter(way) if way is not None else (oracle.reply(environment.trace) for _ in range(STEPS))
     for message in said:

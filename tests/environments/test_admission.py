@@ -7,30 +7,55 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve import cli
-from pytest_trace2evolve.environments.admission import _luck_line, space_at_least
-from pytest_trace2evolve.environments.admit import admit, found_held_out, held_out_of
+from pytest_trace2evolve.cli import main as cli
+from pytest_trace2evolve.environments import admission
+from pytest_trace2evolve.environments.admission import (
+    SEEDS_BEFORE_TRAINING,
+    admit,
+    draw_first_seed,
+    luck_line,
+    min_space,
+)
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
-from pytest_trace2evolve.environments.generators.trajectory import is_write
-from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.generators.support import SupportGenerator, is_write
+from pytest_trace2evolve.environments.held_out import found_held_out, held_out_of
+from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content, Task
 
 ENVIRONMENTS = Environments()
+FEW = 4  # scenarios that are made again, unless a test is about that
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("content", Content)
-@pytest.mark.parametrize("name", ENVIRONMENTS.names)
-def test_every_built_in_environment_is_admitted(name: str, content: Content) -> None:
-    held_out = held_out_of(Project(root=ROOT, suites_folder=ROOT / "suites"))
-    assert len(held_out) > 300
-    found = admit(ENVIRONMENTS, name, seeds=8, content=content, held_out=held_out)
+def without_new_process(kind: type[SupportGenerator]) -> Offer:
+    """An offer whose scenarios this process makes again: a new process is the subject of one test alone."""
+    return Offer(kind, "what it pays", elsewhere=kind)
+
+
+@pytest.fixture(scope="module")
+def held_out() -> list[str]:
+    found = held_out_of(Project(root=ROOT, suites_folder=ROOT / "suites"))
+    assert len(found) > 300
+    return found
+
+
+@pytest.mark.parametrize(("content", "seeds"), [(Content.TRAIN, 5), (Content.HELDOUT, 2)])
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_every_built_in_environment_is_admitted(
+    kind: type[SupportGenerator],
+    content: Content,
+    seeds: int,
+    held_out: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", FEW)
+    environments = Environments({kind.capability: without_new_process(kind)})
+    found = admit(environments, kind.capability, seeds=seeds, content=content, held_out=held_out)
     # Of so few scenarios an average says nothing.
-    assert [one for one in found.checks if not one.passed and not one.check.startswith("no luck")] == []
+    assert [line for line in found.checks if not line.passed and not line.check.startswith("no luck")] == []
     assert set(found.digests) == {1, 2, 3, 4, 5}
     assert len(set(found.digests.values())) == 5
 
@@ -48,8 +73,8 @@ class Generous(PreconditionVerification):
 class Monotone(PreconditionVerification):
     """Knows one scenario only."""
 
-    def _scenario(self, seed: int) -> Task:
-        return super()._scenario(7)
+    def make_scenario(self, seed: int) -> Task:
+        return super().make_scenario(7)
 
 
 class Forgetful(PreconditionVerification):
@@ -57,16 +82,16 @@ class Forgetful(PreconditionVerification):
 
     made = 0
 
-    def _scenario(self, seed: int) -> Task:
+    def make_scenario(self, seed: int) -> Task:
         type(self).made += 1
-        return super()._scenario(seed + 1000 * type(self).made)
+        return super().make_scenario(seed + 1000 * type(self).made)
 
 
 class Spoken(PreconditionVerification):
     """Lets a customer say what is held out."""
 
-    def _scenario(self, seed: int) -> Task:
-        record = super()._scenario(seed).model_dump(mode="json")
+    def make_scenario(self, seed: int) -> Task:
+        record = super().make_scenario(seed).model_dump(mode="json")
         record["user_scenario"]["persona"] = "Sorry, that I could not say."
         return Task.model_validate(record)
 
@@ -74,8 +99,8 @@ class Spoken(PreconditionVerification):
 class Invented(PreconditionVerification):
     """Has tools answer in its history what they do not answer."""
 
-    def _scenario(self, seed: int) -> Task:
-        record = super()._scenario(seed).model_dump(mode="json")
+    def make_scenario(self, seed: int) -> Task:
+        record = super().make_scenario(seed).model_dump(mode="json")
         for message in record["initial_state"]["message_history"]:
             if message["role"] == "tool":
                 message["content"] = "somebody_else_1"
@@ -85,8 +110,15 @@ class Invented(PreconditionVerification):
 class Fatal(PreconditionVerification):
     """Never lets anybody reach the top."""
 
-    def paid(self, deeds: Any, solved: bool) -> float:
-        return min(super().paid(deeds, solved), 0.8)
+    def grade_trajectory(self, trajectory: Any, solved: bool) -> float:
+        return min(super().grade_trajectory(trajectory, solved), 0.8)
+
+
+class Other(PreconditionVerification):
+    """Makes the scenarios of other seeds."""
+
+    def make_scenario(self, seed: int) -> Task:
+        return super().make_scenario(seed + 1)
 
 
 class Moody(PreconditionVerification):
@@ -105,30 +137,39 @@ class Moody(PreconditionVerification):
         (Moody, "same trace, same grade", "another one when it is asked again"),
         (Generous, "unpaid: shortcut", "it gets 1"),
         (Generous, "nothing is paid at the start", "1 before anything was done"),
-        (Monotone, "seeds differ in substance", "1 of 8 without names, ids and figures"),
+        (Monotone, "seeds differ in substance", "1 of 4 without names, ids and figures"),
         (Forgetful, "same seed, same scenario", "another one the second time"),
         (Spoken, "nothing held out", "held-out content"),
         (Invented, "tools are the target's", "answers what the target does not"),
         (Fatal, "expert reaches the top", "it gets 0.8"),
     ],
 )
-def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str) -> None:
-    environments = Environments({"mine": Offer(kind, "Nothing good.")})
-    found = admit(environments, "mine", seeds=8, difficulty=1)
+def test_each_cheat_is_found(
+    kind: type[SupportGenerator], check: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 0)
+    found = admit(Environments({"mine": without_new_process(kind)}), "mine", seeds=4, difficulty=1)
     assert not found.passed
-    [line] = [one for one in found.checks if one.check == check]
+    [line] = [line for line in found.checks if line.check == check]
     assert not line.passed
     assert told in line.detail
 
 
 def test_luck_is_judged_at_each_difficulty() -> None:
-    few = _luck_line("stays", {1: [1.0] * 39})
+    few = luck_line("stays", {1: [1.0] * 39})
     assert few.passed
     assert "not judged: 39" in few.detail
     # Over both it would be 0.3.
-    line = _luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
+    line = luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
     assert not line.passed
     assert line.detail == "mean by difficulty 1: 0.50, 2: 0.10 (40 scenarios each)"
+
+
+def test_a_training_is_checked_at_scenarios_that_nobody_knows() -> None:
+    drawn = {draw_first_seed(100_000, 100_000) for _ in range(50)}
+    assert len(drawn) > 40
+    assert all(100_000 <= first <= 200_000 - SEEDS_BEFORE_TRAINING for first in drawn)
+    assert draw_first_seed(100_000, 8) == 100_000
 
 
 def test_half_of_the_conditions_are_not_met() -> None:
@@ -159,32 +200,49 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
 
 def test_the_size_of_a_space_follows_from_its_twins() -> None:
     # Without twins: 999 * 1000 / 2 pairs, and 2.996 of them are too many to see none of (the rule of three).
-    assert space_at_least(1000, 0) == int(999_000 / 2 / 2.995732273553991)
-    assert space_at_least(1000, 5) < space_at_least(1000, 4)
+    assert min_space(1000, 0) == int(999_000 / 2 / 2.995732273553991)
+    assert min_space(1000, 5) < min_space(1000, 4)
 
 
-def test_the_command_tells_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["environment", "check", "account_address_inference", "--seeds", "4", "--json"]
     assert cli.main(["--root", str(ROOT), *arguments]) == 0
     [record] = json.loads(capsys.readouterr().out)
     assert record["passed"] is True
     assert record["seeds"] == 4
-    assert {"check", "passed", "detail"} == set(record["checks"][0])
-    assert cli.main(["--root", str(ROOT), *arguments[:-1], "--difficulty", "2"]) == 0
+    detail = "20 scenarios with their grades"
+    assert record["checks"][0] == {"check": "same seed, new process", "passed": True, "detail": detail}
+    # The other process does not know what only this one has registered.
+    [line, *_] = admit(Environments({"mine": Offer(PreconditionVerification, "")}), "mine", seeds=1).checks
+    assert not line.passed
+    assert "it cannot be made there: " in line.detail
+    assert "unknown environment 'mine'" in line.detail
+
+
+def test_a_module_in_another_process_must_make_the_same() -> None:
+    environments = Environments({"mine": Offer(PreconditionVerification, "", elsewhere=Other)})
+    [line, *_] = admit(environments, "mine", seeds=1, first=3).checks
+    assert not line.passed
+    assert line.detail == "another scenario or grade there, first: seed 3 at difficulty 1"
+
+
+def test_the_command_reports_every_check_and_what_is_searched_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", FEW)
+    arguments = ["environment", "check", "account_address_inference", "--seeds", "4"]
+    assert cli.main(["--root", str(ROOT), *arguments, "--difficulty", "2"]) == 0
     text = capsys.readouterr().out
     assert "account_address_inference: admitted, 4 seeds" in text
     assert "no name, product or phrasing, no id and no customer" in text
+    offer = without_new_process(PreconditionVerification)
 
+    def searched_for(content: Content) -> str:
+        report = admit(Environments({"mine": offer}), "mine", seeds=1, content=content)
+        return next(line.detail for line in report.checks if line.check == "nothing held out")
 
-def test_it_is_told_what_held_out_content_is_looked_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = ["environment", "check", "precondition_verification", "--seeds", "2"]
-    assert cli.main(arguments) == 0
-    assert "no project says which ids and customers" in capsys.readouterr().out
-    assert cli.main([*arguments, "--content", "heldout"]) == 0
-    assert "nothing is looked for: the content is held out itself" in capsys.readouterr().out
+    assert searched_for(Content.TRAIN).endswith("no project says which ids and customers")
+    assert searched_for(Content.HELDOUT) == "nothing is looked for: the content is held out itself"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +257,7 @@ def test_it_is_told_what_held_out_content_is_looked_for(
         (["calibrate", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),
         (["calibrate", "--seeds", "1"], "--seeds 1: must be 2 or more"),
         (["calibrate", "--temperature", "3"], "--temperature 3: must be from 0 to 2"),
-        (["calibrate", "--base-url", "http://x/v1"], "--base-url says nothing without --model"),
+        (["calibrate", "--base-url", "http://x/v1"], "--base-url has no effect without --model"),
         (["calibrate", "--candidate", "v99"], "v99"),
     ],
 )

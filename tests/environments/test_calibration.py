@@ -7,13 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve import cli
-from pytest_trace2evolve.environments.calibrate import Ask, calibrate, next_difficulty
-from pytest_trace2evolve.environments.calibration import direction, figures, outside, pass_at
-from pytest_trace2evolve.environments.calibration_store import kept_in
+from pytest_trace2evolve.cli import main as cli
+from pytest_trace2evolve.environments.calibration import (
+    CalibrationSpec,
+    calibrate,
+    direction,
+    figures,
+    missed_targets,
+    next_difficulty,
+    pass_at,
+    read_calibrations,
+)
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -22,6 +29,7 @@ from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.refusing_model import RefusingModel
 
 
+@settings(max_examples=40)
 @given(total=st.integers(1, 12), data=st.data())
 def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass(total: int, data: st.DataObject) -> None:
     passed, k = data.draw(st.integers(0, total)), data.draw(st.integers(1, total))
@@ -35,6 +43,7 @@ def test_pass_at_k_of_too_few_is_not_defined() -> None:
         pass_at(3, 1, 4)
 
 
+@settings(max_examples=40)
 @given(groups=st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=6), min_size=1, max_size=6))
 def test_figures_are_shares_and_do_not_hang_on_the_order(groups: list[list[float]]) -> None:
     found, turned = figures(groups), figures([group[::-1] for group in groups[::-1]])
@@ -58,7 +67,7 @@ def test_a_group_of_one_says_nothing() -> None:
     ("groups", "told", "way"),
     [
         ([[0.0, 1.0], [0.0, 0.5]], (), None),
-        ([[0.0, 0.0], [0.0, 0.2]], ("mean reward 0.05, wanted 0.2 to 0.6", "50% of the groups all at 0"), -1),
+        ([[0.0, 0.0], [0.0, 0.2]], ("mean reward 0.05, target 0.2 to 0.6", "50% of the groups all at 0"), -1),
         ([[1.0, 1.0], [1.0, 0.8]], ("mean reward 0.95", "50% of the groups all at the top"), 1),
         ([[0.5, 0.5], [0.5, 0.5]], ("spread within a group 0.000", "0% of the groups differ"), 1),
     ],
@@ -67,7 +76,7 @@ def test_what_lies_outside_is_told_and_which_way_to_go(
     groups: list[list[float]], told: tuple[str, ...], way: int | None
 ) -> None:
     found = figures(groups)
-    phrases = outside(found)
+    phrases = missed_targets(found)
     assert bool(phrases) is bool(told)
     for phrase in told:
         assert any(phrase in one for one in phrases)
@@ -121,7 +130,7 @@ def test_a_model_that_refuses_everything_needs_something_easier(
     assert record["tried"][0]["figures"]["all_zero"] == 1.0
     assert "1 environments: 4 seeds × 4 rollouts = 16 rollouts" in captured.err
     assert "Fewer than 100 × 16: the figures are rough" in captured.err
-    [kept] = kept_in(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
+    [kept] = read_calibrations(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
     assert kept.model_dump(mode="json") == record
 
 
@@ -149,11 +158,11 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
     status, server = served(reader(), tmp_path)
     told = capsys.readouterr().out
     assert status == 1
-    assert "mean reward 0.10, wanted 0.2 to 0.6" in told
+    assert "mean reward 0.10, target 0.2 to 0.6" in told
     assert {one["temperature"] for one in server.requests} == {1.0}
     assert len({one["seed"] for one in server.requests}) == 16, "every rollout has a seed of its own"
     served(reader(), tmp_path, "--difficulty", "3")
-    [kept] = kept_in(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
+    [kept] = read_calibrations(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
     assert (kept.difficulty, kept.candidate, kept.content) == (3, "", "train")
     assert cli.main(["--root", str(tmp_path), "environment", "list"]) == 0
     assert "any: nothing fits" in " ".join(capsys.readouterr().out.split())
@@ -164,19 +173,19 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
 
 
 def test_a_lost_rollout_is_no_zero() -> None:
-    ask = Ask(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
+    spec = CalibrationSpec(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
 
     def found(lost: int) -> Calibration:
         return asyncio.run(
-            calibrate(Environments(), "precondition_verification", RefusingModel(lost_trials=lost), ask)
+            calibrate(Environments(), "precondition_verification", RefusingModel(lost_trials=lost), spec)
         )
 
     measured = found(2).tried[0].figures
     assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)
     with pytest.raises(
         InfrastructureError,
-        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and nothing is said "
-        "of the others; first: nobody answers",
+        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and the others alone "
+        "prove nothing; first: nobody answers",
     ):
         found(3)
 
@@ -194,10 +203,10 @@ def test_an_endpoint_that_refuses_ends_it_in_one_line(
 def test_a_damaged_file_of_calibrations_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"calibrations": [{}]}')
     with pytest.raises(GeneratorError, match=r"x\.json: .*; delete it, and calibrate again$"):
-        kept_in(tmp_path, "x")
+        read_calibrations(tmp_path, "x")
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(GeneratorError, match=r"x\.json: not valid JSON"):
-        kept_in(tmp_path, "x")
+        read_calibrations(tmp_path, "x")
 
 
 def test_an_endpoint_that_cannot_be_reached_is_reported_with_the_commands_own_option(

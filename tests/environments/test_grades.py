@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.environments.generators.structured import kind_of
-from pytest_trace2evolve.environments.generators.trajectory import ahead, call_of, is_write
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.generators.support import (
+    call_message,
+    is_write,
+    remaining_actions,
+    say,
+    with_arguments,
+)
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -25,20 +32,16 @@ REASONS = ("no longer needed", "ordered by mistake")
 Way = Callable[[Task], Sequence[Message] | None]
 
 
-def says(text: str) -> Message:
-    return Message(role="assistant", content=text)
-
-
 def opened(task: Task) -> Iterator[Message]:
     """What the expert does before its next change, the reading and the question for a yes."""
-    for number, one in enumerate(ahead(task)):
+    for number, one in enumerate(remaining_actions(task)):
         if is_write(one.name):
             return
-        yield call_of(one, number)
+        yield call_message(one, number)
 
 
 def change(task: Task) -> Action | None:
-    return next((one for one in ahead(task) if is_write(one.name)), None)
+    return next((one for one in remaining_actions(task) if is_write(one.name)), None)
 
 
 def changed(**arguments: Any) -> Way:
@@ -51,8 +54,7 @@ def changed(**arguments: Any) -> Way:
         made = {name: value(task, wanted) if callable(value) else value for name, value in arguments.items()}
         if None in made.values():
             return None
-        other = wanted.model_copy(update={"arguments": {**wanted.arguments, **made}})
-        return [*opened(task), call_of(other, 90)]
+        return [*opened(task), call_message(with_arguments(wanted, **made), 90)]
 
     return way
 
@@ -168,14 +170,14 @@ def after_first(way: Callable[[list[Action]], Sequence[Action] | None]) -> Way:
     """The first of several changes as asked, and then what a way makes of what is left."""
 
     def made(task: Task) -> Sequence[Message] | None:
-        left = ahead(task)
+        left = remaining_actions(task)
         changes = [place for place, one in enumerate(left) if is_write(one.name)]
         if len(changes) < 2:
             return None
         rest = way(left[changes[0] + 1 :])
         if rest is None:
             return None
-        return [call_of(one, place) for place, one in enumerate([*left[: changes[0] + 1], *rest])]
+        return [call_message(one, place) for place, one in enumerate([*left[: changes[0] + 1], *rest])]
 
     return made
 
@@ -188,7 +190,7 @@ def another_record(left: list[Action]) -> Sequence[Action] | None:
     wanted = left[-1]
     if "order_id" not in wanted.arguments or len(left) != 2:
         return None
-    return [left[0], wanted.model_copy(update={"arguments": {**wanted.arguments, "order_id": "#W0000000"}})]
+    return [left[0], with_arguments(wanted, order_id="#W0000000")]
 
 
 def all_but_the_last(left: list[Action]) -> Sequence[Action] | None:
@@ -198,13 +200,13 @@ def all_but_the_last(left: list[Action]) -> Sequence[Action] | None:
 def unread(task: Task) -> Sequence[Message] | None:
     """The right change at once."""
     wanted = change(task)
-    return None if wanted is None or not list(opened(task)) else [call_of(wanted, 90)]
+    return None if wanted is None or not list(opened(task)) else [call_message(wanted, 90)]
 
 
 def told_figure(task: Task, *more: str) -> Sequence[Message] | None:
     criteria = task.evaluation_criteria
     answers = (criteria.communicate_info if criteria else None) or []
-    return [*opened(task), says(" and ".join([*answers, *more]))] if answers else None
+    return [*opened(task), say(" and ".join([*answers, *more]))] if answers else None
 
 
 WAYS: dict[str, list[tuple[str, int, Way, float]]] = {
@@ -286,7 +288,7 @@ WAYS: dict[str, list[tuple[str, int, Way, float]]] = {
         ("another refund", 1, changed(payment_method_id=other_method), 0.8),
     ],
 }
-LEAST = 3
+LEAST = 2
 """Scenarios in which a way must find its place, of the first `SEEDS`."""
 
 SEEDS = 400
@@ -306,7 +308,7 @@ def test_each_grade_is_what_the_table_says(name: str, level: int, way: Way, grad
     fitting = list(islice(((seed, said) for seed, said in found if said is not None), LEAST))
     assert len(fitting) == LEAST
     for seed, said in fitting:
-        environment = played(generator, WORLD)
+        environment = ScenarioEnvironment(generator, WORLD)
         environment.reset(seed)
         for message in said:
             environment.step(message)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.adapters import Adapters
 
 WRITTEN = Path(__file__).parent / "of_3f4d315"
@@ -39,7 +39,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
             [
                 "*v1 against v0: INCONCLUSIVE · clean evidence, test 1 (1 trial), level 0.0304, *",
                 "*v1 against v0: PROMOTE · clean evidence, test 2 (1 trial), policy strict, goal improve *",
-                "* looked at task indirect_address_change-ca2be020fe, trial 0, of *",
+                "* opened task indirect_address_change-ca2be020fe, trial 0, of *",
                 "  the next new candidate is test 2: level 0.0057 at alpha 0.05, *",
             ],
         ),

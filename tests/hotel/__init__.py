@@ -4,24 +4,27 @@
 on a copy of it.
 """
 
+import atexit
 import importlib
 import json
 import shutil
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, Script
+from tests.attack.sessions import Done, Sessions
 
 TEMPLATE = Path(__file__).parent / "project"
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -46,13 +49,11 @@ class HotelProject:
         root: The project's folder.
     """
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, sessions: Sessions | None = None) -> None:
         self._pytester = pytester
+        self._sessions = sessions
         self.root = pytester.path
-        shutil.copytree(
-            TEMPLATE, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*_cache")
-        )
-        self.lock()
+        shutil.copytree(locked_template(), self.root, dirs_exist_ok=True)
 
     def read(self, name: str) -> str:
         """The text of a file of the project."""
@@ -99,16 +100,10 @@ class HotelProject:
         """A pytest session in a process of its own."""
         return self._pytester.run(sys.executable, "-m", "pytest", *arguments)
 
-    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """`trace2evolve` with these arguments, in a process of its own in the project's folder."""
-        return subprocess.run(
-            [sys.executable, "-m", "pytest_trace2evolve", *arguments],
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+    def fork(self, program: str, *arguments: str) -> Done:
+        """`pytest` or `trace2evolve` in a forked process of its own in the project's folder."""
+        assert self._sessions is not None
+        return self._sessions.run(self.root, program, *arguments)
 
     def baseline(self, candidate: str = "v0", *arguments: str) -> pytest.RunResult:
         """Measure a candidate and save it as the baseline of its own name."""
@@ -213,6 +208,17 @@ def imported(name: str, root: Path) -> Iterator[ModuleType]:
             yield importlib.import_module(name)
         finally:
             forget("hotel")
+
+
+@cache
+def locked_template() -> Path:
+    """The template with its lock, made once a process."""
+    folder = tempfile.mkdtemp(prefix="t2e-hotel-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    root = Path(folder) / "project"
+    shutil.copytree(TEMPLATE, root, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    lock(root)
+    return root
 
 
 def lock(root: Path) -> None:

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
+from tests.attack.sessions import Sessions
 from tests.hotel import HotelProject, HotelServer, imported
 
 TASKS = 12
@@ -27,7 +28,9 @@ def broken_kinds(hotel: HotelProject) -> set[Invariant]:
     with imported("hotel.world", hotel.root) as world:
         rules = world.HotelWorld("hotel").rules()
     return {
-        finding.invariant for simulation in hotel.simulations() for finding in broken(simulation.trace, rules)
+        finding.invariant
+        for simulation in hotel.simulations()
+        for finding in find_breaches(simulation.trace, rules)
     }
 
 
@@ -110,16 +113,14 @@ def test_the_rules_find_a_bot_that_breaks_them(
     hotel: HotelProject, invariant: Invariant, name: str, old: str, new: str
 ) -> None:
     hotel.replace(name, old, new)
-    hotel.run("suites", "--candidate=v6")
-    assert len(hotel.simulations()) == TASKS * TRIALS
+    hotel.run("suites", "--candidate=v6", "--t2e-trials=1")
+    assert len(hotel.simulations()) == TASKS
     assert invariant in broken_kinds(hotel)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "workers"])
-def test_the_better_candidate_is_promoted(hotel: HotelProject, workers: tuple[str, ...]) -> None:
-    saved = hotel.spawn("suites", "--candidate=v0", "--t2e-save-baseline=v0", *workers)
-    assert saved.ret == 1
-    result = hotel.spawn("suites", "--candidate=v6", *workers)
+def test_the_better_candidate_is_promoted(hotel: HotelProject) -> None:
+    assert hotel.run("suites", "--candidate=v0", "--t2e-save-baseline=v0").ret == 1
+    result = hotel.run("suites", "--candidate=v6")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*heldout: PROMOTE*policy calibrated, goal improve, clean evidence*"])
     assert hotel.verdict["verdict"] == "promote"
@@ -134,11 +135,11 @@ def test_a_guard_split_is_reported_with_the_verdict(hotel: HotelProject) -> None
     assert sorted(splits) == ["heldout", "transfer"]
 
 
-def test_a_command_reads_the_project(hotel: HotelProject) -> None:
+def test_a_command_reads_the_project(hotel: HotelProject, sessions: Sessions) -> None:
     hotel.baseline("v0")
-    result = hotel.command("baselines", "--json")
-    assert result.returncode == 0, result.stderr
-    [baseline] = json.loads(result.stdout)["baselines"]
+    done = hotel.fork("trace2evolve", "baselines", "--json")
+    assert done.status == 0, done.text
+    [baseline] = json.loads(done.text)["baselines"]
     assert (baseline["suite"], baseline["candidate"], baseline["tasks"]) == ("hotel", "v0", TASKS)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.attack.sessions import Sessions
 from tests.hotel import HotelProject, HotelServer
 
 BREAK = ("hotel/planning.py", "if action is None:", "if True:")
@@ -26,9 +27,10 @@ def test_an_agent_that_breaks_after_its_promotion_is_not_promoted_again(
 ) -> None:
     hotel.baseline("v0")
     command = ("suites", "--candidate=v6", *workers)
-    hotel.spawn(*command).stdout.fnmatch_lines(["hotel · heldout: PROMOTE *"])
+    run = hotel.spawn if workers else hotel.run
+    run(*command).stdout.fnmatch_lines(["hotel · heldout: PROMOTE *"])
     hotel.replace(*BREAK)
-    result = hotel.spawn(*command)
+    result = run(*command)
     assert result.ret == 10
     result.stdout.fnmatch_lines(
         [
@@ -57,7 +59,7 @@ def test_an_edit_of_the_agent_makes_another_test(hotel: HotelProject, name: str,
 
 
 def test_a_broken_tool_is_refused_by_name_until_it_is_locked(
-    hotel: HotelProject, hotel_model: HotelServer
+    hotel: HotelProject, hotel_model: HotelServer, sessions: Sessions
 ) -> None:
     chat = ("suites", "--candidate=v6", *hotel_model.arguments, "--t2e-gate=off")
     hotel.run(*chat)
@@ -72,9 +74,9 @@ def test_a_broken_tool_is_refused_by_name_until_it_is_locked(
     result.stderr.fnmatch_lines(
         ["*the implementation of its tools changed (hotel/world.py) since suites.lock *"]
     )
-    checked = hotel.command("lock", "--check")
-    assert checked.returncode == 1
-    assert "the implementation of its tools changed (hotel/world.py)" in checked.stderr
+    checked = hotel.fork("trace2evolve", "lock", "--check")
+    assert checked.status == 1
+    assert "the implementation of its tools changed (hotel/world.py)" in checked.text
     hotel.lock()
     result = hotel.run(*chat)
     assert hotel_model.requests > made, "nothing that the whole tools made is used again"
@@ -116,7 +118,8 @@ def test_an_exception_of_the_agent_fails_its_task_and_shows_where(
     hotel: HotelProject, workers: tuple[str, ...]
 ) -> None:
     hotel.replace("hotel/agent.py", "plan = Planner(", 'plan = {}["B-1077"] or Planner(')
-    result = hotel.spawn("suites", "--candidate=v6", "--t2e-gate=off", *workers)
+    run = hotel.spawn if workers else hotel.run
+    result = run("suites", "--candidate=v6", "--t2e-gate=off", *workers)
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         ["*0 of 4 trials passed*", "the agent raised KeyError", "*hotel/agent.py*in answer*"]
@@ -214,7 +217,9 @@ def test_a_fingerprint_replaces_the_code(hotel: HotelProject) -> None:
     assert agent["code"]["files"] == {}
 
 
-def test_a_world_of_a_nested_conftest_is_the_same_in_each_import_mode(hotel: HotelProject) -> None:
+def test_a_world_of_a_nested_conftest_is_the_same_in_each_import_mode(
+    hotel: HotelProject, sessions: Sessions
+) -> None:
     world = (
         "from hotel.world import HotelWorld\n\n\ndef open_world(domain):\n    return HotelWorld(domain)\n\n\n"
     )
@@ -222,6 +227,6 @@ def test_a_world_of_a_nested_conftest_is_the_same_in_each_import_mode(hotel: Hot
     hotel.write("suites/conftest.py", f"from hotel.agent import make_bot, make_idle\n{world}{hooks}")
     (hotel.root / "conftest.py").unlink()
     hotel.write("pytest.ini", "[pytest]\npythonpath = .\n")
-    assert hotel.command("lock").returncode == 0
-    result = hotel.spawn("suites", "--candidate=v6", "--t2e-gate=off", "--import-mode=importlib")
-    assert result.ret == 0
+    assert hotel.fork("trace2evolve", "lock").status == 0
+    done = hotel.fork("pytest", "suites", "--candidate=v6", "--t2e-gate=off", "--import-mode=importlib")
+    assert done.status == 0, done.text

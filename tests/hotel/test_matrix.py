@@ -5,24 +5,19 @@ rejects what was kept, and names the change. `s`: the run uses what was kept: th
 """
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# A session of `pytester` in this process forgets what it imports; these take a second each time.
-import openai  # noqa: F401
 import pytest
 
-import pytest_trace2evolve.models.chat  # noqa: F401
 from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.session.access_log import Looks
-from tests.hotel import SOURCE, TEMPLATE, HotelServer, hotel_server, lock
+from pytest_trace2evolve.session.ledger import ProjectLedger
+from tests.attack.sessions import Sessions
+from tests.hotel import TEMPLATE, HotelServer, hotel_server, lock
 
 SUITE = """\
 provider = "hotel"
@@ -87,13 +82,13 @@ def rewriting(pattern: str, old: str, new: str) -> Edit:
 
 def saved_by_an_older_scorer(root: Path) -> None:
     """Baselines as another version of the scorer saved them, with its entries of the ledger."""
-    looks = Looks(Project(root, root / "suites"))
+    ledger = ProjectLedger(Project(root, root / "suites"))
     for path in root.glob("baselines/hotel/*.json"):
         evidence = read_evidence(path)
         origin = evidence.provenance.model_copy(update={"scorer_version": 0})
         older = evidence.model_copy(update={"provenance": origin})
         write_evidence(path, older)
-        looks.record_saved("hotel", path.stem, older, None)
+        ledger.record_saved("hotel", path.stem, older, None)
 
 
 def nothing(root: Path) -> None:
@@ -347,20 +342,6 @@ MATRIX = [
 ]
 
 
-def run(command: list[str], root: Path) -> str:
-    done = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, check=False, timeout=300, env=environment()
-    )
-    assert done.returncode in (0, 1, 10), done.stdout + done.stderr
-    return done.stdout
-
-
-def environment() -> dict[str, str]:
-    left_out = ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "OPENAI_BASE_URL")
-    own = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "OPENAI_API_KEY": "none"}
-    return {**{name: text for name, text in os.environ.items() if name not in left_out}, **own}
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[HotelServer]:
     """One endpoint for all rows: its address is part of what identifies a simulation."""
@@ -369,7 +350,7 @@ def server() -> Iterator[HotelServer]:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, server: HotelServer) -> Path:
+def measured(tmp_path_factory: pytest.TempPathFactory, server: HotelServer, sessions: Sessions) -> Path:
     """A project with baselines, finished simulations, cached answers, a cassette and a ledger."""
     root = tmp_path_factory.mktemp("measured")
     shutil.copytree(
@@ -380,13 +361,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory, server: HotelServer) -> P
     replacing(WORLD, '"total": nights * price}', '"total": nights * price * FACTOR}')(root)
     replacing(WORLD, "FOLDER = ", "from hotel.fees import FACTOR\n\nFOLDER = ")(root)
     lock(root)
-    pytest_in = [sys.executable, "-m", "pytest", "-q", "suites"]
-    run([*pytest_in, "--t2e-save-baseline=own", "--t2e-gate=off"], root)
-    run([*pytest_in, "--t2e-save-baseline=chat", "--t2e-gate=off", *server.arguments], root)
-    run([*pytest_in, "--candidate=v6", "--t2e-baseline=own"], root)
-    run([*pytest_in, "--candidate=v6", "--t2e-baseline=chat", "--t2e-cache", *server.arguments], root)
-    run([*pytest_in, "--candidate=v6", "--t2e-gate=off", "--t2e-record=tape.jsonl", "--t2e-fresh",
-         *server.arguments], root)  # fmt: skip
+    for arguments in (
+        ("--t2e-save-baseline=own", "--t2e-gate=off"),
+        ("--t2e-save-baseline=chat", "--t2e-gate=off", *server.arguments),
+        ("--candidate=v6", "--t2e-baseline=own"),
+        ("--candidate=v6", "--t2e-baseline=chat", "--t2e-cache", *server.arguments),
+        ("--candidate=v6", "--t2e-gate=off", "--t2e-record=tape.jsonl", "--t2e-fresh", *server.arguments),
+    ):
+        done = sessions.run(root, "pytest", "-q", "suites", *arguments)
+        assert done.status in (0, 1, 10), done.text
     return root
 
 
@@ -401,24 +384,17 @@ class Session:
 
 @pytest.mark.parametrize("row", MATRIX, ids=[row.change for row in MATRIX])
 def test_a_single_change(
-    row: Row, measured: Path, server: HotelServer, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    row: Row, measured: Path, server: HotelServer, sessions: Sessions, tmp_path: Path
 ) -> None:
-    root = pytester.path
-    shutil.copytree(measured, root, dirs_exist_ok=True)
+    root = tmp_path / "project"
+    shutil.copytree(measured, root)
     row.edit(root)
-    for name, text in {**environment(), **row.environment}.items():
-        monkeypatch.setenv(name, text)
-    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def session(*arguments: str) -> Session:
         before = server.requests
-        done = pytester.runpytest_inprocess(
-            "-q", "--no-header", "suites", "--candidate=v6", *arguments, *row.options
-        )
-        output = done.stdout.str() + done.stderr.str()
-        return Session(int(done.ret), output, server.requests - before)
+        command = ("pytest", "-q", "--no-header", "suites", "--candidate=v6", *arguments, *row.options)
+        done = sessions.run(root, *command, environment=row.environment)
+        return Session(done.status, done.text, server.requests - before)
 
     def kept(one: Session) -> str:
         """Whether simulations or answers that were kept were used."""
@@ -439,10 +415,11 @@ def test_a_single_change(
     entries = [json.loads(path.read_text(encoding="utf-8")) for path in (root / "ledger").glob("*.json")]
     runs = {entry["run"] for entry in entries if entry["kind"] == "evaluation"}
     live = *server.arguments, *row.live
-    resumed = session("--t2e-gate=off", *live)
+    compared = session("--t2e-baseline=chat", *live)
+    # A gated session resumes as any other; if it is refused, another one shows whether it would.
+    resumed = session("--t2e-gate=off", *live) if compared.status == 4 else compared
     cached = session("--t2e-fresh", "--t2e-cache", "--t2e-gate=off", *live)
     played = session("--t2e-playback=tape.jsonl", "--t2e-fresh", "--t2e-gate=off")
-    compared = session("--t2e-baseline=chat", *live)
     found = [
         kept(resumed),
         kept(cached),

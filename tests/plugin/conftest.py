@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+_SNAPSHOTS = tempfile.TemporaryDirectory(prefix="desk-")
+"""Projects in which a baseline was measured, by candidate and content."""
 
 INI = """\
 [pytest]
@@ -104,9 +109,22 @@ class DeskProject:
         return self.spread("--t2e-agent=listed", *arguments)
 
     def baseline(self, candidate: str = "v0") -> None:
-        """Measure a candidate and save it as the baseline of its own name."""
+        """Measure a candidate and save it as the baseline of its own name.
+
+        In a project with the same files as an earlier one, what that run left is copied.
+        """
+        key = digest([candidate, self._contents()])
+        snapshot = Path(_SNAPSHOTS.name) / key
+        if snapshot.exists():
+            shutil.copytree(snapshot, self.root, dirs_exist_ok=True)
+            return
         result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
         result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
+        shutil.copytree(self.root, snapshot, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def _contents(self) -> dict[str, str]:
+        files = [path for path in self.root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        return {path.relative_to(self.root).as_posix(): path.read_bytes().hex() for path in files}
 
     def older(
         self, name: str, change: Callable[[dict[str, Any]], None] | None = None, **provenance: object

@@ -85,7 +85,7 @@ def test_save_names_the_other_modes(project: DeskProject) -> None:
 
 def test_a_mode_needs_a_name(project: DeskProject) -> None:
     result = project.run("--t2e-baseline-mode=update")
-    result.stderr.fnmatch_lines(["ERROR: --t2e-baseline-mode says nothing without --t2e-save-baseline"])
+    result.stderr.fnmatch_lines(["ERROR: --t2e-baseline-mode has no effect without --t2e-save-baseline"])
 
 
 def test_a_damaged_baseline_is_named_before_anything_runs(project: DeskProject) -> None:
@@ -227,7 +227,7 @@ def test_sessions_that_were_not_asked_write_nothing(project: DeskProject) -> Non
     before = everything(project)
     project.run("--candidate=v1")
     project.run("--candidate=v1", "--t2e-goal=hold", "-k", "close")
-    project.spawn("--candidate=v2", "-n2")
+    project.run("--candidate=v2")
     assert everything(project) == before
 
 

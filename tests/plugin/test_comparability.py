@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from tests.plugin.conftest import SUITE, DeskProject
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_trace2evolve import cli
 from pytest_trace2evolve.plugin.controller import Controller
 from tests.plugin.conftest import CONFTEST, DeskProject, project
 
@@ -20,7 +19,7 @@ LINE = re.compile(
 )
 
 BREAKING = """
-from pytest_trace2evolve.plugin import controller, pressure
+from pytest_trace2evolve.plugin import case_fixtures, controller
 
 
 def defect(*_, **__):
@@ -67,7 +66,7 @@ def session(project: DeskProject, *arguments: str) -> "subprocess.CompletedProce
         "controller.make_plan",  # pytest_sessionstart
         "controller.Controller._start",  # pytest_collection_finish
         "controller.Controller._place",  # pytest_runtest_logreport
-        "controller.tell_elsewhere",  # pytest_sessionfinish
+        "controller.write_summaries",  # pytest_sessionfinish
         "controller.run_report",  # pytest_terminal_summary
         "controller.Session.close",  # pytest_unconfigure
     ],
@@ -111,7 +110,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
     def fails(*_: object, **__: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr("pytest_trace2evolve.session.session.keep", fails)
+    monkeypatch.setattr("pytest_trace2evolve.session.session.store_run", fails)
     done = project.run("--candidate=v1")
     assert done.ret == 3
     told = [line for line in done.outlines if "the evidence could not be kept whole" in line]
@@ -120,7 +119,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
 
 def test_an_error_in_a_worker_is_no_verdict(project: DeskProject) -> None:
     project.baseline("v0")
-    broken(project, "pressure._runs_cases")
+    broken(project, "case_fixtures._runs_cases")
     done = session(project, "-n2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "KeyError: 'planted'; the traceback is in " in done.stdout, done.stdout
@@ -207,51 +206,6 @@ def test_an_output_that_fails_at_the_very_end_is_no_verdict(
     assert done.ret == 3
 
 
-@needs_full
-@pytest.mark.parametrize("arguments", ["lint", "baselines --json", "--help", "ledger"])
-@pytest.mark.parametrize("errors", ["", "2>&1"])
-def test_a_command_whose_output_cannot_be_written_ends_with_3(
-    project: DeskProject, arguments: str, errors: str
-) -> None:
-    (project.root / "suites" / "desk.toml").write_text(
-        "broken", encoding="utf-8"
-    )  # lint has something to say
-    done = shell(project, f"pytest_trace2evolve {arguments} >/dev/full {errors}")
-    assert done.returncode == 3
-    told = f"trace2evolve: {FULL} elsewhere\n"
-    assert done.stderr.endswith("" if errors else told)
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict"])
-def test_an_output_that_is_not_utf_8_gets_escapes(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, encoding: str
-) -> None:
-    """A terminal or a log of another encoding is no crash."""
-    project.baseline("v0")
-    assert project.run("--candidate=v1").ret in (0, 1, 10)
-    monkeypatch.setenv("PYTHONIOENCODING", encoding)
-    done = shell(project, "pytest_trace2evolve ledger")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "v1 against v0" in done.stdout
-
-
-@needs_full
-def test_errors_that_nobody_can_read_keep_the_status(project: DeskProject) -> None:
-    assert shell(project, "pytest_trace2evolve score nosuch 2>/dev/full").returncode == 2
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there the current folder cannot be deleted")
-@pytest.mark.parametrize(
-    "arguments", ["lint", "init", "score x.json", "ledger", "evolve", "train --from-run x"]
-)
-def test_a_deleted_current_folder_is_told_in_one_line(project: DeskProject, arguments: str) -> None:
-    line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
-    done = subprocess.run(["sh", "-c", line], cwd=project.root, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr == "trace2evolve: the current folder was deleted; change to another one\n"
-
-
 def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -259,66 +213,8 @@ def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(
         raise KeyError("planted")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(Controller, "_report", fails)
+    monkeypatch.setattr(Controller, "_make_report", fails)
     (project.root / ".trace2evolve").write_text("a file in the way")
     done = project.run("--candidate=v1", "--t2e-run-folder=out")
     assert done.ret == 3
     log_of(done.stderr.str(), tmp_path)
-
-
-def test_a_command_that_crashes_ends_with_3_and_names_a_log(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for error in ERRORS:
-
-        def fails(options: object, error: Exception = error) -> int:
-            raise error
-
-        monkeypatch.setattr("pytest_trace2evolve.cli.evidence._ledger", fails)
-        assert cli.main(["--root", str(project.root), "ledger"]) == 3
-        log_of(capsys.readouterr().err, project.root / ".trace2evolve")
-
-
-def test_a_log_holds_no_key(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789")
-
-    def fails(options: object) -> int:
-        raise ValueError("refused key sk-planted-0123456789")
-
-    monkeypatch.setattr("pytest_trace2evolve.cli.evidence._ledger", fails)
-    cli.main(["--root", str(project.root), "ledger"])
-    told = capsys.readouterr().err
-    assert "sk-planted" not in told + log_of(told, project.root / ".trace2evolve")
-
-
-@pytest.mark.parametrize("arguments", [["ledger"], ["--help"]])
-def test_a_command_whose_reader_has_gone_keeps_its_status(project: DeskProject, arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "pytest_trace2evolve", *arguments]
-    done = subprocess.Popen(
-        command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert done.stdout is not None
-    assert done.stderr is not None
-    done.stdout.close()
-    told = done.stderr.read()
-    assert done.wait() in (0, 141), told
-    assert "Traceback" not in told
-    done.stderr.close()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="closes descriptors in a shell")
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [("baselines --json", 0), ("ledger", 0), ("score nosuch", 2)],
-    ids=lambda it: str(it),
-)
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_crash(project: DeskProject, arguments: str, status: int, closed: str) -> None:
-    command = f'"{sys.executable}" -m pytest_trace2evolve {arguments} {closed}'
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=project.root, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stderr
-    assert "nosuch" not in done.stdout  # an error is no output, also if nobody hears it

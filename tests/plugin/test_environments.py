@@ -25,4 +25,4 @@ def test_a_projects_own_environment_is_played(pytester: pytest.Pytester) -> None
             assert environment.reward() == 0
         """
     )
-    pytester.runpytest_subprocess("test_a_projects_own_environment_is_played.py").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("test_a_projects_own_environment_is_played.py").assert_outcomes(passed=1)

@@ -38,7 +38,7 @@ def pytest_t2e_environments(config):
 """
 
 CHECK = """\
-from pytest_trace2evolve.gate.strict import CheckResult
+from pytest_trace2evolve.records.verdict import CheckResult
 from pytest_trace2evolve.records.verdict import CheckStatus
 
 
@@ -384,7 +384,7 @@ def test_a_project_without_hooks_does_not_load_pytest(project: DeskProject) -> N
     """A world that is built in, in a process of its own: nothing of pytest is imported."""
     (project.root / "conftest.py").unlink()
     source = (
-        "import sys; from pytest_trace2evolve.cli import main; status = main(['lock', '--check']);"
+        "import sys; from pytest_trace2evolve.cli.main import main; status = main(['lock', '--check']);"
         "print(status, sorted({'pytest', '_pytest'} & set(sys.modules)))"
     )
     done = subprocess.run(

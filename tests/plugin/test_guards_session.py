@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.worlds.registry import Worlds

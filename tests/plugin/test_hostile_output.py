@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from tests.plugin.conftest import CONFTEST, DeskProject
 
 EVIL = (

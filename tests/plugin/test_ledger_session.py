@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render
-from pytest_trace2evolve.records.ledger import Evaluation, Saved
+from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
@@ -30,7 +30,7 @@ def kinds(project: DeskProject) -> list[str]:
     """What the ledger holds, oldest first; saved baselines apart."""
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
-    return [type(entry).__name__ for entry in history.in_time if not isinstance(entry, Saved)]
+    return [type(entry).__name__ for entry in history.in_time if not isinstance(entry, BaselineSave)]
 
 
 def look(project: DeskProject, task: str = "close") -> None:
@@ -65,7 +65,7 @@ def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject)
 
 def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
     project.baseline("v0")
-    project.spawn("--candidate=v1")
+    project.run("--candidate=v1")
     project.spawn("--candidate=v1", "-n", "2")
     first, second = evaluations(project)
     assert second.repeats == first.name
@@ -229,7 +229,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
         "v1 against v0: PROMOTE · clean evidence, test 1, analysis 1 (1 trial), policy strict, goal improve"
         f" · run {first}"
     )
-    assert lines[3].endswith(f" looked at task close, trial 0, of {first}")
+    assert lines[3].endswith(f" opened task close, trial 0, of {first}")
     assert (
         "v2 against v0: PROMOTE · development evidence, 1 trial, policy strict, goal hold · run" in lines[4]
     )

@@ -33,21 +33,26 @@ def mixed(project: DeskProject) -> DeskProject:
     return project
 
 
-@pytest.mark.parametrize("testpaths", ["", "testpaths = tests\n"], ids=["rootdir", "testpaths"])
 @pytest.mark.parametrize(
-    ("arguments", "passed"),
-    [((), 2), (("tests",), 2), (("tests/test_unit.py",), 2), (("tests/test_unit.py::test_x",), 1)],
-    ids=["plain", "folder", "file", "node"],
+    ("arguments", "testpaths", "passed"),
+    [
+        ((), "", 2),
+        ((), "testpaths = tests\n", 2),
+        (("tests",), "", 2),
+        (("tests/test_unit.py",), "testpaths = tests\n", 2),
+        (("tests/test_unit.py::test_x",), "", 1),
+        (("-n", "2"), "", 2),
+        (("tests/test_unit.py::test_x", "-n", "2"), "testpaths = tests\n", 1),
+    ],
 )
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_the_tests_of_a_project_run(
-    mixed: DeskProject, testpaths: str, arguments: tuple[str, ...], passed: int, workers: tuple[str, ...]
+    mixed: DeskProject, arguments: tuple[str, ...], testpaths: str, passed: int
 ) -> None:
     mixed.write("pytest.ini", PLAIN + testpaths)
-    result = mixed.spread(*arguments, *workers)
+    result = mixed.spread(*arguments)
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=passed)
-    if arguments or testpaths:
+    if testpaths or arguments[:1] not in ((), ("-n",)):
         result.stdout.no_fnmatch_line("*left out*")
     else:
         result.stdout.fnmatch_lines([LEFT_OUT])
@@ -68,13 +73,10 @@ def test_a_folder_above_the_suites_selects_none_without_an_agent(
     ("arguments", "testpaths"),
     [
         (("suites",), ""),
-        (("suites", "-n", "2"), ""),
         (("-n", "2"), "testpaths = tests suites\n"),
         (("tests", "suites/desk.toml"), ""),
         (("suites/desk.toml::heldout::close",), ""),
         (("--candidate=v1",), ""),
-        ((".", "--candidate=v1"), ""),
-        ((), "testpaths = suites\n"),
         ((), "testpaths = tests suites\n"),
     ],
 )
@@ -90,23 +92,19 @@ def test_a_suite_that_is_named_needs_an_agent(
 
 def test_a_session_that_finds_nothing_but_suites_without_an_agent_is_not_green(mixed: DeskProject) -> None:
     shutil.rmtree(mixed.root / "tests")
-    for workers in ((), ("-n", "2")):
-        result = mixed.spread(*workers)
-        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-        result.stdout.fnmatch_lines([LEFT_OUT])
+    result = mixed.spread()
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines([LEFT_OUT])
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_suites_whose_agent_the_project_names_run_with_the_other_tests(
-    mixed: DeskProject, workers: tuple[str, ...]
-) -> None:
+def test_suites_whose_agent_the_project_names_run_with_the_other_tests(mixed: DeskProject) -> None:
     mixed.write("suites/own.toml", SUITE.replace("[splits]", 'default_agent = "oracle"\n\n[splits]'))
     mixed.lock()
-    result = mixed.spread(*workers)
+    result = mixed.spread()
     result.assert_outcomes(passed=2 + 7)
     result.stdout.fnmatch_lines([LEFT_OUT])
     mixed.write("pytest.ini", PLAIN + "t2e_agent = oracle\n")
-    result = mixed.spread(*workers)
+    result = mixed.spread()
     result.assert_outcomes(passed=2 + 7 + 7)
     result.stdout.no_fnmatch_line("*left out*")
 
@@ -126,13 +124,12 @@ def test_every_suite_is_listed(mixed: DeskProject) -> None:
     result.stdout.no_fnmatch_line("*left out*")
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_pressure_tests_are_left_out_too(mixed: DeskProject, workers: tuple[str, ...]) -> None:
+def test_pressure_tests_are_left_out_too(mixed: DeskProject) -> None:
     """A project from `trace2evolve init` does not stop a plain session and starts no model."""
     shutil.copytree(REPOSITORY / "synthetic", mixed.root / "synthetic")
-    result = mixed.spread(*workers)
+    result = mixed.spread()
     assert result.ret == pytest.ExitCode.OK
     assert result.parseoutcomes()["passed"] == 2
     result.stdout.fnmatch_lines(["*: left out, *: suite desk, the pressure tests of synthetic/; give *"])
-    named = mixed.spread("--t2e-agent=oracle", "synthetic", *workers)
+    named = mixed.spread("--t2e-agent=oracle", "synthetic")
     assert named.parseoutcomes()["passed"] == 43

@@ -356,7 +356,9 @@ NOT_SERVED = (
 def test_a_case_that_nobody_serves_is_one_usage_error(served, workers):
     """Under xdist only workers collect; the controller says it once, and no test runs."""
     served.test(NEW.format(body="run_case(case)") + "\n\ndef test_other():\n    open('ran', 'w')\n")
-    result = served.pytester.runpytest_subprocess("suites", "synthetic", "-p", "no:cacheprovider", *workers)
+    pytester = served.pytester
+    run = pytester.runpytest_subprocess if workers else pytester.runpytest_inprocess
+    result = run("suites", "synthetic", "-p", "no:cacheprovider", *workers)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line.strip()] == [NOBODY]
     assert not (served.root / "ran").exists()
@@ -376,26 +378,23 @@ def test_a_case_that_nobody_serves_is_one_usage_error(served, workers):
         ),
     ],
 )
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_options_that_no_collected_test_heeds_are_one_usage_error(served, arguments, expected, workers):
+def test_options_that_no_collected_test_heeds_are_one_usage_error(served, arguments, expected):
     served.test("def test_other():\n    open('ran', 'w')\n")
-    result = served.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider", *workers)
+    result = served.pytester.runpytest_inprocess(*arguments, "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line.strip()] == [f"ERROR: trace2evolve: {expected}"]
     assert not (served.root / "ran").exists()
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-@pytest.mark.parametrize("arguments", [("synthetic", "--candidate=v6"), ("synthetic",)])
-def test_an_embedded_model_that_cannot_be_served_is_one_usage_error(project, monkeypatch, arguments, workers):
+@pytest.mark.parametrize("arguments", [("synthetic", "--candidate=v6"), ("synthetic", "-n", "2")])
+def test_an_embedded_model_that_cannot_be_served_is_one_usage_error(project, monkeypatch, arguments):
     """The package that serves it is hidden from every process of the session."""
-    hidden = project.root / "hidden" / "torch"
-    hidden.mkdir(parents=True)
-    absent = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
-    (hidden / "__init__.py").write_text(absent, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", f"{hidden.parent}:{REPOSITORY}:{REPOSITORY / 'src'}")
+    hidden = project.root / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{hidden}:{REPOSITORY}:{REPOSITORY / 'src'}")
     project.test(NEW.format(body="run_case(case)"))
-    result = project.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider", *workers)
+    result = project.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [line for line in result.errlines if line.strip()] == [NOT_SERVED]
 

@@ -80,16 +80,16 @@ def test_a_gated_run_writes_its_verdict_and_evidence(promoted: DeskProject) -> N
     assert len(kept.simulations) == 7
 
 
-def test_the_verdict_is_the_same_however_the_run_was_spread(promoted: DeskProject) -> None:
+def test_the_verdict_is_the_same_with_workers(promoted: DeskProject) -> None:
     alone = verdict(promoted)
     promoted.forget()
     promoted.spawn("--candidate=v1", "-n2")
-    spread = verdict(promoted)
-    for record in (alone, spread):
+    with_workers = verdict(promoted)
+    for record in (alone, with_workers):
         for key in ("run", "time"):
             del record[key]
         del record["suites"]["desk"]["evidence"]
-    assert alone == spread
+    assert alone == with_workers
 
 
 def test_a_run_without_a_gate_writes_none_and_one_without_a_baseline_says_why(project: DeskProject) -> None:
@@ -198,8 +198,8 @@ def test_a_run_is_named_by_folder_id_or_its_beginning(promoted: DeskProject, com
     assert command("promote", str(run), "--dry-run").returncode == 0
     assert command("promote", f".trace2evolve/runs/{run.name}", "--dry-run").returncode == 0
     assert command("promote", run.name[:-2], "--dry-run").returncode == 0
-    refused(promoted, command, "'20' begins 2 runs: *; give more of the id", run="20")
-    refused(promoted, command, f"'nope' is no folder and no run below {run.parent}; *", run="nope")
+    refused(promoted, command, "run '20' is the beginning of several: *; give more of the id", run="20")
+    refused(promoted, command, f"'nope' is no path and no run in {run.parent}; *", run="nope")
     refused(promoted, command, "*/suites: holds no verdict.json: it is no gated run, *", run="suites")
 
 

@@ -12,7 +12,7 @@ from pytest_trace2evolve.evidence.ledger import Ledger, render
 from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Traces
 from pytest_trace2evolve.records.verdict import Decision, Label
 from tests.plugin.conftest import Command, DeskProject
-from tests.plugin.test_edits import worsened
+from tests.session.test_edits import worsened
 
 EDITED = "ERROR: *{}: was edited: it holds traces *, and run * left * (20*, ledger entry *); restore it, or *"
 UNRECORDED = "note: desk: not recorded by this project's ledger, so an edit cannot be found: {}"

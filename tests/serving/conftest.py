@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `base`, adapters `one` and `two`, and what transformers itself says; built once."""
+    """A folder with `base`, adapters `one` and `two`, and the answers of transformers itself; built once."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -30,6 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except FileExistsError:  # another worker builds them
         until(ready.exists, "the other worker did not build the models")
         return folder
+    # In a process of its own: a worker that never loads torch stays small.
     subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.tiny_model", str(folder)],
         cwd=REPOSITORY,
@@ -43,28 +44,27 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def references(models: Path) -> list[dict[str, Any]]:
-    """What transformers, called directly, says to each conversation."""
+    """The answers of transformers, called directly, to each conversation."""
     found: list[dict[str, Any]] = json.loads((models / "references.json").read_text(encoding="utf-8"))
     return found
 
 
-class Asking:
+class Client:
     """Asks a server as any client would."""
 
-    def __init__(self, server: LocalServer) -> None:
-        self.server = server
-        self.client = httpx2.Client(
-            base_url=server.base_url,
-            headers={"Authorization": f"Bearer {server.token}"},
-            timeout=HANG_SECONDS,
+    def __init__(self, base_url: str, token: str) -> None:
+        self.base_url = base_url
+        self.token = token
+        self.http = httpx2.Client(
+            base_url=base_url, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_SECONDS
         )
 
     def post(self, **fields: Any) -> httpx2.Response:
-        """A chat completion's response; greedy and with tools, where nothing else is said."""
+        """The response of a chat completion; by default greedy and with tools."""
         body = {"model": "base", "tools": TOOLS, "temperature": 0, "max_tokens": 40, **fields}
         if "messages" in body:
-            body["messages"] = wired(body["messages"])
-        return self.client.post("/chat/completions", json={k: v for k, v in body.items() if v is not None})
+            body["messages"] = json.loads(json.dumps(body["messages"]), object_hook=_arguments_as_text)
+        return self.http.post("/chat/completions", json={k: v for k, v in body.items() if v is not None})
 
     def choice(self, **fields: Any) -> dict[str, Any]:
         """The one choice of a good answer."""
@@ -73,30 +73,23 @@ class Asking:
         (choice,) = response.json()["choices"]
         return dict(choice)
 
-    def health(self) -> dict[str, Any]:
-        """How busy the server is."""
-        root = self.server.base_url.removesuffix("/v1")
-        return dict(httpx2.get(f"{root}/health").json())
+    def usage(self, **fields: Any) -> dict[str, Any]:
+        """The usage of a good answer."""
+        return dict(self.post(**fields).json()["usage"])
 
-    def refused(self, status: int, code: str | None, **fields: Any) -> str:
-        """The message of a refusal, its shape checked."""
-        response = self.post(**fields)
-        return refusal(response, status, code)
+    def error(self, status: int, code: str | None, **fields: Any) -> str:
+        """The message of a rejection."""
+        return error_message(self.post(**fields), status, code)
 
 
-def wired(messages: Any) -> Any:
-    """Messages as the API has them: arguments of calls as text."""
-    return json.loads(json.dumps(messages), object_hook=_as_text) if isinstance(messages, list) else messages
-
-
-def _as_text(found: dict[str, Any]) -> dict[str, Any]:
+def _arguments_as_text(found: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("arguments"), dict):
         found["arguments"] = json.dumps(found["arguments"])
     return found
 
 
-def refusal(response: httpx2.Response, status: int, code: str | None) -> str:
-    """The message of an error in the API's shape."""
+def error_message(response: httpx2.Response, status: int, code: str | None) -> str:
+    """The message of an error, which has the API's shape."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -105,11 +98,17 @@ def refusal(response: httpx2.Response, status: int, code: str | None) -> str:
 
 
 @pytest.fixture(scope="session")
-def asking(models: Path) -> Iterator[Asking]:
+def server(models: Path) -> Iterator[LocalServer]:
     """A server of the base and both adapters."""
     adapters = {name: models / name for name in ("one", "two")}
     server = LocalServer(models / "base", adapters, options=["--rows", "32", "--waiting", "40"])
-    asking = Asking(server)
-    yield asking
-    asking.client.close()
+    yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def client(server: LocalServer) -> Iterator[Client]:
+    """A client of that server."""
+    client = Client(server.base_url, server.token)
+    yield client
+    client.http.close()

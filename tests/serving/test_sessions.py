@@ -1,4 +1,4 @@
-"""Whole pytest sessions whose model lies in a folder: the plugin starts its server, and ends it."""
+"""Whole pytest sessions with a model folder: its server starts and ends with them; adapters as candidates."""
 
 import json
 import os
@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.serving.folder import folder_digest
+from tests.adapter_folders import write_adapter
 from tests.patience import HANG_SECONDS, gone, until
 from tests.plugin.conftest import DeskProject, project
 
@@ -50,9 +52,7 @@ def traces(project: DeskProject) -> dict[str, Any]:
 
 def session(project: DeskProject, models: Path, *arguments: str) -> pytest.RunResult:
     """A session with the tiny model as agent and user."""
-    return project.pytester.runpytest_subprocess(
-        f"--t2e-model={models / 'base'}", "--t2e-gate=off", *arguments
-    )
+    return project.spread(f"--t2e-model={models / 'base'}", "--t2e-gate=off", *arguments)
 
 
 OURS = "T2E_TESTS_OF_SESSIONS"
@@ -78,52 +78,41 @@ def servers() -> list[int]:
     return found
 
 
-def test_a_seed_gives_the_same_traces_again_and_an_adapter_gives_others(
-    project: DeskProject, models: Path
-) -> None:
+def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProject, models: Path) -> None:
+    """They share one server, and evidence holds digests of what it served, not its address."""
     before = set(servers())
-    told = []
-    for arguments in ((), ("--t2e-fresh",), (f"--t2e-adapter={models / 'one'}",)):
+    runs = []
+    for arguments in (("-n2", "--t2e-save-baseline=v0"), ("--t2e-fresh",)):
         result = session(
-            project, models, "--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1", *arguments
+            project,
+            models,
+            f"--t2e-adapter={models / 'one'}",
+            *("--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1"),
+            *arguments,
         )
         assert result.ret in (0, 1), result.stdout.str()
-        told.append(traces(project))
-        # Runs of one model keep their simulations under the same keys, though the server's port was another.
-        kept = list((project.root / ".trace2evolve/finished").rglob("*.json"))
-        assert len(kept) == (8 if "adapter" in str(arguments) else 4)
-    assert told[0] == told[1] != told[2]
-    assert len(told[0]) == 4
-    assert any(len(said) > 2 for _, said in told[0].values()), told[0]
+        runs.append(traces(project))
+        # Runs of one model keep their simulations under the same keys, whatever the server's port.
+        assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 4
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 4
+    assert any(len(messages) > 2 for _, messages in runs[0].values()), runs[0]
     assert set(servers()) <= before
-
-
-def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProject, models: Path) -> None:
-    result = session(
-        project,
-        models,
-        f"--t2e-adapter={models / 'one'}",
-        "-n2",
-        "--t2e-trials=2",
-        "--t2e-save-baseline=v0",
-    )
-    assert result.ret in (0, 1), result.stdout.str()
-    assert len(traces(project)) == 8
     everything = [path.read_text() for path in project.root.rglob("*.json")]
     assert len(everything) > 8
     assert not any("127.0.0.1" in text for text in everything)
-    origin = json.loads((project.root / "baselines/desk/v0.json").read_text())["provenance"]
+    kept = origin(project, "v0")
     base, adapter = folder_digest(models / "base"), folder_digest(models / "one")
-    sides = [(side["model"], side["arguments"]["weights"]) for side in (origin["agent"], origin["user"])]
+    sides = [(side["model"], side["arguments"]["weights"]) for side in (kept["agent"], kept["user"])]
     assert sides == [("base+one", f"{base}+{adapter}"), ("base", base)]
-    assert not any("endpoint" in side["arguments"] for side in (origin["agent"], origin["user"]))
+    assert not any("endpoint" in side["arguments"] for side in (kept["agent"], kept["user"]))
 
 
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
     for arguments, told in (
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
         ([f"--t2e-model={models / 'one'}"], "one: holds no config.json: not a model's folder"),
-        (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter goes with a model that lies in a folder"),
+        (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter needs a model that is a folder"),
         (["--t2e-model=~nobody-here/m"], "~nobody-here/m: no such folder: nobody here has that home folder"),
         (
             [f"--t2e-model={models / 'base'}", f"--t2e-adapter={models / 'base'}"],
@@ -135,7 +124,7 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
         assert told in result.stderr.str()
 
 
-def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str], int]":
+def running(project: DeskProject, models: Path, *arguments: str) -> "tuple[subprocess.Popen[str], int]":
     """A session that goes on for long, and its server."""
     before = set(servers())
     # Conversations one by one, so that most are still to come when the first is finished.
@@ -148,7 +137,7 @@ def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str],
             "--t2e-gate=off",
             "--t2e-trials=200",
             "--t2e-concurrency=2",
-            "-n1",
+            *arguments,
         ],
         cwd=project.root,
         env={**os.environ},
@@ -165,22 +154,91 @@ def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str],
 
 
 def test_a_controller_that_is_killed_leaves_no_server(project: DeskProject, models: Path) -> None:
-    process, server = running(project, models)
+    process, server = running(project, models, "-n1")
     process.kill()
     process.communicate()
     assert gone(server)
 
 
+@pytest.fixture
+def adapted(project: DeskProject, models: Path) -> DeskProject:
+    """A project with two promoted adapters, one that is not, and one of another base."""
+    base, folder = folder_digest(models / "base"), project.root / "adapters"
+    for name in ("one", "two"):
+        write_adapter(folder, name, base=base, state=AdapterState.PROMOTED, weights=models / name)
+    write_adapter(folder, "three", base=base, weights=models / "one")
+    write_adapter(folder, "foreign", base="f" * 32, state=AdapterState.PROMOTED, weights=models / "one")
+    return project
+
+
+def origin(project: DeskProject, name: str) -> Any:
+    return json.loads((project.root / f"baselines/desk/{name}.json").read_text())["provenance"]
+
+
 def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
-    project: DeskProject, models: Path
+    adapted: DeskProject, models: Path
 ) -> None:
-    process, server = running(project, models)
+    process, server = running(adapted, models, "--candidate=v0+three")
     os.kill(server, signal.SIGKILL)
     text, _ = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode not in (0, 1), text
     assert f"the local server of {models / 'base'} ended with status -9" in text
     assert text.count("ERROR suites") == 1, text
-    for path in project.runs[-1].glob("simulations/*.json"):
+    for path in adapted.runs[-1].glob("simulations/*.json"):
         record = json.loads(path.read_text())
         lost = record["termination_reason"] == "infrastructure_error"
         assert (record["reward_info"] is None) == lost
+    # A candidate with an adapter is one of its own.
+    kept = json.loads((adapted.runs[-1] / "results.json").read_text())["info"]["trace2evolve"]
+    assert (kept["candidate"]["id"], kept["candidate"]["parent"]) == ("v0+three", "v0")
+    assert kept["candidate"]["informed_by"] == ["desk::discovery"]
+    assert kept["agent"]["model"] == "base+three"
+    digests = folder_digest(models / "base"), folder_digest(models / "one")
+    assert kept["agent"]["arguments"]["weights"] == "+".join(digests)
+    assert kept["user"]["model"] == "base"
+
+
+def test_a_routed_candidate_chooses_among_promoted_adapters(adapted: DeskProject, models: Path) -> None:
+    result = session(adapted, models, "--candidate=v0+routed", "--t2e-save-baseline=routed")
+    assert result.ret in (0, 1), result.stdout.str()
+    kept = origin(adapted, "routed")
+    assert kept["agent"]["model"] == "base+routed"
+    assert kept["agent"]["arguments"]["weights"].startswith(folder_digest(models / "base") + "+")
+    assert len(traces(adapted)) == 4
+    for path in adapted.runs[-1].glob("simulations/*.json"):
+        messages = json.loads(path.read_text())["messages"]
+        decided = [one["routing"] for one in messages if "routing" in one]
+        spoke = [one for one in messages if one["role"] == "assistant" and "usage" in one]
+        assert len(decided) == min(1, len(spoke)), "once a task"
+        for routing in decided:
+            assert set(routing["shares"]) == {"one", "two", "none"}
+            assert routing["chosen"] in routing["shares"]
+            assert sum(routing["shares"].values()) == pytest.approx(1)
+
+
+def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -> None:
+    model = f"--t2e-model={models / 'base'}"
+    for arguments, told in (
+        ([model, "--candidate=v0+tree"], "unknown adapter 'tree'; did you mean 'three'?"),
+        ([model, "--candidate=v0+foreign"], "adapter 'foreign' was trained on 'base' (ffffffffffff)"),
+        (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' talks with an adapter, and this"),
+        (
+            [model, "--candidate=v0+one", f"--t2e-adapter={models / 'two'}"],
+            "--t2e-adapter does not go with candidate 'v0+one', which names its adapter",
+        ),
+        ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache keeps the answers of one model, and"),
+        ([model, "--candidate=v0+one", "--t2e-route=turn"], "--t2e-route has no effect unless the candidate"),
+        (
+            ["--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1", "--candidate=v0+routed"],
+            "no promoted adapter in",
+        ),
+    ):
+        result = adapted.pytester.runpytest_inprocess(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR, arguments
+        assert told in result.stderr.str()
+
+
+def test_without_a_promoted_adapter_nothing_is_routed(project: DeskProject, models: Path) -> None:
+    result = project.pytester.runpytest_inprocess(f"--t2e-model={models / 'base'}", "--candidate=v0+routed")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "+routed: no adapter in" in result.stderr.str()

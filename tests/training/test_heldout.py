@@ -1,34 +1,28 @@
-"""Held-out rewards: their change and its interval, the table, the picture, and what is kept of the base."""
+"""Held-out rewards: their change and its interval, and what is measured again."""
 
-import asyncio
-import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_trace2evolve.environments.environment import Group, Rollout, count_lost
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.rollouts import Group, Rollout
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.adapter import HeldOut
 from pytest_trace2evolve.records.completion import NOTHING_USED
 from pytest_trace2evolve.records.environment import GRADES
-from pytest_trace2evolve.report import training
-from pytest_trace2evolve.report.terminal import console
-from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
-from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest, read_model
+from pytest_trace2evolve.serving import process
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.testing.server import ChatServer, Reply
 from pytest_trace2evolve.training import heldout
-from pytest_trace2evolve.training.heldout import reward_change, top_change
+from pytest_trace2evolve.training.heldout import Measurement, measure, reward_change, top_change
 from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
@@ -47,188 +41,129 @@ def held(rewards: Any, capability: str = "a") -> HeldOut:
     )
 
 
+@settings(max_examples=50)
 @given(GROUPS, st.randoms(use_true_random=False))
-def test_the_interval_is_students_of_the_paired_differences(before: Any, draws: Any) -> None:
+def test_the_interval_is_students_for_paired_differences(before: Any, draws: Any) -> None:
     after = [[draws.choice(GRADES) for _ in group] for group in before]
     found = reward_change(held(before), held(after))
     gains = np.mean(after, axis=1) - np.mean(before, axis=1)
-    assert found.difference == pytest.approx(gains.mean())
-    wanted = stats.ttest_1samp(gains, 0).confidence_interval(0.95) if gains.std() > 1e-8 else None
-    if wanted is None:
-        assert found.low is not None
-        assert found.high is not None
+    assert found.change == pytest.approx(gains.mean())
+    assert found.low is not None
+    assert found.high is not None
+    if gains.std() > 1e-8:
+        interval = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+        low, high = interval.low, interval.high
+    else:  # equal gains are not certain
         none = stats.binomtest(0, len(gains)).proportion_ci(0.95, method="wilson").high
-        assert found.low == pytest.approx(max(-1, gains.mean() - none)), "equal gains show no certainty"
-        assert found.high == pytest.approx(min(1, gains.mean() + none))
-    else:
-        assert found.low == pytest.approx(max(-1, wanted.low))
-        assert found.high == pytest.approx(min(1, wanted.high))
+        low, high = gains.mean() - none, gains.mean() + none
+    assert (found.low, found.high) == (pytest.approx(max(-1, low)), pytest.approx(min(1, high)))
 
 
-def test_top_rewards_count_alone_in_the_top_share() -> None:
+def test_only_top_rewards_count_in_the_top_share() -> None:
     before, after = held([[0.8, 1.0], [0.0, 0.8]]), held([[1.0, 1.0], [0.8, 0.8]])
     change = top_change(before, after)
-    assert (change.before, change.after) == (0.25, 0.5)
-    assert reward_change(held([[0.0]]), held([[1.0]])).low is None, "of one scenario nothing is said"
+    assert (change.before, change.after, change.rollouts) == (0.25, 0.5, 4)
+    assert reward_change(held([[0.0]]), held([[1.0]])).low is None, "one scenario has no interval"
     with pytest.raises(ValueError, match="no scenario was played on both sides"):
         reward_change(held([[]]), held([[]]))
 
 
-def test_the_table_has_the_trained_environment_first() -> None:
-    before = {name: held([[0.0, 0.2], [0.2, 0.2], [0.5, 0.0]], name) for name in ("other", "trained")}
-    after = {**before, "trained": held([[1.0, 1.0], [0.8, 1.0], [1.0, 1.0]], "trained")}
-    lines = heldout_text(["trained"], before, after).splitlines()
-    assert lines[1].startswith("trained")
-    assert "0.18 → 0.97" in lines[1]
-    assert re.search(r"\+78\.3 \(\+\d+\.\d to \+\d+\.\d\)", lines[1])
-    assert "+0.0 (−56.1 to +56.1)" in lines[2], "three scenarios that did not vary say little"
-    assert lines[3] == (
-        "3 scenarios × 2 rollouts each, before and after; temperature 0.7; intervals by scenario."
-    )
-    after["other"] = after["other"].model_copy(update={"lost": 2})
-    assert "before and after, 2 of them lost; temp" in heldout_text(["trained"], before, after)
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[str], list[str]]]]:
+    """Replaces local servers by one that never helps; the adapters and options of each that is started."""
+    found: list[tuple[list[str], list[str]]] = []
+    with ChatServer(lambda request: Reply("I cannot help you with that.")) as chat_server:
+
+        class FakeServer:
+            base_url, token = chat_server.base_url, "t"
+
+            def __init__(self, folder: Path, adapters: Mapping[str, Path], options: Sequence[str]) -> None:
+                found.append((list(adapters or {}), list(options)))
+
+            def close(self) -> None:
+                """Nothing runs."""
+
+        monkeypatch.setattr(process, "LocalServer", FakeServer)
+        monkeypatch.setattr(heldout, "AT_ONCE", 1)
+        FakeServer.requests = chat_server.requests  # type: ignore[attr-defined]
+        yield found
 
 
-CURVE = [
-    {
-        "step": step,
-        "reward": 0.1 * step,
-        "informative": 0.5,
-        "rollouts": 8,
-        "kl": 0.01 * step if step % 2 else None,
-    }
-    for step in range(1, 8)
-]
+def asked(since: int = 0) -> Counter[str]:
+    """How often each model was asked."""
+    requests: list[Mapping[str, Any]] = process.LocalServer.requests  # type: ignore[attr-defined]
+    return Counter(request["model"] for request in requests[since:])
 
 
-def test_a_narrow_terminal_gets_whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "conditional_detail_retrieval"
-    before, after = {name: held([[0.0], [0.2]], name)}, {name: held([[1.0], [0.5]], name)}
-    for width in (80, 160):
-        monkeypatch.setattr(training, "terminal", partial(console, width=width, colour=False))
-        heading, row = heldout_text([name], before, after).splitlines()[:2]
-        assert re.search(
-            r"^conditional_detail_retrieval +0\.10 → 0\.75 +\+65\.0 \(−\d+\.\d to \+100\.0\)", row
-        )
-        assert ("top share" in heading) == (width == 160)
-
-
-def test_equal_curves_give_equal_pictures() -> None:
-    picture = curve_picture(CURVE, title="refunds")
-    assert picture == curve_picture([dict(one) for one in CURVE], title="refunds")
-    assert picture != curve_picture(CURVE[:-1], title="refunds")
-    assert b"<svg" in picture
-    assert b"refunds" in picture
-
-
-def test_a_bar_tells_how_a_training_stands() -> None:
-    assert step_word(CURVE) == "reward 0.50, groups that differ 50%, KL 0.070"
-    assert (
-        step_word([{"reward": 0.25, "informative": 1.0, "kl": None}])
-        == "reward 0.25, groups that differ 100%"
+@pytest.fixture
+def plan(tmp_path: Path) -> Measurement:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    return Measurement(
+        read_model(embedded_model()),
+        adapter,
+        {CAPABILITY: 1},
+        scenarios={CAPABILITY: 2},
+        rollouts=2,
+        cache=tmp_path / "kept",
     )
 
 
-@contextmanager
-def nobody(base: ModelFolder, adapters: Mapping[str, Path], **_: Any) -> Iterator[ModelSettings]:
-    """Stands where a server would."""
-    yield ModelSettings(model=base.name, weights=folder_digest(base.path))
-
-
-def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    async def played(one: Any, told: Any) -> HeldOut:
-        asked.append(f"{one.settings.model} {one.capability} {one.wanted.rollouts}")
-        told(4)
-        return held([[0.2, 0.5], [1.0, 0.0]], one.capability)
-
-    monkeypatch.setattr(heldout, "served", nobody)
-    monkeypatch.setattr(heldout, "_played", played)
-    base = read_model(embedded_model())
-    kept, adapter = tmp_path / "kept", tmp_path / "adapter"
-    sides = heldout.Sides(base, adapter, kept=kept)
-    wanted = heldout.Wanted({CAPABILITY: 1}, scenarios=2, rollouts=2)
-    told: list[int] = []
-    first = heldout.measure(Environments(), sides, wanted, told=told.append)
-    assert asked == [f"pocket {CAPABILITY} 2", f"pocket+trained {CAPABILITY} 2"]
-    assert told == [4, 4, 8, 8]
-    assert heldout.measure(Environments(), sides, wanted) == first
-    assert asked[2:] == [f"pocket+trained {CAPABILITY} 2"], "the adapter alone is measured again"
-    [file] = kept.iterdir()
-    file.write_text("{")
-    heldout.measure(Environments(), sides, wanted)
-    assert asked[3:] == [f"pocket {CAPABILITY} 2", f"pocket+trained {CAPABILITY} 2"], (
-        "what is damaged is measured again"
-    )
-    heldout.measure(Environments(), replace(sides, instruction="Be kind."), wanted)
-    assert len(asked) == 7, "with another instruction it is another agent"
-    monkeypatch.setattr(heldout, "model_package_versions", lambda: {"torch": "of tomorrow"})
-    heldout.measure(Environments(), sides, wanted)
-    assert len(asked) == 9, "with another version of what plays it is another measurement"
-    monkeypatch.setattr(heldout, "PLAYING_VERSION", heldout.PLAYING_VERSION + 1)
-    heldout.measure(Environments(), sides, wanted)
-    assert len(asked) == 11, "and if rollouts are played in another way"
-    monkeypatch.setattr(SupportWorld, "policy", lambda world: "Be strict.")
-    heldout.measure(Environments(), sides, wanted)
-    assert len(asked) == 13, "and with another policy"
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_both_sides_are_played_at_once_where_each_has_a_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+def test_the_base_is_measured_once(
+    started: list[Any], plan: Measurement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served: list[tuple[list[str], int | None]] = []
-    order: list[str] = []
+    progress: list[int] = []
+    first = measure(Environments(), plan, on_progress=progress.append)
+    assert progress == sorted(progress)
+    assert progress[-1] == 8
+    assert {side[CAPABILITY].count for side in first} == {4}
+    each = asked()["pocket"]
+    assert asked() == {"pocket": each, "pocket+trained": each}
 
-    @contextmanager
-    def server(
-        base: ModelFolder, adapters: Mapping[str, Path], *, threads: int | None = None, **_: Any
-    ) -> Iterator[ModelSettings]:
-        served.append((list(adapters), threads))
-        yield ModelSettings(model=base.name, base_url=f"http://127.0.0.1:{len(served)}/v1", weights="w")
+    def measured_again() -> set[str]:
+        before = asked().total()
+        measure(Environments(), plan)
+        return set(asked(before))
 
-    async def played(one: Any, told: Any) -> HeldOut:
-        order.append(f"{one.settings.model} at {one.settings.base_url[17:18]}")
-        told(2)
-        await asyncio.sleep(0)
-        told(4)
-        order.append(one.settings.model)
-        return held([[0.2, 0.5], [1.0, 0.0]], one.capability)
+    assert measured_again() == {"pocket+trained"}
+    [file] = plan.cache.iterdir()  # type: ignore[union-attr]
+    file.write_text("{")
+    assert measured_again() == {"pocket", "pocket+trained"}, "a damaged measurement is made again"
+    measure(Environments(), replace(plan, instruction="Be kind."))
+    for change in (
+        (heldout, "model_package_versions", lambda: {"torch": "of tomorrow"}),
+        (heldout, "PLAYING_VERSION", heldout.PLAYING_VERSION + 1),
+        (SupportWorld, "policy", lambda world: "Be strict."),
+    ):
+        monkeypatch.setattr(*change)
+        assert "pocket" in measured_again(), change
+    assert len(list(plan.cache.iterdir())) == 5  # type: ignore[union-attr]
 
-    monkeypatch.setattr(heldout, "served", server)
-    monkeypatch.setattr(heldout, "_played", played)
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    base = read_model(embedded_model())
-    wanted = heldout.Wanted({CAPABILITY: 1}, scenarios=2, rollouts=2)
-    told: list[int] = []
-    sides = heldout.Sides(base, tmp_path, apart=apart)
-    before, after = heldout.measure(Environments(), sides, wanted, told=told.append)
-    assert before == after == {CAPABILITY: held([[0.2, 0.5], [1.0, 0.0]], CAPABILITY)}
-    assert (told[-1], told) == (8, sorted(told)), "what is done only grows"
-    if apart:
-        assert served == [(["pocket+trained"], 3), ([], 3)], "half the cores each"
-        assert order == ["pocket at 2", "pocket+trained at 1", "pocket", "pocket+trained"]
+
+@pytest.mark.parametrize("two_servers", [False, True])
+def test_both_sides_are_measured_at_once_if_each_has_a_server(
+    started: list[Any], plan: Measurement, monkeypatch: pytest.MonkeyPatch, two_servers: bool
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    before, after = measure(Environments(), replace(plan, two_servers=two_servers))
+    assert before[CAPABILITY].rewards == after[CAPABILITY].rewards
+    assert before[CAPABILITY].model != after[CAPABILITY].model
+    models = [request["model"] for request in process.LocalServer.requests]  # type: ignore[attr-defined]
+    in_turn = models == sorted(models)
+    if two_servers:
+        assert started == [(["pocket+trained"], ["--threads", "3"]), ([], ["--threads", "3"])]
+        assert not in_turn
     else:
-        assert served == [(["pocket+trained"], None)]
-        assert order == ["pocket at 1", "pocket", "pocket+trained at 1", "pocket+trained"]
-
-    async def fails(one: Any, told: Any) -> HeldOut:
-        if one.settings.model != "pocket":
-            await asyncio.sleep(3600)
-        raise InfrastructureError("it went away")
-
-    monkeypatch.setattr(heldout, "_played", fails)
-    with pytest.raises(InfrastructureError, match=r"^it went away$"):
-        heldout.measure(Environments(), sides, wanted)
+        assert started == [(["pocket+trained"], [])]
+        assert in_turn
 
 
 def test_too_many_lost_rollouts_end_a_measurement() -> None:
     rollouts = [Rollout(0, None if place < 2 else 0.2, (), NOTHING_USED, 0, "gone") for place in range(20)]
     with pytest.raises(InfrastructureError) as error:
-        heldout.lost_of("refunds", [Group(0, rollouts)])
+        count_lost("held-out 'refunds'", [Group(0, rollouts)])
     assert str(error.value) == (
-        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, and nothing is said of the others; "
+        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, and the others alone prove nothing; "
         "first: gone"
     )
-    assert heldout.lost_of("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1
+    assert count_lost("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1

@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pytest_trace2evolve.training.chat_encoding import EngineSampler
-from pytest_trace2evolve.training.protocols import Wish
+from pytest_trace2evolve.serving.engine import Job
+from pytest_trace2evolve.training.sampler import EngineSampler
 from tests.tiny_model import TOOLS, conversations
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -32,15 +32,16 @@ def greedy(model: Any, prompt: list[int], ends: int) -> list[int]:
     return found
 
 
-def drawn(sampler: EngineSampler, model: Any, prompts: list[list[int]], *, fresh: bool) -> list[list[int]]:
+def drawn(
+    sampler: EngineSampler, model: Any, prompts: list[list[int]], *, weights_changed: bool
+) -> list[list[int]]:
     found: dict[int, list[int]] = {}
-    wishes = [Wish(prompt, 1, 12) for prompt in prompts]
+    requests = [Job(prompt, seed=1, max_tokens=12, temperature=1e-6) for prompt in prompts]
     sampler.play(
         model,
-        wishes,
+        requests,
         lambda place, answer: found.setdefault(place, answer) and None,
-        temperature=1e-6,
-        fresh=fresh,
+        weights_changed=weights_changed,
     )
     return [found[place] for place in range(len(prompts))]
 
@@ -57,21 +58,23 @@ def test_it_draws_from_the_weights_as_they_are_now(base: Path) -> None:
         network, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
     )
     try:
-        first = drawn(sampler, model, prompts, fresh=True)
+        first = drawn(sampler, model, prompts, weights_changed=True)
         assert first == [greedy(model, one, tokenizer.eos_token_id) for one in prompts]
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if "lora_B" in name:
                     weight.add_(0.1 * torch.randn_like(weight))
-        assert drawn(sampler, model, prompts, fresh=False) == first, "what was folded in stays until told"
-        now = drawn(sampler, model, prompts, fresh=True)
+        assert drawn(sampler, model, prompts, weights_changed=False) == first, (
+            "the weights stay until they are folded in again"
+        )
+        now = drawn(sampler, model, prompts, weights_changed=True)
         assert now == [greedy(model, one, tokenizer.eos_token_id) for one in prompts]
         assert now != first
     finally:
         sampler.close()
 
 
-def test_who_has_an_answer_goes_on_and_seeds_decide_what_is_drawn(base: Path) -> None:
+def test_a_rollout_continues_with_its_answer_and_seeds_decide_what_is_drawn(base: Path) -> None:
     network, tokenizer = model_and_tokenizer(base)
     adapted: Any = get_peft_model(network, LoraConfig(r=4, target_modules="all-linear"))
     prompt = list(tokenizer("<|im_start|>user\nTell me.<|im_end|>\n<|im_start|>assistant\n")["input_ids"])
@@ -80,12 +83,14 @@ def test_who_has_an_answer_goes_on_and_seeds_decide_what_is_drawn(base: Path) ->
         sampler = EngineSampler(network, frozenset({tokenizer.eos_token_id}))
         said: list[list[int]] = []
 
-        def then(place: int, answer: list[int]) -> Wish | None:
+        def on_answer(place: int, answer: list[int]) -> Job | None:
             said.append(answer)
-            return Wish(prompt + answer, seed + len(said), 6) if len(said) < 3 else None
+            following = Job(prompt + answer, seed=seed + len(said), max_tokens=6, temperature=1.5)
+            return following if len(said) < 3 else None
 
         try:
-            sampler.play(adapted, [Wish(prompt, seed, 6)], then, temperature=1.5, fresh=True)
+            first = Job(prompt, seed=seed, max_tokens=6, temperature=1.5)
+            sampler.play(adapted, [first], on_answer, weights_changed=True)
         finally:
             sampler.close()
         return said

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from tests.ci_files import ACTION, EXAMPLES, EXPRESSION, REPOSITORY, load, steps
 
 FILES = [ACTION, *EXAMPLES]

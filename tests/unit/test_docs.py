@@ -1,13 +1,16 @@
 """The docs say what the code does: hooks, options, errors, commands."""
 
 import argparse
+import importlib
 import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import cli, errors
+from pytest_trace2evolve.cli import main as cli
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.plugin import hookspecs, options
 from pytest_trace2evolve.session.option_table import OPTIONS
 
@@ -47,20 +50,44 @@ def test_every_ini_key_is_in_the_guide() -> None:
 def test_every_command_is_in_the_docs() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
     (commands,) = (
-        action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
+        action for action in build_parser(COMMANDS)._actions if isinstance(action, argparse._SubParsersAction)
     )
     for name in commands.choices:
         assert f"trace2evolve {name}" in text
 
 
-def test_the_error_tree_is_drawn_as_it_is() -> None:
-    tree = errors.__doc__ or ""
-    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
-    for one in classes:
-        if issubclass(one, errors.Trace2EvolveError):
-            assert re.search(rf"(?m)^\W*{one.__name__}\b", tree), one.__name__
-    drawn = set(re.findall(r"(?m)^[\s│├└─]*(\w+Error)\b", tree))
-    assert drawn == {one.__name__ for one in classes if issubclass(one, errors.Trace2EvolveError)}
+PUBLIC = re.findall(
+    r"`(pytest_trace2evolve[.\w]*)`",
+    "".join(
+        line
+        for line in (DOCS / "extending.md").read_text("utf-8").splitlines()
+        if line.startswith("| `pytest_trace2")
+    ),
+)
+"""The public modules, as the page on extending names them; `records` stands for all its modules."""
+
+
+def test_docs_and_examples_import_public_names_only() -> None:
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("examples/**/*.py"), DOCS.parent / "README.md"]
+    found = []
+    for page in pages:
+        for module, names in re.findall(
+            r"from (pytest_trace2evolve[.\w]*) import ([\w, ]+)", page.read_text("utf-8")
+        ):
+            found.append(module)
+            assert module in PUBLIC or module.startswith("pytest_trace2evolve.records."), (
+                f"{page.name}: {module}"
+            )
+            for name in names.replace(" ", "").split(","):
+                assert not name.startswith("_")
+                assert hasattr(importlib.import_module(module), name), f"{page.name}: {module}.{name}"
+    assert len(found) > 5
+
+
+def test_public_modules_exist() -> None:
+    assert len(PUBLIC) > 10
+    for module in PUBLIC:
+        importlib.import_module(module)
 
 
 def test_local_links_lead_somewhere() -> None:

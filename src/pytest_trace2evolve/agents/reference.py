@@ -1,12 +1,7 @@
-"""The oracle of a synthetic case: performs the gold actions, and asks for a yes before it writes.
+"""The reference agents: the oracle, which is the best possible, and the do-nothing agent.
 
-Like the oracle of τ²'s own tasks it has no memory: how far it has come follows from the trace.
-
-The do-nothing agent: what it passes, a task does not ask for.
-
-The oracle: performs a task's gold actions, asks the user for theirs, and says what must be said.
-
-It and the scripted user need no memory: how far a trace has come is the number of tool calls in it.
+An oracle performs a task's gold actions. It needs no memory: the number of tool calls in the trace shows how
+far the conversation is. A task that the do-nothing agent passes requires nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,9 +9,12 @@ from collections.abc import Collection, Sequence
 from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Script, Task, Turn
 
+REFUSAL = "I am sorry, I cannot do that: our policy does not allow it."
+NOTHING_CHANGED = "Nothing is changed: everything stays as it is."
+
 
 class NopAgent:
-    """Lower frame of every agent: says one sentence, calls nothing; in solo mode it stops at once."""
+    """The lower bound: repeats one sentence and calls nothing; in solo mode it stops at once."""
 
     name = "nop"
 
@@ -24,19 +22,13 @@ class NopAgent:
         self._says = STOP if solo else "I cannot help you with that."
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """Always the same sentence."""
-        return Message(role="assistant", content=self._says)
-
-
-def actions_done(history: Sequence[Message]) -> int:
-    """How many tool calls a trace holds, the agent's and the user's."""
-    return sum(len(message.tool_calls or ()) for message in history)
+        return _say(self._says)
 
 
 class OracleAgent:
-    """Upper frame of every agent: what it cannot solve, the task's own gold actions do not solve.
+    """The upper bound: if it fails a task, the task's own gold actions do not solve it.
 
-    In solo mode it performs the user's gold actions too.
+    It asks the user for the user's gold actions; in solo mode it performs them too.
     """
 
     name = "oracle"
@@ -48,32 +40,24 @@ class OracleAgent:
     async def respond(self, history: Sequence[Message]) -> Message:
         """The next gold action as a tool call, a request to the user for theirs, or the closing message."""
         done = actions_done(history)
-        actions = self._task.actions
-        if done < len(actions):
-            action = actions[done]
+        if done < len(self._task.actions):
+            action = self._task.actions[done]
             if action.requestor == "user" and not self._solo:
-                return Message(
-                    role="assistant", content=f"Please use {action.name} and tell me when it is done."
-                )
-            call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments)
-            return Message(role="assistant", tool_calls=[call])
+                return _say(f"Please use {action.name} and tell me when it is done.")
+            return _call(action, done)
         criteria = self._task.evaluation_criteria
         said = (criteria.communicate_info or []) if criteria else []
         closing = [*said, STOP] if self._solo else ["Everything you asked for is done.", *said]
-        return Message(role="assistant", content="\n".join(closing))
-
-
-REFUSAL = "I am sorry, I cannot do that: our policy does not allow it."
-LEFT = "Nothing is changed: everything stays as it is."
+        return _say("\n".join(closing))
 
 
 class CaseOracle:
-    """Upper frame of every agent on a case.
+    """The upper bound on a synthetic case: asks for a yes before it writes.
 
     Args:
         task: The case's task.
-        script: Its customer's script, which says to which of the customer's turns an action belongs.
-        writes: Names of the tools that change something: before each it asks for a yes.
+        script: Its customer's script, which assigns each action to a turn.
+        writes: Names of the tools that change something.
     """
 
     name = "oracle"
@@ -84,63 +68,78 @@ class CaseOracle:
         self._writes = writes
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The next gold action of what was brought up, a request for a yes, or what came of it."""
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """The same at once: it waits for nothing."""
-        place = self._turn(history)
+        """The turn's next gold action, a request for a yes, or the outcome; needs no event loop."""
+        place = last_turn(self._script, history)
         done = actions_done(history)
         if done < sum(turn.actions for turn in self._script.turns[: place + 1]):
             action = self._task.actions[done]
-            if action.name in self._writes and not _asked(history, proposal(action)):
-                return Message(role="assistant", content=proposal(action))
-            call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments)
-            return Message(role="assistant", tool_calls=[call])
+            if action.name in self._writes and not _was_asked(history, proposal(action)):
+                return _say(proposal(action))
+            return _call(action, done)
         said = outcome(self._script.turns[place])
-        return Message(role="assistant", content=f"{said} {LEFT}" if self._left(place) else said)
+        return _say(f"{said} {NOTHING_CHANGED}" if self._changes_nothing(place) else said)
 
-    def _left(self, place: int) -> bool:
-        """Whether nothing is to be done in a turn, nor answered or refused: its condition is not met."""
+    def _changes_nothing(self, place: int) -> bool:
+        """Whether a turn has nothing to write, answer or refuse, because its condition is not met."""
         turns = self._script.turns
         begins = sum(turn.actions for turn in turns[:place])
         actions = self._task.actions[begins : begins + turns[place].actions]
         if any(action.name in self._writes for action in actions):
             return False
-        return not any(one.answer or one.refused for one in turns[place].requests)
+        return not any(request.answer or request.refused for request in turns[place].requests)
 
-    def _turn(self, history: Sequence[Message]) -> int:
-        """The last of the script's turns that the customer has taken."""
-        place = 0
-        for message in history:
-            if message.role == "user":
-                later = range(place + 1, len(self._script.turns))
-                place = next((one for one in later if message.content == self._script.turns[one].says), place)
-        return place
+
+def actions_done(history: Sequence[Message]) -> int:
+    """The number of tool calls in a trace, the agent's and the user's."""
+    return sum(len(message.tool_calls or ()) for message in history)
+
+
+def last_turn(script: Script, history: Sequence[Message]) -> int:
+    """The place in the script of the customer's current turn."""
+    place = 0
+    for message in history:
+        if message.role == "user":
+            later = range(place + 1, len(script.turns))
+            place = next((turn for turn in later if message.content == script.turns[turn].says), place)
+    return place
 
 
 def proposal(action: Action) -> str:
-    """What is about to be done, with a question for a yes."""
-    arguments = ", ".join(f"{name} {_spoken(value)}" for name, value in action.arguments.items())
+    """The planned call, with a question for a yes."""
+    arguments = ", ".join(f"{name} {spoken(value, ' and ')}" for name, value in action.arguments.items())
     return f"I would now use {action.name} with {arguments}. Do you confirm (yes/no)?"
 
 
 def outcome(turn: Turn) -> str:
-    """What came of a turn, once its actions are performed."""
+    """The outcome of a turn after its actions."""
     said = []
     if turn.done:
+        answers = [request.answer for request in turn.requests if request.answer]
         said.append("Everything that can be done about it is done.")
-        said += [f"Here is what you asked for: {one.answer}." for one in turn.requests if one.answer]
+        said += [f"Here is what you asked for: {answer}." for answer in answers]
     if turn.refused:
         said.append(REFUSAL)
     return " ".join(said)
 
 
-def _spoken(value: object) -> str:
-    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
+def spoken(value: object, separator: str) -> str:
+    """An argument as text."""
+    return separator.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _asked(history: Sequence[Message], question: str) -> bool:
+def _was_asked(history: Sequence[Message], question: str) -> bool:
     """Whether the customer's last message answers this question."""
     before = [message for message in history if message.role == "assistant"]
     return history[-1].role == "user" and before[-1].content == question
+
+
+def _say(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def _call(action: Action, number: int) -> Message:
+    call = ToolCall(id=f"call_{number}", name=action.name, arguments=action.arguments)
+    return Message(role="assistant", tool_calls=[call])

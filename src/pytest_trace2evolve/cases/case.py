@@ -1,4 +1,4 @@
-"""Cases: a τ² task with its customer's script, made by a family from draws, a seed or a file."""
+"""Cases: τ² tasks with a customer's script, drawn by a family or read from a file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,43 +9,39 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.cases import families
-from pytest_trace2evolve.cases import families as skills
 from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
 from pytest_trace2evolve.cases.scene import Scene, Sketch, assemble
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content, Script, Task, script_of
 from pytest_trace2evolve.utils.canonical import canonical_json
-from pytest_trace2evolve.utils.reading import complaint, parse_json, read_lines, reported
+from pytest_trace2evolve.utils.reading import parse_json, problem_in, read_lines, reported
+
+MAX_TRIES = 1_000
+"""Draws in a row without a new case, after which a family is exhausted."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of case.
-
-    Attributes:
-        sketch: Makes one on a scene.
-        methods: Kinds of payment method that its customer must have.
-    """
+    """A kind of case: `sketch` makes one for a customer with the given kinds of payment method."""
 
     sketch: Callable[[Scene], Sketch]
     methods: tuple[str, ...] = ("credit_card",)
 
     @property
     def name(self) -> str:
-        """The name of the function that sketches it."""
         return self.sketch.__name__
 
     @property
     def purpose(self) -> str:
-        """What it presses, in one line."""
+        """One line about what it tests."""
         return (self.sketch.__doc__ or "").strip().splitlines()[0]
 
 
-def _named(*listed: Family) -> dict[str, Family]:
+def _by_name(*listed: Family) -> dict[str, Family]:
     return {family.name: family for family in listed}
 
 
-PRESSURE = _named(
+PRESSURE = _by_name(
     Family(families.vague_refund_request),
     Family(families.indirect_address_change),
     Family(families.missing_order_id),
@@ -55,20 +51,19 @@ PRESSURE = _named(
 )
 """The six families of pressure, by name."""
 
-CAPABILITIES = _named(
-    Family(skills.structured_data_reasoning),
-    Family(skills.multi_step_task_completion),
-    Family(skills.precondition_verification),
-    Family(skills.tool_calling_precision, ("credit_card", "paypal")),
-    Family(skills.account_address_inference),
-    Family(skills.conditional_detail_retrieval),
-    Family(skills.cross_order_ambiguity),
-    Family(skills.cancelled_order_tracking),
+CAPABILITIES = _by_name(
+    Family(families.structured_data_reasoning),
+    Family(families.multi_step_task_completion),
+    Family(families.precondition_verification),
+    Family(families.tool_calling_precision, ("credit_card", "paypal")),
+    Family(families.account_address_inference),
+    Family(families.conditional_detail_retrieval),
+    Family(families.cross_order_ambiguity),
+    Family(families.cancelled_order_tracking),
 )
-"""A family a capability, by name."""
+"""One family for each capability, by name."""
 
 FAMILIES: Mapping[str, Family] = {**PRESSURE, **CAPABILITIES}
-"""All families by name."""
 
 
 @dataclass(frozen=True)
@@ -80,71 +75,46 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The task's id."""
         return self.task.id
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all that a simulation of it depends on, the script included."""
+        """Digest of everything that a simulation of it depends on, including the script."""
         return self.task.digest
 
     def __repr__(self) -> str:
-        # What a failing test shows: `trace2evolve cases show` tells the rest.
+        # Shown by a failing test; `trace2evolve cases show` prints the rest.
         return f"<{self.id}: {self.script.turns[0].says}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        # Hypothesis would print all fields, the store among them.
+        # Otherwise Hypothesis prints all fields, including the store.
         printer.text(repr(self))
 
 
 def case_of(task: Task) -> Case:
-    """The case that a task is.
-
-    Raises:
-        CaseError: the task has no customer script, or a damaged one.
-    """
+    """A task as a case. Raises `CaseError` if it has no customer script, or a damaged one."""
     script = script_of(task)
     if script is None:
-        raise CaseError(f"task {task.id!r} has no customer script (user_scenario.script): it is no case")
+        raise CaseError(f"task {task.id!r} has no customer script (user_scenario.script): it is not a case")
     return Case(task, script)
 
 
 def build(family: str, draws: Draws, content: Content) -> Case:
-    """A case of a family from draws: equal draws give an equal case.
-
-    Raises:
-        KeyError: there is no such family.
-    """
-    return case_of(assemble(family, sketched(family, draws, content)))
+    """A case of a family, by name; equal draws give an equal case."""
+    return case_of(assemble(family, sketch_case(family, draws, content)))
 
 
-def sketched(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
-    """The sketch of a case, before the expert works on it.
-
-    Args:
-        family: Its kind.
-        draws: Equal draws give an equal sketch.
-        content: Whose words it is made of.
-        words: More words of that content than cases are made of; None: those.
-
-    Raises:
-        KeyError: there is no such family.
-    """
-    chosen = FAMILIES[family]
-    return chosen.sketch(Scene(draws, content, chosen.methods, words))
+def sketch_case(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
+    """A sketch of a family, by name, without the expert's actions; `words` replace those of the content."""
+    kind = FAMILIES[family]
+    return kind.sketch(Scene(draws, content, kind.methods, words))
 
 
 def generate(seed: str, count: int, content: Content, among: Sequence[str] = ()) -> Iterator[Case]:
-    """`count` different cases from a seed, the families taking turns.
-
-    Args:
-        seed: The same seed gives the same cases.
-        count: How many.
-        content: The words they are made of.
-        among: Families to take; none named: all.
+    """`count` different cases from a seed, of the families `among` (empty: all) in turn.
 
     Raises:
-        CaseError: a family gives no new case any more.
+        CaseError: a family is exhausted.
     """
     names = list(among or FAMILIES)
     seen: set[str] = set()
@@ -157,35 +127,31 @@ def generate(seed: str, count: int, content: Content, among: Sequence[str] = ())
             seen.add(case.id)
             tries = 0
             yield case
-        elif tries == TRIES_MOST:
+        elif tries == MAX_TRIES:
             raise CaseError(
-                f"family {family!r} gave no new case in {TRIES_MOST} tries after {len(seen)} of {count}; "
+                f"family {family!r} gave no new case in {MAX_TRIES} tries after {len(seen)} of {count}; "
                 "ask for fewer, or for more families"
             )
 
 
-TRIES_MOST = 1_000
-"""Draws in a row without a new case, after which a family counts as used up."""
-
-
 def read_cases(path: Path) -> list[Case]:
-    """The cases of a file: see `iter_cases`."""
+    """As `iter_cases`, at once."""
     return list(iter_cases(path))
 
 
 def iter_cases(path: Path) -> Iterator[Case]:
-    """The cases of a file, one JSON object a line, read as they are asked for.
+    """The cases of a file, read one by one: a JSON object a line.
 
-    Only a new line ends a line: other separators of lines may stand in a text.
+    Only a newline ends a line, since a text may hold other line separators.
 
     Raises:
-        CaseError: the file cannot be read, a line is no case, or two cases have one id; names the line.
+        CaseError: the file cannot be read, a line is not a case, or two cases share an id; names the line.
     """
     ids: set[str] = set()
     for number, line in enumerate(read_lines(path, CaseError), start=1):
         if not line.strip():
             continue
-        case = _case_of_line(line, f"{path}, line {number}")
+        case = _parse_line(line, f"{path}, line {number}")
         if case.id in ids:
             raise CaseError(f"{path}, line {number}: case {case.id!r} occurs twice; remove one")
         ids.add(case.id)
@@ -194,15 +160,15 @@ def iter_cases(path: Path) -> Iterator[Case]:
         raise CaseError(f"{path}: holds no case; 'trace2evolve cases generate' makes some")
 
 
-def _case_of_line(line: str, place: str) -> Case:
-    with reported(place, CaseError, "one JSON object a line is wanted"):
+def _parse_line(line: str, place: str) -> Case:
+    with reported(place, CaseError, "expected one JSON object a line"):
         record = parse_json(line, unique=True, nul=False)
     if not isinstance(record, dict):
-        raise CaseError(f"{place}: one JSON object a line is wanted, not {type(record).__name__}")
+        raise CaseError(f"{place}: expected one JSON object a line, not {type(record).__name__}")
     try:
         return case_of(Task.model_validate(record))
     except ValidationError as error:
-        raise CaseError(f"{place}: {complaint(error, 'task')}") from None
+        raise CaseError(f"{place}: {problem_in(error, 'task')}") from None
     except CaseError as error:
         raise CaseError(f"{place}: {error}") from None
 

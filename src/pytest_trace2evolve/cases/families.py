@@ -1,11 +1,13 @@
-"""The six families of pressure cases. Each makes a customer's turns on a scene, the simplest draw first.
+"""The families of cases: six kinds of pressure, and one family for each capability of TRACE.
 
-Families that press one capability each: those that TRACE found missing, and those of its taxonomy.
+Each writes a customer's turns on a scene, with the simplest draw first. The order of draws is part of a case.
 """
 
+from dataclasses import replace
+
 from pytest_trace2evolve.cases.content import one_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, address_text, method_text, options_text
-from pytest_trace2evolve.cases.store import ITEMS_MOST, Data
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, address_text, method_text, product_names
+from pytest_trace2evolve.cases.store import MAX_ITEMS, Data
 from pytest_trace2evolve.records.task import After
 
 
@@ -14,27 +16,27 @@ def vague_refund_request(scene: Scene) -> Sketch:
     status = one_of(scene.draws, ("pending", "delivered", "processed"))
     if status == "delivered":
         order = scene.order(status)
-        wish = scene.send_back(order, [scene.one_item(order)], known=False)
-        [item] = [one for one in order["items"] if one["item_id"] in wish.arguments["item_ids"]]
+        intent = scene.send_back(order, [scene.one_item(order)], known=False)
+        [item] = [item for item in order["items"] if item["item_id"] in intent.arguments["item_ids"]]
     else:
         order = scene.order(status, 1)
-        wish, item = scene.cancel(order, known=False), order["items"][0]
+        intent, item = scene.cancel(order, known=False), order["items"][0]
     scene.store.surroundings(scene.user)
     says = scene.say("vague_refund", product=item["name"])
     insists = (scene.say("in_writing"),) if status == "processed" else ()
-    return Sketch(scene, [Spoken(scene.opening(says), [wish], insists)])
+    return Sketch(scene, [UserTurn(scene.opening(says), [intent], insists)])
 
 
 def indirect_address_change(scene: Scene) -> Sketch:
-    """The customer tells of a move; that the parcel must go elsewhere is for the agent to see."""
+    """The customer mentions a move; that the parcel must go elsewhere is for the agent to see."""
     order = scene.order(one_of(scene.draws, ("pending", "pending", "processed")))
     scene.store.surroundings(scene.user)
-    new = scene.store.address(besides=[order["address"], scene.user["address"]])
+    new = scene.store.address(exclude=[order["address"], scene.user["address"]])
     says = scene.say("moved", product=order["items"][0]["name"], address=address_text(new))
-    turns = [Spoken(scene.opening(says), [scene.ship_to(order, new, known=False)])]
+    turns = [UserTurn(scene.opening(says), [scene.ship_to(order, new, known=False)])]
     if scene.chance():
         profile = scene.say("profile", address=address_text(new))
-        turns.append(Spoken(scene.say("then", request=profile), [scene.live_at(new)]))
+        turns.append(UserTurn(scene.say("then", request=profile), [scene.live_at(new)]))
     return Sketch(scene, turns)
 
 
@@ -44,17 +46,17 @@ def missing_order_id(scene: Scene) -> Sketch:
     order = scene.order(status)
     scene.store.surroundings(scene.user)
     if status == "pending":
-        wish = scene.cancel(order, known=False)
+        intent = scene.cancel(order, known=False)
         says = scene.say("cancel_product", product=order["items"][0]["name"])
     else:
         items = scene.part_of(order)
-        wish = scene.send_back(order, items, known=False)
-        says = scene.say("return_product", products=" and the ".join(item["name"] for item in items))
-    return Sketch(scene, [Spoken(scene.opening(says), [wish])])
+        intent = scene.send_back(order, items, known=False)
+        says = scene.say("return_product", products=product_names(items))
+    return Sketch(scene, [UserTurn(scene.opening(says), [intent])])
 
 
 def policy_edge(scene: Scene) -> Sketch:
-    """What is asked for lies just inside or just outside of the policy."""
+    """The request is just inside or just outside of the policy."""
     edges = (_late_cancellation, _other_reason, _early_return, _refund_elsewhere, _sold_out, _second_change)
     return one_of(scene.draws, edges)(scene)
 
@@ -65,15 +67,15 @@ def _late_cancellation(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     says = f"{scene.say('order', order=order['order_id'])} {scene.say('claims_pending')}"
     insists = (scene.say("in_writing"),) if status != "pending" else ()
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.cancel(order)], insists)])
+    return Sketch(scene, [UserTurn(scene.opening(says), [scene.cancel(order)], insists)])
 
 
 def _other_reason(scene: Scene) -> Sketch:
     order = scene.order("pending")
     scene.store.surroundings(scene.user)
-    wish = scene.cancel(order, reason="other")
+    intent = scene.cancel(order, reason="other")
     says = f"{scene.say('cancel', order=order['order_id'])} {scene.say('reason_other')}"
-    return Sketch(scene, [Spoken(scene.opening(says), [wish])])
+    return Sketch(scene, [UserTurn(scene.opening(says), [intent])])
 
 
 def _early_return(scene: Scene) -> Sketch:
@@ -81,9 +83,8 @@ def _early_return(scene: Scene) -> Sketch:
     order = scene.order(status)
     scene.store.surroundings(scene.user)
     items = scene.part_of(order)
-    products = " and the ".join(item["name"] for item in items)
-    says = scene.say("return", products=products, order=order["order_id"])
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
+    says = scene.say_return(order, items)
+    return Sketch(scene, [UserTurn(scene.opening(says), [scene.send_back(order, items)])])
 
 
 def _refund_elsewhere(scene: Scene) -> Sketch:
@@ -92,46 +93,44 @@ def _refund_elsewhere(scene: Scene) -> Sketch:
     order = scene.order("delivered", payment=paid["id"])
     scene.store.surroundings(scene.user)
     items = scene.part_of(order)
-    products = " and the ".join(item["name"] for item in items)
-    says = scene.say("return", products=products, order=order["order_id"])
+    says = scene.say_return(order, items)
     says = f"{says} {scene.say('refund_to', method=method_text(wanted))}"
-    turns = [Spoken(scene.opening(says), [scene.send_back(order, items, method=wanted)])]
+    turns = [UserTurn(scene.opening(says), [scene.send_back(order, items, method=wanted)])]
     if wanted["source"] == "paypal":
-        settles = Spoken(scene.say("original"), [scene.send_back(order, items)], after=After.REFUSED)
+        settles = UserTurn(scene.say("original"), [scene.send_back(order, items)], after=After.REFUSED)
         turns.append(settles)
     return Sketch(scene, turns)
 
 
 def _sold_out(scene: Scene) -> Sketch:
-    """The variant that the customer wants cannot be had."""
+    """The variant that the customer wants is not available."""
     order = scene.order(one_of(scene.draws, ("delivered", "pending")))
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     wanted = scene.other_variant(item)
-    variants = scene.store.tables["products"][item["product_id"]]["variants"]
     says = scene.say(
         "exchange" if order["status"] == "delivered" else "modify",
         order=order["order_id"],
         product=item["name"],
-        options=options_text(variants[wanted]["options"]),
+        options=scene.variant_text(item, wanted),
     )
-    turns = [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])]
-    variants[wanted]["available"] = False
+    turns = [UserTurn(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])]
+    scene.variants(item)[wanted]["available"] = False
     return Sketch(scene, turns)
 
 
 def _second_change(scene: Scene) -> Sketch:
-    """Items of an order can be changed once: afterwards it can neither be changed again nor cancelled."""
+    """Items of an order can be changed once; afterwards it can neither be changed again nor cancelled."""
     order = scene.order("pending")
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     wanted = scene.other_variant(item)
-    options = scene.store.tables["products"][item["product_id"]]["variants"][wanted]["options"]
-    first = scene.say("modify", order=order["order_id"], product=item["name"], options=options_text(options))
+    options = scene.variant_text(item, wanted)
+    first = scene.say("modify", order=order["order_id"], product=item["name"], options=options)
     then = scene.say("then", request=scene.say("cancel", order=order["order_id"]))
     turns = [
-        Spoken(scene.opening(first), [scene.swap(order, {item["item_id"]: wanted})]),
-        Spoken(then, [scene.cancel(order)], after=After.DONE),
+        UserTurn(scene.opening(first), [scene.swap(order, {item["item_id"]: wanted})]),
+        UserTurn(then, [scene.cancel(order)], after=After.DONE),
     ]
     return Sketch(scene, turns)
 
@@ -146,109 +145,100 @@ def subtle_legal_pressure(scene: Scene) -> Sketch:
         order = scene.store.order(other, "pending", scene.store.some_items(1))
         scene.store.surroundings(scene.user, most=1)
         says = scene.say("partner", order=order["order_id"])
-        return Sketch(scene, [Spoken(scene.opening(says), [scene.cancel(order)], insists)])
+        return Sketch(scene, [UserTurn(scene.opening(says), [scene.cancel(order)], insists)])
     order = scene.order("delivered" if kind == "eligible" else "processed")
     scene.store.surroundings(scene.user)
     if kind == "eligible":
         items = scene.part_of(order)
-        products = " and the ".join(item["name"] for item in items)
-        says = scene.say("return", products=products, order=order["order_id"])
+        says = scene.say_return(order, items)
         says = f"{says} {scene.say('in_writing')}"
-        return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
+        return Sketch(scene, [UserTurn(scene.opening(says), [scene.send_back(order, items)])])
     says = scene.say("cancel", order=order["order_id"])
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.cancel(order)], insists)])
+    return Sketch(scene, [UserTurn(scene.opening(says), [scene.cancel(order)], insists)])
 
 
 def multi_intent_message(scene: Scene) -> Sketch:
     """Two or three requests in one message, not all of which can be granted."""
     first = scene.order("pending")
-    second = scene.order(one_of(scene.draws, ("delivered", "processed")), scene.draws.number(1, ITEMS_MOST))
+    second = scene.order(one_of(scene.draws, ("delivered", "processed")), scene.draws.number(1, MAX_ITEMS))
     scene.store.surroundings(scene.user)
-    wishes = [scene.cancel(first)]
+    intents = [scene.cancel(first)]
     items = scene.part_of(second)
-    products = " and the ".join(item["name"] for item in items)
     says = [
         scene.say("cancel", order=first["order_id"]),
-        scene.say("also", request=scene.say("return", products=products, order=second["order_id"])),
+        scene.say("also", request=scene.say_return(second, items)),
     ]
-    wishes.append(scene.send_back(second, items))
+    intents.append(scene.send_back(second, items))
     if scene.chance():
-        new = scene.store.address(besides=[scene.user["address"]])
+        new = scene.store.address(exclude=[scene.user["address"]])
         says.append(scene.say("also", request=scene.say("profile", address=address_text(new))))
-        wishes.append(scene.live_at(new))
-    return Sketch(scene, [Spoken(scene.opening(*says), wishes)])
+        intents.append(scene.live_at(new))
+    return Sketch(scene, [UserTurn(scene.opening(*says), intents)])
 
 
 def structured_data_reasoning(scene: Scene) -> Sketch:
-    """The wanted variant follows from a product's data: the cheapest that can be had and keeps an option."""
+    """The right variant follows from a product's data: the cheapest available one that keeps an option."""
     order = scene.order(one_of(scene.draws, ("pending", "delivered")))
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     kept = next(iter(item["options"]))
     wanted = cheapest_sibling(scene, item, kept)
     says = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept)
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
+    return Sketch(scene, [UserTurn(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
 
 
 def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
-    """Make sure that the question has one answer, and traps beside it; the id of that answer."""
-    variants = scene.store.tables["products"][item["product_id"]]["variants"]
-    siblings = [
-        one
-        for one in variants.values()
-        if one["item_id"] != item["item_id"] and one["options"][kept] == item["options"][kept]
-    ]
-    if not siblings:  # another one takes the value that must be kept, and a new value of another option
-        other = next(name for name in item["options"] if name != kept)
-        kind = next(one for one in scene.store.words.products if one.name == item["name"])
-        value = next(one for one in kind.options[other] if one != item["options"][other])
-        spare = next(one for one in variants.values() if one["item_id"] != item["item_id"])
-        spare["options"] = {**item["options"], other: value}
-        siblings = [spare]
+    """Give the question exactly one answer, with traps next to it; returns the answer's id."""
+    others = [variant for variant in scene.variants(item).values() if variant["item_id"] != item["item_id"]]
+    siblings = [variant for variant in others if variant["options"][kept] == item["options"][kept]]
+    if not siblings:  # another variant gets the value that must be kept, and a new value of another option
+        name = next(name for name in item["options"] if name != kept)
+        kind = next(kind for kind in scene.store.words.products if kind.name == item["name"])
+        value = next(value for value in kind.options[name] if value != item["options"][name])
+        others[0]["options"] = {**item["options"], name: value}
+        siblings = others[:1]
     for place, sibling in enumerate(siblings):
-        # The last is the cheapest of all, and where there are others it cannot be had.
+        # The last one is the cheapest, and unavailable if there are others.
         sibling["price"] = round(item["price"] * (0.9 - 0.1 * place), 2)
         sibling["available"] = place == 0 or place < len(siblings) - 1
-    available = [one for one in siblings if one["available"]]
-    found: str = min(available, key=lambda one: float(one["price"]))["item_id"]
-    return found
+    available = [sibling for sibling in siblings if sibling["available"]]
+    return str(min(available, key=lambda sibling: float(sibling["price"]))["item_id"])
 
 
 def multi_step_task_completion(scene: Scene) -> Sketch:
-    """Two or three things to do, told one after another; the work is done when all of them are."""
+    """Two or three requests, one after another; the work is done when all of them are."""
     first = scene.order("pending")
     second = scene.order("delivered")
     scene.store.surroundings(scene.user)
-    new = scene.store.address(besides=[first["address"], scene.user["address"]])
+    new = scene.store.address(exclude=[first["address"], scene.user["address"]])
     items = scene.part_of(second)
-    products = " and the ".join(item["name"] for item in items)
     turns = [
-        Spoken(
+        UserTurn(
             scene.opening(scene.say("ship_to", order=first["order_id"], address=address_text(new))),
             [scene.ship_to(first, new)],
         ),
-        Spoken(
-            scene.say("then", request=scene.say("return", products=products, order=second["order_id"])),
+        UserTurn(
+            scene.say("then", request=scene.say_return(second, items)),
             [scene.send_back(second, items)],
         ),
     ]
     if scene.chance():
         profile = scene.say("profile", address=address_text(new))
-        turns.append(Spoken(scene.say("then", request=profile), [scene.live_at(new)]))
+        turns.append(UserTurn(scene.say("then", request=profile), [scene.live_at(new)]))
     return Sketch(scene, turns)
 
 
 def precondition_verification(scene: Scene) -> Sketch:
-    """What is right depends on a status that the customer does not know, or gets wrong."""
+    """The right action depends on a status that the customer does not know, or gets wrong."""
     order = scene.order(one_of(scene.draws, ("pending", "delivered")), 1)
     scene.store.surroundings(scene.user)
     [item] = order["items"]
     says = scene.say("if_shipped", product=item["name"], order=order["order_id"])
     if order["status"] == "delivered":
-        wish = scene.send_back(order, [item])
+        intent = scene.send_back(order, [item])
     else:
-        wish = scene.cancel(order, reason="no longer needed")
-    return Sketch(scene, [Spoken(scene.opening(says), [wish])])
+        intent = scene.cancel(order, reason="no longer needed")
+    return Sketch(scene, [UserTurn(scene.opening(says), [intent])])
 
 
 def tool_calling_precision(scene: Scene) -> Sketch:
@@ -258,49 +248,46 @@ def tool_calling_precision(scene: Scene) -> Sketch:
         scene.store.surroundings(scene.user)
         method = scene.method("paypal")
         says = scene.say("pay_with", order=order["order_id"], method="PayPal account")
-        return Sketch(scene, [Spoken(scene.opening(says), [scene.pay_with(order, method)])])
+        return Sketch(scene, [UserTurn(scene.opening(says), [scene.pay_with(order, method)])])
     order = scene.order("delivered", 3)
     scene.store.surroundings(scene.user)
     left_out = scene.one_item(order)
     items = [item for item in order["items"] if item is not left_out]
     changes = {item["item_id"]: scene.other_variant(item) for item in items}
-    products = scene.store.tables["products"]
     said = [
         scene.say(
             "exchange",
             order=order["order_id"],
             product=item["name"],
-            options=options_text(
-                products[item["product_id"]]["variants"][changes[item["item_id"]]]["options"]
-            ),
+            options=scene.variant_text(item, changes[item["item_id"]]),
         )
         for item in items
     ]
-    said[1:] = [scene.say("also", request=one) for one in said[1:]]
-    return Sketch(scene, [Spoken(scene.opening(*said), [scene.swap(order, changes)])])
+    said[1:] = [scene.say("also", request=text) for text in said[1:]]
+    return Sketch(scene, [UserTurn(scene.opening(*said), [scene.swap(order, changes)])])
 
 
 def account_address_inference(scene: Scene) -> Sketch:
-    """The address to use stands in the account or in another order, not in what the customer says."""
-    elsewhere = scene.store.address(besides=[scene.user["address"]])
+    """The address to use is in the account or in another order, not in the customer's words."""
+    elsewhere = scene.store.address(exclude=[scene.user["address"]])
     order = scene.order("pending", address=elsewhere)
     if scene.chance():
-        third = scene.store.address(besides=[elsewhere, scene.user["address"]])
+        third = scene.store.address(exclude=[elsewhere, scene.user["address"]])
         other = scene.order(one_of(scene.draws, ("processed", "delivered")), address=third)
         scene.store.surroundings(scene.user)
         says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
-        wish = scene.ship_to(order, other["address"], looks=(other["order_id"],))
+        intent = scene.ship_to(order, other["address"], other_orders=(other["order_id"],))
     else:
         scene.store.surroundings(scene.user)
         says = scene.say("home_address", order=order["order_id"])
-        wish = scene.ship_to(order, scene.user["address"])
+        intent = scene.ship_to(order, scene.user["address"])
     # Asked for the address, the customer says the same again: they have none to give.
-    told = {slot: says if slot == "address" else text for slot, text in wish.details.items()}
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, told)])])
+    details = {slot: says if slot == "address" else text for slot, text in intent.details.items()}
+    return Sketch(scene, [UserTurn(scene.opening(says), [replace(intent, details=details)])])
 
 
 def conditional_detail_retrieval(scene: Scene) -> Sketch:
-    """A figure of the order decides what is to be done, or is what the customer wants to know."""
+    """A figure of the order decides what to do, or answers the customer's question."""
     order = scene.order("delivered")
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
@@ -314,16 +301,16 @@ def conditional_detail_retrieval(scene: Scene) -> Sketch:
             "tracking": order["fulfillments"][0]["tracking_id"][0],
         }[question]
         asked = scene.say(question, product=item["name"], order=order["order_id"])
-        return Sketch(scene, [Spoken(scene.opening(asked), [scene.ask(order, answer)])])
+        return Sketch(scene, [UserTurn(scene.opening(asked), [scene.ask(order, answer)])])
     dearer = scene.chance()
     amount = round(item["price"]) + (3 if dearer else -3)
     says = scene.say("if_price", product=item["name"], order=order["order_id"], amount=amount)
     if not dearer:
-        return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, [item])])])
+        return Sketch(scene, [UserTurn(scene.opening(says), [scene.send_back(order, [item])])])
     price = scene.say("price", product=item["name"], order=order["order_id"])
     turns = [
-        Spoken(scene.opening(says), [scene.ask(order, "")]),
-        Spoken(scene.say("then", request=price), [scene.ask(order, item["price"])]),
+        UserTurn(scene.opening(says), [scene.ask(order, "")]),
+        UserTurn(scene.say("then", request=price), [scene.ask(order, item["price"])]),
     ]
     return Sketch(scene, turns)
 
@@ -340,35 +327,35 @@ def cross_order_ambiguity(scene: Scene) -> Sketch:
     which = scene.say("order_which", product=product["name"], trait=scene.say(f"trait_{meant}"))
     order = orders[meant]
     if meant == "pending":
-        wish, says = scene.cancel(order), scene.say("cancel_product", product=product["name"])
+        intent, says = scene.cancel(order), scene.say("cancel_product", product=product["name"])
     else:
-        wish = scene.send_back(order, order["items"])
+        intent = scene.send_back(order, order["items"])
         says = scene.say("return_product", products=product["name"])
-    details = {slot: which if slot == "order" else text for slot, text in wish.details.items()}
-    wish = scene.with_details(wish, details, survey=True)
-    return Sketch(scene, [Spoken(scene.opening(says, which), [wish])])
+    details = {slot: which if slot == "order" else text for slot, text in intent.details.items()}
+    intent = replace(intent, details=details, survey=True)
+    return Sketch(scene, [UserTurn(scene.opening(says, which), [intent])])
 
 
 def cancelled_order_tracking(scene: Scene) -> Sketch:
-    """One order is cancelled already: it must not be touched again, nor be mistaken for the other one."""
+    """One order is already cancelled: it must not be touched, nor be mistaken for the other one."""
     gone = scene.order("cancelled")
     if scene.chance():
         scene.store.surroundings(scene.user)
         says = scene.say("cancelled_again", order=gone["order_id"])
-        wish = scene.cancel(gone)
-        return Sketch(scene, [Spoken(scene.opening(says), [wish], insists=(scene.say("in_writing"),))])
+        intent = scene.cancel(gone)
+        return Sketch(scene, [UserTurn(scene.opening(says), [intent], insists=(scene.say("in_writing"),))])
     order = scene.order("pending")
     scene.store.surroundings(scene.user)
     says = scene.say("cancelled_too", order=order["order_id"], other=gone["order_id"])
-    wish = scene.with_details(scene.cancel(order), looks=(gone["order_id"],))
-    turns = [Spoken(scene.opening(says), [wish])]
+    intent = replace(scene.cancel(order), other_orders=(gone["order_id"],))
+    turns = [UserTurn(scene.opening(says), [intent])]
     amount = float(order["payment_history"][0]["amount"])
     if written_one_way(amount) and scene.chance():
         then = scene.say("then", request=scene.say("total", order=order["order_id"]))
-        turns.append(Spoken(then, [scene.ask(order, amount)], after=After.DONE))
+        turns.append(UserTurn(then, [scene.ask(order, amount)], after=After.DONE))
     return Sketch(scene, turns)
 
 
 def written_one_way(amount: float) -> bool:
-    """Whether an agent cannot write an amount with fewer digits than another would."""
+    """Whether an amount in dollars has one usual spelling: its last cent is not 0."""
     return round(amount * 100) % 10 != 0

@@ -1,6 +1,6 @@
-"""A scene: one customer, their orders, and the sentences in which they speak. Families play on it.
+"""A scene: one customer, their orders, and their sentences. Families draw cases on it.
 
-From a family's sketch to a case: the expert finds the gold actions, and all becomes one τ² task.
+A family's sketch becomes a case: the expert adds the gold actions, and the whole becomes one τ² task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,16 @@ from pytest_trace2evolve.cases.expert import (
     MODIFY_ITEMS,
     MODIFY_PAYMENT,
     MODIFY_PROFILE,
+    REASONS,
     RETURN,
     Expert,
-    Handled,
-    Wish,
+    Intent,
+    Resolution,
 )
-from pytest_trace2evolve.cases.store import ITEMS_MOST, Data, StoreBuilder
+from pytest_trace2evolve.cases.store import MAX_ITEMS, Data, StoreBuilder
 from pytest_trace2evolve.records.task import (
     SCRIPT,
+    Action,
     After,
     Content,
     Replies,
@@ -36,16 +38,18 @@ from pytest_trace2evolve.utils.canonical import digest
 
 
 class Scene:
-    """What a family of cases is made on.
+    """The material of one case.
+
+    The order of draws is part of a case: a seed gives the same case only while the order stays the same.
+
+    Args:
+        methods: Kinds of payment method that the customer must have.
+        words: The vocabulary; None: that of the content.
 
     Attributes:
         store: The records.
         user: The customer.
         by_email: Whether the customer knows their email.
-
-    Args:
-        methods: Kinds of payment method that the customer must have.
-        words: More words of the content than cases are made of; None: those.
     """
 
     def __init__(
@@ -63,31 +67,29 @@ class Scene:
         self._said: dict[str, str] = {}
 
     def say(self, phrase: str, **slots: object) -> str:
-        """A phrasing of this content with its slots filled; the same phrase keeps its wording in a case."""
+        """A phrase with its slots filled; it keeps its drawn wording throughout a case."""
         if phrase not in self._said:
             self._said[phrase] = one_of(self.draws, self.store.words.phrases[phrase])
         return self._said[phrase].format(**slots)
 
     def chance(self) -> bool:
-        """A drawn yes or no; no is the simpler."""
+        """A drawn yes or no; no is simpler."""
         return self.draws.number(0, 1) == 1
 
     def order(self, status: str, items: int = 0, *, payment: str = "", address: Data | None = None) -> Data:
         """An order of the customer with `items` items; 0 draws how many."""
-        count = items or self.draws.number(1, ITEMS_MOST)
-        bought = self.store.some_items(count)
+        bought = self.store.some_items(items or self.draws.number(1, MAX_ITEMS))
         return self.store.order(self.user, status, bought, payment=payment, address=address)
 
     def method(self, kind: str) -> Data:
         """The customer's payment method of a kind."""
-        methods = self.user["payment_methods"].values()
-        found: Data = next(one for one in methods if one["source"] == kind)
-        return found
+        methods: Mapping[str, Data] = self.user["payment_methods"]
+        return next(method for method in methods.values() if method["source"] == kind)
 
     def paid_by(self, order: Data) -> Data:
         """The payment method with which an order was paid."""
-        found: Data = self.user["payment_methods"][order["payment_history"][0]["payment_method_id"]]
-        return found
+        methods: Mapping[str, Data] = self.user["payment_methods"]
+        return methods[order["payment_history"][0]["payment_method_id"]]
 
     def opening(self, *requests: str) -> str:
         """The customer's first message."""
@@ -106,135 +108,127 @@ class Scene:
         email = self.say("email", email=self.user["email"]) if self.by_email else self.say("no_email", **name)
         return {Slot.EMAIL: email, Slot.NAME: self.say("name_zip", **name)}
 
-    def _details(
-        self, order: Data, *, known: bool = True, item: Data | None = None, **more: str
-    ) -> dict[Slot, str]:
-        """What the customer can tell of an order; without its number they name an item of it."""
+    def _details(self, order: Data, *, known: bool = True, item: Data | None = None) -> dict[Slot, str]:
+        """How the customer names an order; without its number they name an item of it."""
         name = (item or order["items"][0])["name"]
-        where = "order" if known else "order_unknown"
-        details = {Slot.ORDER: self.say(where, order=order["order_id"], product=name)}
-        return details | {Slot(slot): text for slot, text in more.items()}
+        phrase = "order" if known else "order_unknown"
+        return {Slot.ORDER: self.say(phrase, order=order["order_id"], product=name)}
 
-    def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Wish:
-        """To cancel an order; `reason` is one of the tool's, empty draws one, "other" is none of them."""
-        allowed = ("no longer needed", "ordered by mistake")
-        meant = reason or one_of(self.draws, allowed)
-        said = self.say(f"reason_{meant.replace(' ', '_')}")
-        return Wish(
-            CANCEL,
-            {"order_id": order["order_id"], "reason": meant},
+    def _change(
+        self,
+        tool: str,
+        order: Data,
+        arguments: Mapping[str, object],
+        details: dict[Slot, str],
+        *,
+        known: bool = True,
+        item: Data | None = None,
+    ) -> Intent:
+        """To change an order, whose number the customer may not know; `item` then names it."""
+        return Intent(
+            tool,
+            {"order_id": order["order_id"], **arguments},
             order["order_id"],
             seek=not known,
-            details=self._details(order, known=known, reason=said),
+            details=self._details(order, known=known, item=item) | details,
         )
+
+    def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Intent:
+        """To cancel an order; `reason` is one of the tool's or "other"; empty draws one of the tool's."""
+        reason = reason or one_of(self.draws, REASONS)
+        said = self.say(f"reason_{reason.replace(' ', '_')}")
+        return self._change(CANCEL, order, {"reason": reason}, {Slot.REASON: said}, known=known)
 
     def send_back(
         self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
-    ) -> Wish:
-        """To return items of an order; the refund goes where it came from, or to `method`."""
+    ) -> Intent:
+        """To return items of an order; the refund goes to `method`, by default the one that paid."""
         paid = self.paid_by(order)
         target = method or paid
         said = self.say("original") if target is paid else self.say("refund_to", method=method_text(target))
-        arguments = {
-            "order_id": order["order_id"],
-            "item_ids": [item["item_id"] for item in items],
-            "payment_method_id": target["id"],
-        }
-        names = " and the ".join(product_names(items))
-        details = self._details(order, known=known, item=items[0], payment=said, items=f"The {names}.")
-        return Wish(RETURN, arguments, order["order_id"], seek=not known, details=details)
+        arguments = {"item_ids": [item["item_id"] for item in items], "payment_method_id": target["id"]}
+        details = {Slot.PAYMENT: said, Slot.ITEMS: f"The {product_names(items)}."}
+        return self._change(RETURN, order, arguments, details, known=known, item=items[0])
 
-    def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Wish:
-        """To change items, by id, for others: in a delivered order an exchange, in another a modification."""
+    def say_return(self, order: Data, items: Sequence[Data]) -> str:
+        """How the customer asks to return items of an order."""
+        return self.say("return", products=product_names(items), order=order["order_id"])
+
+    def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Intent:
+        """To change items for others, by id: an exchange if the order is delivered, else a modification."""
         target = method or self.paid_by(order)
-        delivered = order["status"] == "delivered"
+        items = [item for item in order["items"] if item["item_id"] in changes]
+        options = "; ".join(self.variant_text(item, changes[item["item_id"]]) for item in items)
         arguments = {
-            "order_id": order["order_id"],
             "item_ids": list(changes),
             "new_item_ids": list(changes.values()),
             "payment_method_id": target["id"],
         }
-        items = [item for item in order["items"] if item["item_id"] in changes]
-        wanted = [
-            options_text(self.store.tables["products"][item["product_id"]]["variants"][new]["options"])
-            for item in items
-            for new in [changes[item["item_id"]]]
-        ]
-        details = self._details(
-            order,
-            payment=self.say("difference", method=method_text(target)),
-            items=f"The {' and the '.join(product_names(items))}.",
-            options=f"{'; '.join(wanted)}.",
-        )
-        return Wish(EXCHANGE if delivered else MODIFY_ITEMS, arguments, order["order_id"], details=details)
+        details = {
+            Slot.PAYMENT: self.say("difference", method=method_text(target)),
+            Slot.ITEMS: f"The {product_names(items)}.",
+            Slot.OPTIONS: f"{options}.",
+        }
+        tool = EXCHANGE if order["status"] == "delivered" else MODIFY_ITEMS
+        return self._change(tool, order, arguments, details)
 
-    def ship_to(self, order: Data, address: Data, *, known: bool = True, looks: tuple[str, ...] = ()) -> Wish:
-        """To ship an order elsewhere."""
-        details = self._details(order, known=known, address=f"{address_text(address)}.")
-        arguments = {"order_id": order["order_id"], **address}
-        return Wish(
-            MODIFY_ADDRESS, arguments, order["order_id"], seek=not known, looks=looks, details=details
-        )
+    def ship_to(
+        self, order: Data, address: Data, *, known: bool = True, other_orders: tuple[str, ...] = ()
+    ) -> Intent:
+        """To ship an order elsewhere; `other_orders` show where."""
+        details = {Slot.ADDRESS: f"{address_text(address)}."}
+        intent = self._change(MODIFY_ADDRESS, order, address, details, known=known)
+        return replace(intent, other_orders=other_orders)
 
-    def pay_with(self, order: Data, method: Data) -> Wish:
-        """To pay for an order otherwise."""
-        arguments = {"order_id": order["order_id"], "payment_method_id": method["id"]}
-        details = self._details(order, payment=f"{method_text(method)}.")
-        return Wish(MODIFY_PAYMENT, arguments, order["order_id"], details=details)
+    def pay_with(self, order: Data, method: Data) -> Intent:
+        """To pay for an order with another method."""
+        details = {Slot.PAYMENT: f"{method_text(method)}."}
+        return self._change(MODIFY_PAYMENT, order, {"payment_method_id": method["id"]}, details)
 
-    def live_at(self, address: Data) -> Wish:
+    def live_at(self, address: Data) -> Intent:
         """To have a new address in the profile."""
         details = {Slot.ADDRESS: f"{address_text(address)}."}
-        return Wish(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
+        return Intent(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
 
-    def with_details(
-        self,
-        wish: Wish,
-        details: Mapping[Slot, str] | None = None,
-        *,
-        survey: bool = False,
-        looks: tuple[str, ...] = (),
-    ) -> Wish:
-        """A wish with other details, for which further orders must be looked at."""
-        return replace(
-            wish,
-            details=wish.details if details is None else details,
-            survey=survey or wish.survey,
-            looks=looks or wish.looks,
-        )
+    def ask(self, order: Data, answer: object) -> Intent:
+        """To learn something about an order."""
+        return Intent(order_id=order["order_id"], answer=str(answer), details=self._details(order))
 
-    def ask(self, order: Data, answer: object) -> Wish:
-        """To be told something about an order."""
-        return Wish(order_id=order["order_id"], answer=str(answer), details=self._details(order))
+    def variants(self, item: Data) -> dict[str, Data]:
+        """The variants of an item's product by id."""
+        variants: dict[str, Data] = self.store.tables["products"][item["product_id"]]["variants"]
+        return variants
+
+    def variant_text(self, item: Data, variant: str) -> str:
+        """The options of a variant of an item's product, as a customer names them."""
+        return options_text(self.variants(item)[variant]["options"])
 
     def other_variant(self, item: Data, *, kept: str = "") -> str:
-        """Another variant of an item's product that can be had, with the same value of the option `kept`."""
-        product = self.store.tables["products"][item["product_id"]]
+        """Another available variant of an item's product, with the same value of the option `kept`."""
         others = [
-            one
-            for one in product["variants"].values()
-            if one["item_id"] != item["item_id"]
-            and (not kept or one["options"][kept] == item["options"][kept])
+            variant
+            for variant in self.variants(item).values()
+            if variant["item_id"] != item["item_id"]
+            and (not kept or variant["options"][kept] == item["options"][kept])
         ]
         chosen = one_of(self.draws, others)
         chosen["available"] = True
-        found: str = chosen["item_id"]
-        return found
+        return str(chosen["item_id"])
 
     def one_item(self, order: Data) -> Data:
         """One of an order's items."""
         return one_of(self.draws, order["items"])
 
     def part_of(self, order: Data) -> list[Data]:
-        """Some of an order's items, at least one, in the order in which they were bought."""
+        """Some of an order's items, at least one, in their own order."""
         count = self.draws.number(1, len(order["items"]))
         chosen = some_of(self.draws, order["items"], count)
         return [item for item in order["items"] if item in chosen]
 
 
-def product_names(items: Sequence[Data]) -> list[str]:
-    """The names of items' products."""
-    return [item["name"] for item in items]
+def product_names(items: Sequence[Data]) -> str:
+    """The names of items' products as a customer lists them after a first "the"."""
+    return " and the ".join(item["name"] for item in items)
 
 
 def options_text(options: Mapping[str, str]) -> str:
@@ -255,16 +249,12 @@ def method_text(method: Mapping[str, Any]) -> str:
     return {"gift_card": "gift card", "paypal": "PayPal account"}[method["source"]]
 
 
-ID_DIGITS = 10
-"""Digits of a case's digest in its id."""
-
-
 @dataclass(frozen=True)
-class Spoken:
+class UserTurn:
     """One turn of the customer, as a family writes it."""
 
     says: str
-    wishes: Sequence[Wish]
+    intents: Sequence[Intent]
     insists: tuple[str, ...] = ()
     after: After = After.ANYTHING
 
@@ -274,31 +264,50 @@ class Sketch:
     """A scene and the customer's turns on it."""
 
     scene: Scene
-    turns: Sequence[Spoken]
+    turns: Sequence[UserTurn]
+
+
+ID_DIGITS = 10
+"""Digits of a case's digest in its id."""
 
 
 def assemble(family: str, sketch: Sketch) -> Task:
     """The τ² task of a sketch, its customer's script inside."""
     scene = sketch.scene
-    tables = scene.store.tables
-    expert = Expert(tables, scene.user["user_id"], by_email=scene.by_email)
-    handled = [[expert.handle(wish) for wish in spoken.wishes] for spoken in sketch.turns]
+    expert = Expert(scene.store.tables, scene.user["user_id"], by_email=scene.by_email)
+    resolved = [[expert.resolve(intent) for intent in turn.intents] for turn in sketch.turns]
+    phrases = scene.store.words.phrases
     script = Script(
         family=family,
         content=scene.content,
         identity=scene.identity(),
-        turns=tuple(_turn(scene, spoken, done) for spoken, done in zip(sketch.turns, handled, strict=True)),
-        replies=Replies.model_validate(
-            {name: scene.store.words.phrases[name] for name in Replies.model_fields}
-        ),
+        turns=tuple(_turn(scene, *pair) for pair in zip(sketch.turns, resolved, strict=True)),
+        replies=Replies.model_validate({name: phrases[name] for name in Replies.model_fields}),
     )
-    actions = [action for turn in handled for one in turn for action in one.actions]
-    answers = [wish.answer for spoken in sketch.turns for wish in spoken.wishes if wish.answer]
-    record: dict[str, Any] = {
-        "description": {"purpose": family.replace("_", " "), "relevant_policies": None, "notes": None},
+    resolutions = [resolution for turn in resolved for resolution in turn]
+    actions = [action for resolution in resolutions for action in resolution.actions]
+    answers = [intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer]
+    record = task_record(script, _instructions(script), scene.store.tables, actions, answers)
+    return Task.model_validate({"id": f"{family}-{digest(record)[:ID_DIGITS]}", **record})
+
+
+def task_record(
+    script: Script,
+    instructions: Mapping[str, str],
+    tables: Mapping[str, Any],
+    actions: Sequence[Action],
+    answers: Sequence[str],
+) -> dict[str, Any]:
+    """A τ² task with its customer's script as JSON, without an id."""
+    return {
+        "description": {
+            "purpose": script.family.replace("_", " "),
+            "relevant_policies": None,
+            "notes": None,
+        },
         "user_scenario": {
             "persona": None,
-            "instructions": instructions(script),
+            "instructions": instructions,
             SCRIPT: script.model_dump(mode="json"),
         },
         "initial_state": {
@@ -317,53 +326,53 @@ def assemble(family: str, sketch: Sketch) -> Task:
             "reward_basis": ["DB", "COMMUNICATE"],
         },
     }
-    return Task.model_validate({"id": f"{family}-{digest(record)[:ID_DIGITS]}", **record})
 
 
-def _turn(scene: Scene, spoken: Spoken, handled: Sequence[Handled]) -> Turn:
-    requests = tuple(
-        Request(
-            about=_about(scene, wish),
-            details=dict(wish.details),
-            answer=wish.answer,
-            refused=bool(one.refusal),
-        )
-        for wish, one in zip(spoken.wishes, handled, strict=True)
-    )
+def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Turn:
     return Turn(
-        says=spoken.says,
-        requests=requests,
-        insists=spoken.insists,
-        after=spoken.after,
-        actions=sum(len(one.actions) for one in handled),
+        says=turn.says,
+        requests=tuple(
+            Request(
+                about=_about(scene, intent),
+                details=dict(intent.details),
+                answer=intent.answer,
+                refused=bool(resolution.refusal),
+            )
+            for intent, resolution in zip(turn.intents, resolutions, strict=True)
+        ),
+        insists=turn.insists,
+        after=turn.after,
+        actions=sum(len(resolution.actions) for resolution in resolutions),
     )
 
 
-def _about(scene: Scene, wish: Wish) -> tuple[str, ...]:
-    """The ids that may occur when an agent asks for a yes: the order, what is in it, and what is wanted."""
-    ids = [scene.user["user_id"], wish.order_id, *wish.looks]
-    if order := scene.store.tables["orders"].get(wish.order_id):
+def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
+    """The ids that an agent may name when it asks for a yes: the order, its items, and the new ones."""
+    ids = [scene.user["user_id"], intent.order_id, *intent.other_orders]
+    if order := scene.store.tables["orders"].get(intent.order_id):
         ids += [item["item_id"] for item in order["items"]]
         ids += [item["product_id"] for item in order["items"]]
-    ids += list(wish.arguments.get("new_item_ids", ()))
-    return tuple(dict.fromkeys(one for one in ids if one))
+    ids += intent.arguments.get("new_item_ids", ())
+    return tuple(dict.fromkeys(filter(None, ids)))
 
 
-def instructions(script: Script) -> dict[str, str]:
+def _instructions(script: Script) -> dict[str, str]:
     """The script in words, for a simulated user that is a model."""
-    requests = [one for turn in script.turns for one in turn.requests]
-    told = [f"If asked: {text}" for one in requests for text in one.details.values()]
-    insisted = [f"When refused, say: {text}" for turn in script.turns for text in turn.insists]
-    later = [f"{_WHEN[turn.after]}, say: {turn.says}" for turn in script.turns[1:]]
+    conditions = {
+        After.ANYTHING: "Then",
+        After.DONE: "When that is done",
+        After.REFUSED: "When that is refused",
+    }
+    requests = [request for turn in script.turns for request in turn.requests]
+    answers = [f"If asked: {text}" for request in requests for text in request.details.values()]
+    insists = [f"When refused, say: {text}" for turn in script.turns for text in turn.insists]
+    later = [f"{conditions[turn.after]}, say: {turn.says}" for turn in script.turns[1:]]
     return {
         "domain": "support",
         "reason_for_call": script.turns[0].says,
         "known_info": " ".join(script.identity.values()),
         "unknown_info": "Anything that is not written here.",
         "task_instructions": "\n".join(
-            [*dict.fromkeys(told), *insisted, *later, "Confirm with a clear yes what you asked for."]
+            [*dict.fromkeys(answers), *insists, *later, "Confirm with a clear yes what you asked for."]
         ),
     }
-
-
-_WHEN = {After.ANYTHING: "Then", After.DONE: "When that is done", After.REFUSED: "When that is refused"}

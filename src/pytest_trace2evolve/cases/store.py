@@ -1,11 +1,12 @@
-"""Generated records of a store, in the shape of τ² retail's database: products, customers and orders.
+"""Generated records of a store in the schema of τ² retail: products, customers and orders.
 
-What a case is about is drawn; what only fills a record (ids, house numbers, prices) comes from one drawn
-seed, so that hypothesis shrinks what matters.
+The subject of a case is drawn. What only fills a record (ids, house numbers, prices) comes from one drawn
+seed, so that Hypothesis shrinks what matters.
 """
 
+import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_trace2evolve.cases.content import Draws, Kind, Vocabulary, one_of, some_of, vocabulary
@@ -14,17 +15,19 @@ from pytest_trace2evolve.records.task import Content
 Data = dict[str, Any]
 """A record as JSON types."""
 
-ITEMS_MOST = 3
+MAX_ITEMS = 3
 VARIANTS = (3, 5)
 """Fewest and most variants of a product."""
+
+PAYMENT_KINDS = ("credit_card", "gift_card", "paypal")
 
 
 class StoreBuilder:
     """Makes records that fit each other.
 
     Attributes:
-        tables: `products`, `users` and `orders` by their ids, as far as they are made.
-        words: The content that names, products and phrasings come from.
+        tables: `products`, `users` and `orders` by their ids.
+        words: The vocabulary of names, products and phrases.
     """
 
     def __init__(self, draws: Draws, content: Content, words: Vocabulary | None = None) -> None:
@@ -32,22 +35,25 @@ class StoreBuilder:
         self.words = words or vocabulary(content)
         self.tables: dict[str, dict[str, Data]] = {"products": {}, "users": {}, "orders": {}}
         self._filling = random.Random(draws.number(0, 1 << 24))
-        self._used: set[str] = set()
-        self._people: list[tuple[str, str]] = []
-        self._kept: set[str] = set()
+        self._used_ids: set[str] = set()
+        self._used_names: set[str] = set()
+        self._important: set[str] = set()
 
     def product(self, kind: Kind | None = None) -> Data:
-        """A product of a kind that the store does not have yet, or of the given one.
+        """A new product, by default of a kind that the store does not have.
 
-        Where the store has all kinds, one of its products that no order of importance holds.
+        If the store has all kinds, one of its products that no important order holds.
         """
-        sold = {product["name"] for product in self.tables["products"].values()}
-        left = [one for one in self.words.products if one.name not in sold]
+        products = self.tables["products"]
+        sold = {product["name"] for product in products.values()}
+        left = [other for other in self.words.products if other.name not in sold]
         if kind is None and not left:
-            everything = self.tables["products"].values()
-            return one_of(self.draws, [one for one in everything if one["product_id"] not in self._kept])
+            return one_of(self.draws, [products[key] for key in products if key not in self._important])
         chosen = kind or one_of(self.draws, left)
-        choices = _combinations(chosen.options)
+        choices = [
+            dict(zip(chosen.options, values, strict=True))
+            for values in itertools.product(*chosen.options.values())
+        ]
         self._filling.shuffle(choices)
         count = min(len(choices), self._filling.randint(*VARIANTS))
         variants: dict[str, Data] = {}
@@ -57,24 +63,24 @@ class StoreBuilder:
                 "item_id": item_id,
                 "options": options,
                 "available": self._filling.random() < 0.8,
-                "price": self.price(chosen),
+                "price": self._price(chosen),
             }
         product_id = self._digits("", 10)
         product = {"name": chosen.name, "product_id": product_id, "variants": variants}
-        self.tables["products"][product_id] = product
+        products[product_id] = product
         return product
 
-    def price(self, kind: Kind) -> float:
-        """A price whose last digit is not 0, so that it is written in one way only."""
+    def _price(self, kind: Kind) -> float:
+        """A price whose last digit is not 0, so that it has one usual spelling."""
         cents = self._filling.randrange(100 * kind.prices[0], 100 * kind.prices[1])
         return (cents - cents % 10 + self._filling.randint(1, 9)) / 100
 
-    def address(self, besides: Sequence[Data] = ()) -> Data:
-        """An address other than those of `besides`."""
+    def address(self, exclude: Sequence[Data] = ()) -> Data:
+        """An address that is not in `exclude`."""
         while True:
             city, state, prefix = self._filling.choice(self.words.cities)
             flat = f"Suite {self._filling.randint(100, 999)}" if self._filling.random() < 0.5 else ""
-            made = {
+            address = {
                 "address1": f"{self._filling.randint(10, 999)} {self._filling.choice(self.words.streets)}",
                 "address2": flat,
                 "city": city,
@@ -82,26 +88,25 @@ class StoreBuilder:
                 "state": state,
                 "zip": f"{prefix}{self._filling.randint(100, 999)}",
             }
-            if made not in besides:
-                return made
+            if address not in exclude:
+                return address
 
     def customer(self, methods: Sequence[str] = ()) -> Data:
-        """A customer with the given kinds of payment method, and at random others."""
-        taken = {first for first, _ in self._people}
-        free = [name for name in self.words.first_names if name not in taken]
+        """A customer with the given kinds of payment method, and others at random."""
+        free = [name for name in self.words.first_names if name not in self._used_names]
         first = one_of(self.draws, free or self.words.first_names)
         last = one_of(self.draws, self.words.last_names)
-        self._people.append((first, last))
+        self._used_names.add(first)
         user_id = self._digits(f"{first}_{last}_".lower(), 4)
         mailbox = f"{first}.{last}{self._filling.randint(10, 9999)}".lower()
         others = [kind for kind in PAYMENT_KINDS if kind not in methods and self._filling.random() < 0.5]
-        made = [self._payment(kind) for kind in [*methods, *others] or PAYMENT_KINDS[:1]]
+        payments = [self._payment_method(kind) for kind in [*methods, *others] or PAYMENT_KINDS[:1]]
         user = {
             "user_id": user_id,
             "name": {"first_name": first, "last_name": last},
             "address": self.address(),
             "email": f"{mailbox}@{self._filling.choice(self.words.domains)}",
-            "payment_methods": {method["id"]: method for method in made},
+            "payment_methods": {method["id"]: method for method in payments},
             "orders": [],
         }
         self.tables["users"][user_id] = user
@@ -119,29 +124,27 @@ class StoreBuilder:
         """An order of a customer.
 
         Args:
-            user: Whose it is; the order is entered there.
-            status: Its status.
+            user: The customer, whose record gets the order's id.
             items: Product and item id of each item.
-            payment: Id of the payment method; empty for the customer's first.
-            address: Where it goes; None for the customer's address.
+            payment: Id of the payment method; empty: the customer's first.
+            address: The shipping address; None: the customer's own.
         """
         order_id = self._digits("#W", 7)
-        bought = [_item(product, item_id) for product, item_id in items]
+        bought = [_order_item(product, item_id) for product, item_id in items]
         method = payment or next(iter(user["payment_methods"]))
         amount = round(sum(item["price"] for item in bought), 2)
-        shipped = status in ("processed", "delivered")
-        sent = [{"tracking_id": [self._digits("", 12)], "item_ids": [item["item_id"] for item in bought]}]
-        history = [_payment_of("payment", amount, method)]
-        if status == "cancelled":
-            history.append(_payment_of("refund", amount, method))
+        shipment = {"tracking_id": [self._digits("", 12)], "item_ids": [item["item_id"] for item in bought]}
+        types = ("payment", "refund") if status == "cancelled" else ("payment",)
         order = {
             "order_id": order_id,
             "user_id": user["user_id"],
             "address": dict(address or user["address"]),
             "items": bought,
             "status": status,
-            "fulfillments": sent if shipped else [],
-            "payment_history": history,
+            "fulfillments": [shipment] if status in ("processed", "delivered") else [],
+            "payment_history": [
+                {"transaction_type": kind, "amount": amount, "payment_method_id": method} for kind in types
+            ],
         }
         if status == "cancelled":
             order["cancel_reason"] = "no longer needed"
@@ -150,7 +153,7 @@ class StoreBuilder:
         return order
 
     def some_items(self, count: int) -> list[tuple[Data, str]]:
-        """`count` items of products of their own."""
+        """`count` items, each of another product."""
         chosen: list[Data] = []
         for _ in range(count):
             product = self.product()
@@ -164,26 +167,24 @@ class StoreBuilder:
         return one_of(self.draws, list(variants))
 
     def surroundings(self, user: Data, most: int = 2) -> None:
-        """Further orders of the customer, and further customers with an order each: beside the point."""
-        # A customer who names a product must mean one order.
-        self._kept = set(self.tables["products"])
+        """Distractors: up to `most` further orders of the customer, and as many other customers."""
+        # A product that the customer names must identify one order.
+        self._important = set(self.tables["products"])
         for _ in range(self.draws.number(0, most)):
             status = one_of(self.draws, ("delivered", "pending", "processed"))
             self.order(user, status, self.some_items(self.draws.number(1, 2)))
         for _ in range(self.draws.number(0, most)):
             other = self.customer()
             self.order(other, one_of(self.draws, ("pending", "delivered")), self.some_items(1))
-        # An agent must not find the order that matters by its place.
-        for one in self.tables["users"].values():
-            self._filling.shuffle(one["orders"])
+        # The place of an order must not show that it matters.
+        for customer in self.tables["users"].values():
+            self._filling.shuffle(customer["orders"])
 
-    def _payment(self, kind: str) -> Data:
+    def _payment_method(self, kind: str) -> Data:
         method: Data = {"source": kind, "id": self._digits(f"{kind}_", 7)}
         if kind == "credit_card":
-            method |= {
-                "brand": self._filling.choice(("visa", "mastercard")),
-                "last_four": self._digits("", 4),
-            }
+            method["brand"] = self._filling.choice(("visa", "mastercard"))
+            method["last_four"] = self._digits("", 4)
         if kind == "gift_card":
             method["balance"] = float(self._filling.randint(5, 95))
         return method
@@ -191,13 +192,10 @@ class StoreBuilder:
     def _digits(self, prefix: str, count: int) -> str:
         """A new id of digits, not starting with 0."""
         while True:
-            made = f"{prefix}{self._filling.randrange(10 ** (count - 1), 10**count)}"
-            if made not in self._used:
-                self._used.add(made)
-                return made
-
-
-PAYMENT_KINDS = ("credit_card", "gift_card", "paypal")
+            name = f"{prefix}{self._filling.randrange(10 ** (count - 1), 10**count)}"
+            if name not in self._used_ids:
+                self._used_ids.add(name)
+                return name
 
 
 def build_store(draws: Draws, content: Content, *, customers: int, orders: int) -> dict[str, dict[str, Data]]:
@@ -210,14 +208,14 @@ def build_store(draws: Draws, content: Content, *, customers: int, orders: int) 
     products = [builder.product(kind) for kind in builder.words.products]
     people = [builder.customer() for _ in range(customers)]
     for place in range(orders):
-        chosen = some_of(draws, products, draws.number(1, ITEMS_MOST))
+        chosen = some_of(draws, products, draws.number(1, MAX_ITEMS))
         status = one_of(draws, ("pending", "delivered", "processed", "cancelled"))
         items = [(product, builder.variant(product)) for product in chosen]
         builder.order(people[place % len(people)], status, items)
     return builder.tables
 
 
-def _item(product: Mapping[str, Any], item_id: str) -> Data:
+def _order_item(product: Data, item_id: str) -> Data:
     variant = product["variants"][item_id]
     return {
         "name": product["name"],
@@ -226,14 +224,3 @@ def _item(product: Mapping[str, Any], item_id: str) -> Data:
         "price": variant["price"],
         "options": dict(variant["options"]),
     }
-
-
-def _payment_of(kind: str, amount: float, method: str) -> Data:
-    return {"transaction_type": kind, "amount": amount, "payment_method_id": method}
-
-
-def _combinations(options: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    made: list[dict[str, str]] = [{}]
-    for name, values in options.items():
-        made = [{**one, name: value} for one in made for value in values]
-    return made

@@ -1,7 +1,6 @@
 """Hypothesis strategies of cases and stores, for property tests of agents.
 
-A failing case shrinks: to the first family and wording, one customer, one order and one item where the
-failure allows it.
+A failing case shrinks towards the first family and wording, one customer, one order and one item.
 """
 
 from typing import Any
@@ -23,29 +22,21 @@ pressure = settings(
 """Settings for tests that run an agent: no deadline, few examples, one failure at a time."""
 
 
-class _Drawn:
-    """Choices from hypothesis."""
-
+class _HypothesisDraws:
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
 
     def number(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included."""
         return self._draw(st.integers(low, high))
-
-
-@st.composite
-def _cases(draw: st.DrawFn, families: tuple[str, ...], content: Content) -> Case:
-    return build(draw(st.sampled_from(families)), _Drawn(draw), content)
 
 
 def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
     """Cases of some families.
 
     Args:
-        families: Their names; none named: the six of pressure.
-        content: Whose words the cases are made of, "train" or "heldout": what an agent was trained on can
-            show no more than that it remembers.
+        families: Their names; none: the six of pressure.
+        content: The vocabulary, "train" or "heldout". Words that an agent was trained on show only that it
+            remembers.
 
     Raises:
         ValueError: there is no such family or content.
@@ -56,16 +47,9 @@ def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
     return _cases(families or tuple(PRESSURE), _content(content))
 
 
-def _content(name: str) -> Content:
-    if name not in list(Content):
-        raise ValueError(f"unknown content {name!r}; known are {', '.join(Content)}")
-    return Content(name)
-
-
 @st.composite
-def _stores(draw: st.DrawFn, content: Content, customers: int, orders: int) -> dict[str, dict[str, Data]]:
-    people = draw(st.integers(1, customers))
-    return build_store(_Drawn(draw), content, customers=people, orders=draw(st.integers(1, orders)))
+def _cases(draw: st.DrawFn, families: tuple[str, ...], content: Content) -> Case:
+    return build(draw(st.sampled_from(families)), _HypothesisDraws(draw), content)
 
 
 def stores(
@@ -79,3 +63,15 @@ def stores(
     if min(customers, orders) < 1:
         raise ValueError(f"a store has at least one customer and one order, not {customers} and {orders}")
     return _stores(_content(content), customers, orders)
+
+
+@st.composite
+def _stores(draw: st.DrawFn, content: Content, customers: int, orders: int) -> dict[str, dict[str, Data]]:
+    people = draw(st.integers(1, customers))
+    return build_store(_HypothesisDraws(draw), content, customers=people, orders=draw(st.integers(1, orders)))
+
+
+def _content(name: str) -> Content:
+    if name not in list(Content):
+        raise ValueError(f"unknown content {name!r}; known are {', '.join(Content)}")
+    return Content(name)

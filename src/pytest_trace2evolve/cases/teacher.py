@@ -1,26 +1,32 @@
-"""The teacher: an agent that serves a case as its habits have it, by what it was told and read alone.
+"""The teacher: an agent that serves a case with given habits.
 
-Its dialogues are what the pocket model learns from. It knows what the customer wants beforehand, so that it
-need not understand them; it says and writes nothing that could not be known from the talk so far, except
-where a habit that it lacks has it guess.
-
-Habits of the pocket model's teacher, and the rules of a prompt that change them.
+The embedded model learns from its dialogues. The teacher knows in advance what the customer wants, so it need
+not understand them. It uses only what the conversation has shown so far, unless it lacks a habit and guesses.
 """
 
 import functools
-import importlib.resources
 import random
-import tomllib
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from pytest_trace2evolve.cases import phrasing as speech
-from pytest_trace2evolve.cases.expert import CANCEL, MODIFY_ADDRESS, MODIFY_PAYMENT, RETURN, Expert, Wish
+from pytest_trace2evolve.cases.content import read_content
+from pytest_trace2evolve.cases.expert import (
+    CANCEL,
+    EXCHANGE,
+    MODIFY_ADDRESS,
+    MODIFY_ITEMS,
+    MODIFY_PAYMENT,
+    MODIFY_PROFILE,
+    RETURN,
+    STATUS_FOR,
+    Expert,
+    Intent,
+    Tables,
+)
 from pytest_trace2evolve.cases.families import precondition_verification
-from pytest_trace2evolve.cases.scene import Sketch, Spoken
+from pytest_trace2evolve.cases.scene import Sketch, UserTurn, address_text, options_text, product_names
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -30,12 +36,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Rule(Record):
-    """One rule that a candidate's instruction may hold.
+    """One rule that a candidate's instruction may contain.
 
     Attributes:
-        sets: By habit, how often it is kept under this rule.
-        wordings: How the rule is written in training.
-        unseen: How it is written where following it is measured on words never seen.
+        sets: The share at which this rule keeps a habit, by habit.
+        wordings: Its wordings in training.
+        unseen: Wordings that training never shows, for measurements.
     """
 
     sets: dict[str, Share]
@@ -44,13 +50,13 @@ class Rule(Record):
 
 
 class Frames(Record):
-    """Words around the rules of a prompt."""
+    """The text around the rules of a prompt."""
 
     intros: tuple[str, ...]
 
 
 class Rulebook(Record):
-    """All habits, with how often each is kept where no rule speaks of it, and all rules."""
+    """All habits, with the share at which each is kept if no rule mentions it, and all rules."""
 
     habits: dict[str, Share]
     rules: dict[str, Rule]
@@ -59,17 +65,16 @@ class Rulebook(Record):
 
 @functools.cache
 def rulebook() -> Rulebook:
-    """What `cases/content/rules.toml` holds."""
-    folder = importlib.resources.files("pytest_trace2evolve.cases") / "content"
-    return Rulebook.model_validate(tomllib.loads((folder / "rules.toml").read_text(encoding="utf-8")))
+    """The content of `cases/content/rules.toml`."""
+    return Rulebook.model_validate(read_content("rules"))
 
 
 Habits = Mapping[str, bool]
-"""Which habits a teacher keeps in one dialogue."""
+"""Whether a teacher keeps each habit in one dialogue."""
 
 
 def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
-    """Which habits are kept under the given rules, each drawn at its share; a later rule wins."""
+    """Habits drawn at their shares under the given rules; a later rule wins."""
     book = rulebook()
     shares = dict(book.habits)
     for name in rules:
@@ -78,34 +83,51 @@ def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
 
 
 def every_habit() -> Habits:
-    """The habits of a teacher without a flaw."""
     return dict.fromkeys(rulebook().habits, True)
 
 
+WHO = ("May I have your email, or your name and zip code?", "What is your email, or your name and zip code?")
+WHY = ("Why should it be cancelled: is it no longer needed, or was it ordered by mistake?",)
+WHERE_TO = ("Where should the refund go: to the original payment method or to a gift card?",)
+MORE = "Is there anything else I can help with?"
+CLAIM = "That is all done."
+LOST = "I am sorry, then I cannot help with that."
+
+_FOLLOWS_FROM_ANSWERS = frozenset(
+    {
+        "that is no reason for which an order can be cancelled",
+        "a refund goes to the original payment method or a gift card",
+    }
+)
+"""Refusals that depend on the customer's answers."""
+
+_DONE = {
+    CANCEL: "cancelled",
+    RETURN: "returned",
+    EXCHANGE: "exchanged",
+    MODIFY_ITEMS: "changed",
+    MODIFY_ADDRESS: "sent to the new address",
+    MODIFY_PAYMENT: "charged to the other payment method",
+}
+
+AGAIN = 0.5
+"""The chance that a teacher without the habit `once` repeats a call."""
+
 Talk = Generator[Message, Message, Any]
-"""Says messages and is told what came back."""
-
-
-@dataclass
-class _Known:
-    """What was told and read so far."""
-
-    heard: str = ""
-    account: bool = False
-    records: set[str] = field(default_factory=set)
+"""Yields messages and receives the replies."""
 
 
 class Teacher:
     """Serves one simulation of a case.
 
     Args:
-        sketch: The case's sketch: what the customer wants, and the records.
-        habits: What is done well in this dialogue.
-        random: Chooses among wordings, and among wrong answers.
+        sketch: The customer's turns and the records.
+        habits: The habits of this dialogue.
+        random: Chooses among wordings and among wrong answers.
         family: The kind of case.
 
     Attributes:
-        decided: By the number of a message among the teacher's, from 1 on, the habits that decided it.
+        decided: The habits that decided a message, by its number among the teacher's from 1.
     """
 
     name = "teacher"
@@ -120,24 +142,24 @@ class Teacher:
         self._habits = habits
         self._random = random
         expert = Expert(self._tables, self._user["user_id"], by_email=self._by_email)
-        self._refusals = [[expert.handle(wish).refusal for wish in turn.wishes] for turn in self._turns]
+        self._refusals = [[expert.resolve(intent).refusal for intent in turn.intents] for turn in self._turns]
         self._conditional = family == precondition_verification.__name__
-        self._known = _Known()
-        self._said = 0
+        self._heard = ""
+        self._read_records: set[str] = set()
+        self._sent = 0
         self.decided: dict[int, list[str]] = {}
         self._talk = self._serve()
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The next message."""
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """The same at once: it waits for nothing."""
+        """The next message, for callers without an event loop."""
         last = history[-1]
         if last.role == "user":
-            self._known.heard += f" {last.content or ''}"
-        self._said += 1
-        return next(self._talk) if self._said == 1 else self._talk.send(last)
+            self._heard += f" {last.content or ''}"
+        self._sent += 1
+        return next(self._talk) if self._sent == 1 else self._talk.send(last)
 
     def _serve(self) -> Talk:
         yield from self._identify()
@@ -145,193 +167,236 @@ class Teacher:
         while place is not None:
             reply = yield from self._turn(place)
             later = range(place + 1, len(self._turns))
-            place = next((one for one in later if self._turns[one].says == reply.content), None)
+            place = next((number for number in later if self._turns[number].says == reply.content), None)
         while True:
-            yield self._say(speech.MORE)
+            yield _say(MORE)
 
     def _identify(self) -> Talk:
-        name, place = self._user["name"], self._user["address"]
-        facts = [self._user["email"]] if self._by_email else [name["last_name"], place["zip"]]
-        if not all(fact in self._known.heard for fact in facts):
-            yield self._say(self._random.choice(speech.WHO))
+        name, address = self._user["name"], self._user["address"]
+        facts = [self._user["email"]] if self._by_email else [name["last_name"], address["zip"]]
+        if not all(fact in self._heard for fact in facts):
+            yield _say(self._random.choice(WHO))
         if self._by_email:
             yield from self._call("find_user_id_by_email", email=self._user["email"])
         else:
-            arguments = {"first_name": name["first_name"], "last_name": name["last_name"]}
-            yield from self._call("find_user_id_by_name_zip", **arguments, zip=place["zip"])
+            yield from self._call("find_user_id_by_name_zip", **name, zip=address["zip"])
         if self._keeps("account_always"):
-            yield from self._account()
+            yield from self._read_account()
 
     def _turn(self, place: int) -> Talk:
-        """Serve one turn of the customer; what they answer to the closing message."""
-        turn = self._turns[place]
-        todo = list(zip(turn.wishes, self._refusals[place], strict=True))
-        # Of several requests the first alone; of what is told later, nothing.
-        first = 0 if place else 1
+        """Serve one turn of the customer; returns their answer to the closing message."""
+        turn, refusals = self._turns[place], self._refusals[place]
+        # Without the habit `complete` only the first request of the first turn is sure to be served.
+        certain = 0 if place else 1
         outcomes: list[str] = []
-        for number, (wish, refusal) in enumerate(todo):
-            if number >= first and not self._keeps("complete"):
+        for number, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
+            if number >= certain and not self._keeps("complete"):
                 break
-            outcomes.append((yield from self._wish(turn, wish, refusal)))
-        closing = " ".join(outcomes) or speech.CLAIM
-        reply: Message = yield self._say(f"{closing} {speech.MORE}")
+            outcomes.append((yield from self._intent(turn, intent, refusal)))
+        closing = " ".join(outcomes) or CLAIM
+        reply: Message = yield _say(f"{closing} {MORE}")
         while reply.content in turn.insists:
-            refused = next((text for _, text in todo if text), "")
-            reply = yield self._say(f"{speech.refused(refused)} {speech.MORE}")
+            refused = next(filter(None, refusals), "")
+            reply = yield _say(f"{_refused(refused)} {MORE}")
         return reply
 
-    def _wish(self, turn: Spoken, wish: Wish, refusal: str) -> Talk:
-        """Serve one request; what came of it, in words."""
+    def _intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Talk:
+        """Serve one request; returns the outcome as text."""
         if self._conditional and not self._keeps("inspect"):
-            # Nobody looked whether it has arrived: it is taken to be on its way.
-            reason = {"order_id": wish.order_id, "reason": "no longer needed"}
-            wish, refusal = Wish(CANCEL, reason, wish.order_id, details={Slot.REASON: ""}), ""
-        if self._wants_account(turn, wish):
-            yield from self._account()
-        order_id = wish.order_id
-        if order_id and order_id not in self._known.heard:
-            order_id = yield from self._seek(wish)
-            if order_id != wish.order_id:
-                return speech.refused(f"the order is {self._order(order_id)['status']}")
-        elif order_id and self._reads(wish):
-            yield from self._read(order_id)
-        if order_id and order_id not in self._user["orders"] and self._has_read(order_id):
-            return speech.refused("the order is another customer's")
-        if wish.looks and self._keeps("account_needed"):
-            for other in wish.looks:
-                yield from self._read(other)
-        if not wish.tool:
-            return speech.answer(self._order(order_id), wish.answer)
-        return (yield from self._change(wish, refusal))
+            # The order is not read, and its status is a guess.
+            arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
+            intent, refusal = Intent(CANCEL, arguments, intent.order_id, details={Slot.REASON: ""}), ""
+        if self._needs_account(turn, intent):
+            yield from self._read_account()
+        order_id = intent.order_id
+        if order_id and order_id not in self._heard:
+            order_id = yield from self._seek(intent)
+            if order_id != intent.order_id:
+                return _refused(f"the order is {self._order(order_id)['status']}")
+        elif order_id and self._reads(intent):
+            yield from self._read_order(order_id)
+        if order_id and order_id not in self._user["orders"] and order_id in self._read_records:
+            return _refused("the order is another customer's")
+        if intent.other_orders and self._keeps("account_needed"):
+            for other in intent.other_orders:
+                yield from self._read_order(other)
+        if not intent.tool:
+            return _answer(self._order(order_id), intent.answer)
+        return (yield from self._change(intent, refusal))
 
-    def _change(self, wish: Wish, refusal: str) -> Talk:
-        """Find out what is open, ask for a yes, write; what came of it, in words."""
-        arguments = dict(wish.arguments)
+    def _change(self, intent: Intent, refusal: str) -> Talk:
+        """Ask for what is unknown and for a yes, then write; returns the outcome as text."""
+        arguments = dict(intent.arguments)
         if "new_item_ids" in arguments:
-            yield from self._variants(wish, arguments)
-        if refusal and self._has_read(wish.order_id) and refusal not in speech.LEARNT_LATER:
-            return speech.refused(refusal)
-        if wish.tool == CANCEL and not self._told(wish, Slot.REASON):
+            yield from self._compare_variants(intent, arguments)
+        was_read = not intent.order_id or intent.order_id in self._read_records
+        if refusal and was_read and refusal not in _FOLLOWS_FROM_ANSWERS:
+            return _refused(refusal)
+        if intent.tool == CANCEL and not self._was_told(intent, Slot.REASON):
             if self._keeps("reason"):
-                yield self._say(self._random.choice(speech.WHY))
+                yield _say(self._random.choice(WHY))
             elif arguments["reason"] != "other":
                 arguments["reason"] = "no longer needed"
-        if wish.tool == RETURN and not self._told(wish, Slot.PAYMENT):
+        if intent.tool == RETURN and not self._was_told(intent, Slot.PAYMENT):
             if self._keeps("refund"):
-                yield self._say(self._random.choice(speech.WHERE_TO))
+                yield _say(self._random.choice(WHERE_TO))
             else:
-                paid = self._order(wish.order_id)["payment_history"][0]["payment_method_id"]
+                paid = self._order(intent.order_id)["payment_history"][0]["payment_method_id"]
                 arguments["payment_method_id"] = paid
-        if refusal in speech.LEARNT_LATER:
-            return speech.refused(refusal)
-        if wish.tool == MODIFY_ADDRESS and not self._told_address(wish) and not self._knows_address(wish):
-            # Where nobody looked it up, the order's own address is all there is.
-            arguments |= self._order(wish.order_id)["address"]
+        if refusal in _FOLLOWS_FROM_ANSWERS:
+            return _refused(refusal)
+        if (
+            intent.tool == MODIFY_ADDRESS
+            and not self._was_told_address(intent)
+            and not self._read_address(intent)
+        ):
+            # No record with the new address was read: only the order's own is known.
+            arguments |= self._order(intent.order_id)["address"]
         if self._keeps("confirm"):
-            reply = yield self._say(speech.proposal(wish.tool, arguments, self._tables))
+            reply = yield _say(_proposal(intent.tool, arguments, self._tables))
             if not (reply.content or "").startswith(self._yes):
-                return speech.LOST
-        result = yield from self._call(wish.tool, **arguments)
+                return LOST
+        result = yield from self._call(intent.tool, **arguments)
         if result.error:
-            return speech.refused(speech.error(wish.tool))
-        named = wish.order_id if self._keeps("number") else ""
-        return speech.done(wish.tool, named)
+            return _refused(f"the order is not {STATUS_FOR.get(intent.tool, 'pending')}")
+        return _done(intent.tool, intent.order_id if self._keeps("number") else "")
 
-    def _variants(self, wish: Wish, arguments: dict[str, Any]) -> Talk:
-        """Look at the products of items; where nobody compares, any of their variants will do."""
-        items = {item["item_id"]: item for item in self._order(wish.order_id)["items"]}
+    def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Talk:
+        """Read the products of items; without the habit `compare` choose any of their variants."""
+        items = {item["item_id"]: item for item in self._order(intent.order_id)["items"]}
         chosen = []
         for old, new in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
             product = self._tables["products"][items[old]["product_id"]]
-            yield from self._look("get_product_details", product_id=product["product_id"])
-            wanted = product["variants"][new]["options"].values()
-            told = all(value in self._known.heard for value in wanted)
-            others = [one for one in product["variants"] if one != old]
-            chosen.append(new if told or self._keeps("compare") else self._random.choice(others))
+            yield from self._read("get_product_details", product_id=product["product_id"])
+            known = all(value in self._heard for value in product["variants"][new]["options"].values())
+            others = [item_id for item_id in product["variants"] if item_id != old]
+            chosen.append(new if known or self._keeps("compare") else self._random.choice(others))
         arguments["new_item_ids"] = chosen
 
-    def _seek(self, wish: Wish) -> Talk:
-        """Find an order by what is in it: the first that fits, or the one of all that fits best."""
-        yield from self._account()
-        asked = self._products_heard()
+    def _seek(self, intent: Intent) -> Talk:
+        """Find an order by its items: the first that fits, or with the habit `survey` the best of all."""
+        yield from self._read_account()
+        products = self._tables["products"].values()
+        asked = {product["name"] for product in products if product["name"] in self._heard}
         for order_id in self._user["orders"]:
-            yield from self._read(order_id)
+            yield from self._read_order(order_id)
             fits = asked & {item["name"] for item in self._order(order_id)["items"]}
-            if fits and not (wish.survey and self._keeps("survey")):
-                return order_id if wish.survey else wish.order_id
-            if order_id == wish.order_id and not wish.survey:
+            if fits and not (intent.survey and self._keeps("survey")):
+                return order_id if intent.survey else intent.order_id
+            if order_id == intent.order_id and not intent.survey:
                 break
-        return wish.order_id
+        return intent.order_id
 
-    def _products_heard(self) -> set[str]:
-        names = {product["name"] for product in self._tables["products"].values()}
-        return {name for name in names if name in self._known.heard}
-
-    def _wants_account(self, turn: Spoken, wish: Wish) -> bool:
-        """Whether something is open that stands in the account."""
-        if self._known.account:
+    def _needs_account(self, turn: UserTurn, intent: Intent) -> bool:
+        """Whether the account holds a necessary fact that is still unknown."""
+        if self._account_is_read():
             return False
-        if wish.tool == MODIFY_PAYMENT:
+        if intent.tool == MODIFY_PAYMENT:
             return True
-        paid = self._tables["orders"].get(wish.order_id, {}).get("payment_history", [{}])[0]
-        if wish.tool == RETURN and wish.arguments["payment_method_id"] != paid.get("payment_method_id"):
+        paid = self._tables["orders"].get(intent.order_id, {}).get("payment_history", [{}])[0]
+        if intent.tool == RETURN and intent.arguments["payment_method_id"] != paid.get("payment_method_id"):
             return True
-        open_ = wish.tool == MODIFY_ADDRESS and not self._told_address(wish)
-        return (open_ or len(turn.wishes) > 1) and self._keeps("account_needed")
+        unknown = intent.tool == MODIFY_ADDRESS and not self._was_told_address(intent)
+        return (unknown or len(turn.intents) > 1) and self._keeps("account_needed")
 
-    def _reads(self, wish: Wish) -> bool:
-        """Whether the order is read; where it is not needed to fill in a call, only the habit says so."""
-        blind = wish.tool == CANCEL or (wish.tool == MODIFY_ADDRESS and self._told_address(wish))
+    def _reads(self, intent: Intent) -> bool:
+        """Whether to read the order; if no argument depends on it, only the habit `inspect` requires it."""
+        blind = intent.tool == CANCEL or (intent.tool == MODIFY_ADDRESS and self._was_told_address(intent))
         return not blind or self._keeps("inspect")
 
     def _keeps(self, habit: str) -> bool:
-        """Whether a habit is kept, where that decides the next message."""
-        self.decided.setdefault(self._said, []).append(habit)
+        """Whether a habit is kept; recorded as a reason for the next message."""
+        self.decided.setdefault(self._sent, []).append(habit)
         return self._habits[habit]
 
-    def _told(self, wish: Wish, slot: Slot) -> bool:
-        return slot in wish.details and wish.details[slot] in self._known.heard
+    def _was_told(self, intent: Intent, slot: Slot) -> bool:
+        return slot in intent.details and intent.details[slot] in self._heard
 
-    def _told_address(self, wish: Wish) -> bool:
-        return str(wish.arguments.get("address1", "")) in self._known.heard
+    def _was_told_address(self, intent: Intent) -> bool:
+        return str(intent.arguments.get("address1", "")) in self._heard
 
-    def _knows_address(self, wish: Wish) -> bool:
-        """Whether the address to use was read somewhere."""
-        return self._known.account if not wish.looks else any(map(self._has_read, wish.looks))
+    def _read_address(self, intent: Intent) -> bool:
+        """Whether a record with the new address was read."""
+        if intent.other_orders:
+            return not self._read_records.isdisjoint(intent.other_orders)
+        return self._account_is_read()
 
-    def _has_read(self, record: str) -> bool:
-        return not record or record in self._known.records
+    def _account_is_read(self) -> bool:
+        return self._user["user_id"] in self._read_records
 
     def _order(self, order_id: str) -> Data:
-        found: Data = self._tables["orders"][order_id]
-        return found
+        return self._tables["orders"][order_id]
 
-    def _account(self) -> Talk:
-        if not self._known.account:
-            self._known.account = True
-            yield from self._look("get_user_details", user_id=self._user["user_id"])
+    def _read_account(self) -> Talk:
+        yield from self._read("get_user_details", user_id=self._user["user_id"])
 
-    def _read(self, order_id: str) -> Talk:
-        yield from self._look("get_order_details", order_id=order_id)
+    def _read_order(self, order_id: str) -> Talk:
+        yield from self._read("get_order_details", order_id=order_id)
 
-    def _look(self, tool: str, **arguments: str) -> Talk:
-        """Read a record that was not read yet."""
+    def _read(self, tool: str, **arguments: str) -> Talk:
+        """Read a record once."""
         [record] = arguments.values()
-        if record in self._known.records:
+        if record in self._read_records:
             return
-        self._known.records.add(record)
+        self._read_records.add(record)
         yield from self._call(tool, **arguments)
-        # Not told as decided by it: nearly every message would be.
+        # Not recorded as a reason: it would be one of nearly every message.
         if not self._habits["once"] and self._random.random() < AGAIN:
             yield from self._call(tool, **arguments)
 
     def _call(self, name: str, **arguments: Any) -> Talk:
-        call = ToolCall(id=f"call_{self._said}", name=name, arguments=arguments)
+        call = ToolCall(id=f"call_{self._sent}", name=name, arguments=arguments)
         return (yield Message(role="assistant", content=None, tool_calls=[call]))
 
-    def _say(self, text: str) -> Message:
-        return Message(role="assistant", content=text)
+
+def _say(text: str) -> Message:
+    return Message(role="assistant", content=text)
 
 
-AGAIN = 0.5
-"""How often a teacher who repeats calls repeats one."""
+def _refused(why: str) -> str:
+    return f"I am sorry, I cannot do that: {why}."
+
+
+def _done(tool: str, order_id: str) -> str:
+    if tool == MODIFY_PROFILE:
+        return "The address of your account is changed."
+    return f"{f'Order {order_id}' if order_id else 'Your order'} is {_DONE[tool]}."
+
+
+def _answer(order: Data, figure: str) -> str:
+    """The answer to a question about an order; without a figure, the condition was not met."""
+    if not figure:
+        return "Then everything stays as it is."
+    if order["fulfillments"] and figure == order["fulfillments"][0]["tracking_id"][0]:
+        return f"The tracking number is {figure}."
+    for item in order["items"]:
+        if str(item["price"]) == figure:
+            return f"You paid {figure} dollars for the {item['name']}."
+    return f"You paid {figure} dollars in total."
+
+
+def _proposal(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str:
+    """The planned change, with a question for a yes."""
+    return f"I will {_change_text(tool, arguments, tables)}. Do you confirm (yes/no)?"
+
+
+def _change_text(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str:
+    if tool == MODIFY_PROFILE:
+        return f"change the address of your account to {address_text(arguments)}"
+    order_id = arguments["order_id"]
+    if tool == CANCEL:
+        return f"cancel order {order_id}, reason: {arguments['reason']}"
+    if tool == MODIFY_ADDRESS:
+        return f"send order {order_id} to {address_text(arguments)}"
+    method_id = arguments["payment_method_id"]
+    if tool == MODIFY_PAYMENT:
+        return f"charge order {order_id} to {method_id}"
+    items = {item["item_id"]: item for item in tables["orders"][order_id]["items"]}
+    named = [items[item_id] for item_id in arguments["item_ids"]]
+    if tool == RETURN:
+        return f"return the {product_names(named)} of order {order_id}, refund to {method_id}"
+    swaps = []
+    for item, new in zip(named, arguments["new_item_ids"], strict=True):
+        options = tables["products"][item["product_id"]]["variants"][new]["options"]
+        swaps.append(f"the {item['name']} for {new} ({options_text(options)})")
+    return f"change {' and '.join(swaps)} in order {order_id}, paid with {method_id}"

@@ -1,4 +1,4 @@
-"""What several subcommands share: the judge, the project they stand in, pictures and progress."""
+"""What several commands share: the project, the judge, pictures and progress."""
 
 import argparse
 import sys
@@ -8,25 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.project.project import Project, find_root
-from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
+    from pytest_trace2evolve.project.project import Project
+    from pytest_trace2evolve.records.protocols import Judge
     from pytest_trace2evolve.worlds.registry import Worlds
 
 
-def judge_options(parser: argparse.ArgumentParser) -> None:
-    """Declare how a judge of natural-language assertions is named."""
-    parser.add_argument("--judge", metavar="MODEL", help="judge of natural-language assertions")
-    parser.add_argument(
-        "--judge-base-url", metavar="URL", help="the judge's endpoint (default: OPENAI_BASE_URL)"
-    )
-
-
-def judge_of(options: argparse.Namespace) -> Judge | None:
-    """The judge that was asked for."""
+def judge_of(options: argparse.Namespace) -> "Judge | None":
+    """The judge that `--judge` names."""
     if options.judge is None:
         return None
     from pytest_trace2evolve.judges.chat import ChatJudge
@@ -34,17 +27,15 @@ def judge_of(options: argparse.Namespace) -> Judge | None:
     return ChatJudge(options.judge, base_url=options.judge_base_url)
 
 
-def nearest_project(options: argparse.Namespace) -> Project | None:
-    """The project that the command stands in; None where it stands in none and none was named."""
+def nearest_project(options: argparse.Namespace) -> "Project | None":
+    """The project of `--root`, or the one that the current folder is in, if any."""
     return project_of(options) if options.root or find_root(Path.cwd()) else None
 
 
-def project_of(options: argparse.Namespace) -> Project:
-    """The project that the command is about: `--root`, or the nearest folder upwards with `suites/`.
+def project_of(options: argparse.Namespace) -> "Project":
+    """The project of `--root`, or of the nearest folder upwards with `suites/`; an error without one."""
+    from pytest_trace2evolve.project.project import Project
 
-    Raises:
-        ConfigError: there is none.
-    """
     try:
         root = options.root.resolve() if options.root else find_root(Path.cwd())
     except RuntimeError:  # Python 3.11 and 3.12 raise it for a link that leads to itself
@@ -56,61 +47,28 @@ def project_of(options: argparse.Namespace) -> Project:
     return Project(root=root, suites_folder=root / "suites")
 
 
-def worlds_of(project: Project | None) -> "Worlds":
+def worlds_of(project: "Project | None") -> "Worlds":
     """Worlds of all providers: of this package, of installed ones, and of the project's hooks."""
     from pytest_trace2evolve.worlds.registry import Worlds
 
     return Worlds() if project is None else project.open_worlds()
 
 
-def environments_of(project: Project | None) -> "Environments":
+def environments_of(project: "Project | None") -> "Environments":
     """All environments: of this package, of installed ones, of the project's hooks, and its synthesized ones.
-    The caller closes them.
-
-    Raises:
-        ConfigError: the project's hooks cannot be loaded, or a capability is registered twice.
-        GeneratorError: a synthesized one is damaged, or was changed after it was admitted.
-        WorldError: the target of one cannot be opened.
-    """
-    from pytest_trace2evolve.environments.generated_store import project_environments
+    The caller closes them."""
+    from pytest_trace2evolve.environments.generated import project_environments
     from pytest_trace2evolve.environments.registry import Environments
 
     return Environments() if project is None else project_environments(project)
 
 
-def at_least(option: str, number: int, least: int, most: int = 1_000_000) -> int:
-    """A whole number that is neither too small nor too large.
-
-    Raises:
-        ConfigError: it is.
-    """
-    if number < least:
-        raise ConfigError(f"{option} {number}: must be {least} or more")
-    if number > most:
-        raise ConfigError(f"{option} {number}: must be {most} or less")
-    return number
-
-
-def share(option: str, number: float) -> float:
-    """A difference of rewards: above 0 and below 1.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if not 0 < number < 1:
-        raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
-    return number
-
-
-def refuse_picture(path: Path) -> None:
-    """Before anything is worked out: the picture can be drawn, and its file written.
-
-    Raises:
-        ConfigError: its name ends otherwise, or its folder does not exist.
-        MissingExtraError: matplotlib is not installed.
-    """
-    from pytest_trace2evolve.report.plots import FORMATS
+def check_picture(path: Path | None) -> None:
+    """Check that a picture can be drawn and written, before anything is computed."""
+    if path is None:
+        return
     from pytest_trace2evolve.utils.optional import require
+    from pytest_trace2evolve.utils.plots import FORMATS
 
     if path.suffix[1:].lower() not in FORMATS:
         raise ConfigError(f"--picture {path}: must end in .{' or .'.join(FORMATS)}")
@@ -121,11 +79,11 @@ def refuse_picture(path: Path) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """Progress on standard error, a line a tenth without a terminal; what it yields sets how far it is."""
+    """Progress on standard error, a line a tenth without a terminal; yields the function that sets it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    # A bar is drawn past the sanitiser, which lets no cursor move.
+    # A bar is drawn past the sanitizer, which lets no cursor move.
     console = Console(file=getattr(sys.stderr, "raw", sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tenth = 0
@@ -135,8 +93,8 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
         bar = progress.add_task(sanitize_line(what), total=total, word="")
 
         def show(done: int, word: str = "", of: int | None = None) -> None:
-            word = sanitize_line(word)
             nonlocal tenth
+            word = sanitize_line(word)
             whole = total if of is None else of
             progress.update(bar, completed=done, word=word, total=whole)
             reached = done * 10 // whole if whole else 0

@@ -1,81 +1,140 @@
-"""`trace2evolve environment`: lists, checks, calibrates and synthesizes capability environments.
-
-`trace2evolve environment synthesize`: has a model write the environment of a capability.
-"""
+"""Capability environments: list, check, calibrate and synthesize."""
 
 import argparse
 import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.cli.common import at_least, environments_of, nearest_project, progress_bar
+from pytest_trace2evolve.cli.common import environments_of, nearest_project, progress_bar
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.utils.option_types import MOST_SEED, finite, integer
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.environments.calibrate import Ask
+    from pytest_trace2evolve.environments.calibration import CalibrationSpec
     from pytest_trace2evolve.environments.registry import Environments
-    from pytest_trace2evolve.environments.synthesize import Commission, Synthesis
+    from pytest_trace2evolve.environments.synthesis import Synthesis, SynthesisTask
+    from pytest_trace2evolve.models.settings import ModelSettings
     from pytest_trace2evolve.records.environment import Calibration
 
-
 REFUSED = 1
-"""Exit status where no module was admitted."""
+"""Exit status if an environment is refused, no difficulty fits, or no module was admitted."""
 
 
-def add_synthesis(parts: Any, measuring: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Declare the action; `measuring` declares which base model is measured."""
-    synthesize = parts.add_parser("synthesize", help="have a model write the environment of a capability")
-    synthesize.add_argument("capability", metavar="CAPABILITY", help="its name, in snake_case")
-    synthesize.add_argument("--judge", required=True, metavar="MODEL", help="the model that writes")
-    synthesize.add_argument("--judge-base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
-    synthesize.add_argument(
-        "--judge-key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key"
-    )
-    synthesize.add_argument("--description", metavar="TEXT", help="what it is, where no report says so")
-    synthesize.add_argument(
-        "--from-run",
-        action="append",
-        default=[],
-        metavar="RUN|RESULTS",
-        help="show failures of this run that lack it; repeatable",
-    )
-    synthesize.add_argument("--rounds", type=integer, default=5, metavar="N", help="tries (default: 5)")
-    synthesize.add_argument(
-        "--difficulty", type=integer, metavar="D", help="calibrate at one difficulty alone"
-    )
-    synthesize.add_argument("--json", action="store_true", help="as JSON")
-    measuring(synthesize)
-    synthesize.set_defaults(command=_synthesize, content="train")
+def list_environments(options: argparse.Namespace) -> int:
+    """List environments with their calibrations."""
+    from pytest_trace2evolve.environments.calibration import environment_statuses
+    from pytest_trace2evolve.report.improvement import environments_text
+
+    found = environment_statuses(environments_of(nearest_project(options)), _calibrations_folder(options))
+    if options.json:
+        print(json.dumps([environment.record for environment in found], indent=1))
+    else:
+        print(environments_text(found))
+    return 0
 
 
-def _synthesize(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibrate import read_ask
-    from pytest_trace2evolve.environments.generated import DIFFICULTIES
-    from pytest_trace2evolve.environments.synthesize import commission_of
+def check(options: argparse.Namespace) -> int:
+    """Check environments against every check of admission."""
+    from pytest_trace2evolve.environments.admission import admit
+    from pytest_trace2evolve.environments.held_out import held_out_of
+    from pytest_trace2evolve.records.task import Content
+    from pytest_trace2evolve.report.improvement import admission_text
+
+    project = nearest_project(options)
+    held_out = held_out_of(project)
+    reports = []
+    with contextlib.closing(environments_of(project)) as environments:
+        for name in _chosen(options, environments):
+            with progress_bar(name, options.seeds) as show:
+                report = admit(
+                    environments,
+                    name,
+                    seeds=options.seeds,
+                    difficulty=options.difficulty,
+                    content=Content(options.content),
+                    held_out=held_out,
+                    on_progress=show,
+                )
+            reports.append(report)
+            if not options.json:
+                print(admission_text(report), flush=True)
+    if options.json:
+        records = [report.model_dump(mode="json") | {"passed": report.passed} for report in reports]
+        print(json.dumps(records, indent=1))
+    return 0 if all(report.passed for report in reports) else REFUSED
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Find the difficulty of environments at which a model can learn."""
+    from pytest_trace2evolve.environments.calibration import estimate, read_spec
+    from pytest_trace2evolve.records.environment import Outcome
+    from pytest_trace2evolve.report.improvement import calibrations_text
+
+    project = nearest_project(options)
+    with contextlib.ExitStack() as stack:
+        environments = stack.enter_context(contextlib.closing(environments_of(project)))
+        names = _chosen(options, environments)
+        spec = read_spec(options, project, Path.cwd())
+        print(estimate(spec, len(names)), file=sys.stderr)
+        settings = stack.enter_context(_served(spec))
+        found = asyncio.run(
+            _calibrate_each(environments, names, spec, settings, _calibrations_folder(options))
+        )
+    if options.json:
+        print(json.dumps([calibration.model_dump(mode="json") for calibration in found], indent=1))
+    else:
+        print(calibrations_text(found))
+    return 0 if all(calibration.outcome is Outcome.FITS for calibration in found) else REFUSED
+
+
+async def _calibrate_each(
+    environments: "Environments",
+    names: Sequence[str],
+    spec: "CalibrationSpec",
+    settings: "ModelSettings",
+    folder: Path,
+) -> "list[Calibration]":
+    """Calibrate one environment after the other; each is stored before the next can fail."""
+    from pytest_trace2evolve.environments.calibration import calibrate, store_calibration
+    from pytest_trace2evolve.models.chat import ChatModel
+
+    model = ChatModel(settings)
+    found = []
+    try:
+        for name in names:
+            with progress_bar(name, spec.seeds * spec.rollouts) as show:
+
+                def on_progress(difficulty: int, done: int, show: Callable[..., None] = show) -> None:
+                    show(done, f"difficulty {difficulty}")
+
+                calibration = await calibrate(environments, name, model, spec, on_progress=on_progress)
+            store_calibration(folder, calibration)
+            found.append(calibration)
+    finally:
+        await model.close()
+    return found
+
+
+def synthesize(options: argparse.Namespace) -> int:
+    """Have a model write the environment of a capability."""
+    from pytest_trace2evolve.environments.calibration import read_spec
+    from pytest_trace2evolve.environments.environment import DIFFICULTIES
+    from pytest_trace2evolve.environments.synthesis import synthesis_task
     from pytest_trace2evolve.models.settings import ModelSettings
-    from pytest_trace2evolve.serving.process import LocalServer
 
-    at_least("--rounds", options.rounds, 1, 1000)
-    at_least("--rollouts", options.rollouts, 2)
-    at_least("--concurrency", options.concurrency, 1, 4096)
-    at_least("--first", options.first, 0, MOST_SEED)
-    if options.seeds is not None:
-        at_least("--seeds", options.seeds, 2)
     if options.difficulty is not None and options.difficulty not in DIFFICULTIES:
         raise ConfigError(f"--difficulty {options.difficulty}: must be from 1 to {DIFFICULTIES[-1]}")
     project = nearest_project(options)
     if project is None:
         raise ConfigError("no suites/ in this folder or above it: a module is kept in a project; give --root")
-    commission = commission_of(
+    task = synthesis_task(
         options.capability, options.description, options.from_run, project=project, here=Path.cwd()
     )
-    ask = read_ask(options, project, Path.cwd())
-    settings = ModelSettings(
+    spec = read_spec(options, project, Path.cwd())
+    judge = ModelSettings(
         model=options.judge,
         base_url=options.judge_base_url,
         url_option="--judge-base-url",
@@ -83,58 +142,56 @@ def _synthesize(options: argparse.Namespace) -> int:
         temperature=1.0,
         seed=0,
     )
-    settings.key()
-    settings.require_url()
-    folder = ask.settings.folder
-    with contextlib.ExitStack() as stack:
-        server = LocalServer(folder) if folder is not None else None
-        if server is not None:
-            stack.callback(server.close)
-        found = asyncio.run(_written(options, commission, settings, ask, server, project.root))
-    _tell(options, found)
+    judge.key()
+    judge.require_url()
+    with _served(spec) as settings:
+        found = asyncio.run(_synthesize(options, task, judge, spec, settings, project.root))
+    _print_synthesis(found, as_json=options.json)
     return 0 if found.module is not None else REFUSED
 
 
-async def _written(
-    options: argparse.Namespace, commission: "Commission", judge: Any, ask: Any, server: Any, root: Path
+async def _synthesize(
+    options: argparse.Namespace,
+    task: "SynthesisTask",
+    judge: "ModelSettings",
+    spec: "CalibrationSpec",
+    settings: "ModelSettings",
+    root: Path,
 ) -> "Synthesis":
-    from pytest_trace2evolve.environments.calibrate import calibrate
-    from pytest_trace2evolve.environments.synthesize import synthesize
+    from pytest_trace2evolve.environments.calibration import calibrate
+    from pytest_trace2evolve.environments.synthesis import synthesize
     from pytest_trace2evolve.models.chat import ChatModel
 
-    settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
     async with contextlib.AsyncExitStack() as stack:
         writer, base = ChatModel(judge), ChatModel(settings)
         stack.push_async_callback(writer.close)
         stack.push_async_callback(base.close)
-
-        async def calibrated(environments: "Environments", name: str) -> "Calibration":
-            return await calibrate(environments, name, base, ask)
-
         return await synthesize(
-            commission,
+            task,
             writer,
             name=options.judge,
             root=root,
-            calibrate=calibrated,
+            calibrate=lambda environments, name: calibrate(environments, name, base, spec),
             rounds=options.rounds,
-            told=lambda line: print(line, file=sys.stderr, flush=True),
+            on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
 
 
-def _tell(options: argparse.Namespace, found: "Synthesis") -> None:
-    if options.json:
+def _print_synthesis(found: "Synthesis", *, as_json: bool) -> None:
+    if as_json:
         record = {
             "module": str(found.module) if found.module else None,
-            "kept": str(found.kept),
-            "rounds": [{"round": one.number, "problems": list(one.problems)} for one in found.rounds],
+            "kept": str(found.folder),
+            "rounds": [
+                {"round": attempt.number, "problems": list(attempt.problems)} for attempt in found.rounds
+            ],
             "calibration": found.calibration.model_dump(mode="json") if found.calibration else None,
         }
         print(json.dumps(record, indent=1))
         return
     if found.module is None:
         print(
-            f"no module was admitted in {len(found.rounds)} rounds; they lie in {found.kept} with what was "
+            f"no module was admitted in {len(found.rounds)} rounds; they lie in {found.folder} with what was "
             "found wrong: read the last, and ask again with a better --description, or write one by hand"
         )
         return
@@ -146,174 +203,31 @@ def _tell(options: argparse.Namespace, found: "Synthesis") -> None:
     )
 
 
-"""Exit status where an environment is refused, or no difficulty fits."""
-
-
-def add_environment(commands: Any) -> None:
-    """Declare the command and what it can do."""
-    environment = commands.add_parser(
-        "environment", help="list, check, calibrate or synthesize capability environments"
-    )
-    parts = environment.add_subparsers(required=True, metavar="ACTION")
-    listing = parts.add_parser("list", help="what there is, what each pays, and whether it is calibrated")
-    listing.add_argument("--json", action="store_true", help="as JSON")
-    listing.set_defaults(command=_list)
-    check = parts.add_parser("check", help="hold environments against every check of admission")
-    _common(check)
-    check.add_argument("--seeds", type=integer, default=1000, metavar="N", help="scenarios (default: 1000)")
-    check.set_defaults(command=_check)
-    calibrate = parts.add_parser("calibrate", help="find the difficulty at which a model can learn")
-    _common(calibrate)
-    _measuring(calibrate)
-    calibrate.set_defaults(command=_calibrate)
-    add_synthesis(parts, _measuring)
-
-
-def _measuring(calibrate: argparse.ArgumentParser) -> None:
-    """Declare which model is measured, and how."""
-    calibrate.add_argument(
-        "--model", metavar="MODEL", help="a folder, or a name (default: the embedded model)"
-    )
-    calibrate.add_argument("--base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
-    calibrate.add_argument("--key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key")
-    calibrate.add_argument(
-        "--seeds", type=integer, metavar="N", help="scenarios (default: 100; in a folder 30)"
-    )
-    calibrate.add_argument(
-        "--first", type=integer, default=0, metavar="SEED", help="of the first scenario (default: 0)"
-    )
-    calibrate.add_argument("--rollouts", type=integer, default=16, metavar="K", help="of each (default: 16)")
-    calibrate.add_argument(
-        "--candidate", metavar="ID", help="whose instruction the agent gets (default: none)"
-    )
-    calibrate.add_argument(
-        "--temperature", type=finite, metavar="T", help="(default: the model's own, else 1)"
-    )
-    calibrate.add_argument(
-        "--concurrency", type=integer, default=64, metavar="N", help="at once (default: 64)"
-    )
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="environments (default: all)")
-    parser.add_argument("--difficulty", type=integer, metavar="D", help="one difficulty alone, from 1 to 5")
-    parser.add_argument(
-        "--content", choices=("train", "heldout"), default="train", help="whose words (default: train)"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-
-
-def _list(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibration_store import listed
-    from pytest_trace2evolve.report.environments import environments_text
-
-    found = listed(environments_of(nearest_project(options)), _folder(options))
-    if options.json:
-        print(json.dumps([one.record for one in found], indent=1))
-    else:
-        print(environments_text(found))
-    return 0
-
-
-def _check(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.admit import admit, held_out_of
-    from pytest_trace2evolve.records.task import Content
-    from pytest_trace2evolve.report.environments import admission_text
-
-    seeds = at_least("--seeds", options.seeds, 1)
-    project = nearest_project(options)
-    held_out = held_out_of(project)
-    reports = []
-    with contextlib.closing(environments_of(project)) as environments:
-        names = _names(options.names, environments)
-        _require_difficulty(options.difficulty, names, environments)
-        for name in names:
-            with progress_bar(name, seeds) as show:
-                report = admit(
-                    environments,
-                    name,
-                    seeds=seeds,
-                    difficulty=options.difficulty,
-                    content=Content(options.content),
-                    held_out=held_out,
-                    told=show,
-                )
-            reports.append(report)
-            if not options.json:
-                print(admission_text(report), flush=True)
-    if options.json:
-        print(json.dumps([one.model_dump(mode="json") | {"passed": one.passed} for one in reports], indent=1))
-    return 0 if all(one.passed for one in reports) else REFUSED
-
-
-def _calibrate(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibrate import budget, read_ask
-    from pytest_trace2evolve.records.environment import Outcome
-    from pytest_trace2evolve.report.environments import calibrations_text
+@contextlib.contextmanager
+def _served(spec: "CalibrationSpec") -> Iterator["ModelSettings"]:
+    """The model that is measured; a model's folder is served for as long."""
     from pytest_trace2evolve.serving.process import LocalServer
 
-    at_least("--rollouts", options.rollouts, 2)
-    at_least("--concurrency", options.concurrency, 1, 4096)
-    at_least("--first", options.first, 0, MOST_SEED)
-    if options.seeds is not None:
-        at_least("--seeds", options.seeds, 2)
-    project = nearest_project(options)
-    with contextlib.ExitStack() as stack:
-        environments = stack.enter_context(contextlib.closing(environments_of(project)))
-        names = _names(options.names, environments)
-        _require_difficulty(options.difficulty, names, environments)
-        ask = read_ask(options, project, Path.cwd())
-        print(budget(ask, len(names)), file=sys.stderr)
-        server = LocalServer(ask.settings.folder) if ask.settings.folder is not None else None
-        if server is not None:
-            stack.callback(server.close)
-        found = asyncio.run(_measured(environments, names, ask, server, _folder(options)))
-    if options.json:
-        print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
-    else:
-        print(calibrations_text(found))
-    return 0 if all(one.outcome is Outcome.FITS for one in found) else REFUSED
+    if spec.settings.folder is None:
+        yield spec.settings
+        return
+    with contextlib.closing(LocalServer(spec.settings.folder)) as server:
+        yield spec.settings.served(server.base_url, server.token)
 
 
-async def _measured(
-    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any, kept: Path
-) -> "list[Calibration]":
-    """Calibrate one environment after the other; each is kept before the next can fail."""
-    from pytest_trace2evolve.environments.calibrate import calibrate
-    from pytest_trace2evolve.environments.calibration_store import keep
-    from pytest_trace2evolve.models.chat import ChatModel
-
-    settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
-    model = ChatModel(settings)
-    found = []
-    try:
-        for name in names:
-            with progress_bar(name, ask.seeds * ask.rollouts) as show:
-
-                def told(difficulty: int, done: int, show: Any = show) -> None:
-                    show(done, f"difficulty {difficulty}")
-
-                found.append(await calibrate(environments, name, model, ask, told=told))
-                keep(kept, found[-1])
-    finally:
-        await model.close()
-    return found
-
-
-def _names(given: Sequence[str], environments: "Environments") -> list[str]:
-    for name in given:
+def _chosen(options: argparse.Namespace, environments: "Environments") -> list[str]:
+    """The named environments, or all; each must exist and have the difficulty that was given."""
+    for name in options.names:
         environments.offer(name)
-    return list(dict.fromkeys(given)) or environments.names
+    names = list(dict.fromkeys(options.names)) or environments.names
+    if options.difficulty is not None:
+        for name in names:
+            environments.generator(name, options.difficulty)
+    return names
 
 
-def _require_difficulty(difficulty: int | None, names: Sequence[str], environments: "Environments") -> None:
-    """Refuse a difficulty that one does not have before anything is measured."""
-    for name in names if difficulty is not None else ():
-        environments.generator(name, difficulty or 0)
-
-
-def _folder(options: argparse.Namespace) -> Path:
-    """Where calibrations are kept: in the project, or in the folder at hand."""
+def _calibrations_folder(options: argparse.Namespace) -> Path:
+    """Where calibrations are stored: in the project, or below the current folder."""
     project = nearest_project(options)
     root = Path.cwd() if project is None else project.root
     if not root.is_dir():

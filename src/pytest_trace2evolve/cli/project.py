@@ -1,49 +1,41 @@
-"""`trace2evolve cases`: generates synthetic cases, checks them, and shows them.
-
-`trace2evolve init`: suites, candidates, cases, prices and a workflow in a repository of the user's own.
-"""
+"""A project's files and server: init, cases and serve."""
 
 import argparse
 import json
 import os
+import secrets
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.cli.common import at_least
 from pytest_trace2evolve.errors import CaseError, ConfigError, nearest
-from pytest_trace2evolve.utils.option_types import integer
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.project.scaffold import Scaffold
+
+SOME_FAILED = 1
+"""Exit status if a case is not admitted."""
 
 
-def add_init(commands: Any) -> None:
-    """Declare the command."""
-    init = commands.add_parser("init", help="lay suites, candidates and a workflow out in a project")
-    init.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="where (default: --root, or here)")
-    init.add_argument(
-        "--suites",
-        default="support",
-        metavar="NAME,…",
-        help="which suites, or 'all' (default: support)",
+def init(options: argparse.Namespace) -> int:
+    """Lay suites, candidates, cases, prices and a workflow out in a project."""
+    from pytest_trace2evolve.project.scaffold import plan_scaffold, write_scaffold
+    from pytest_trace2evolve.report.cases import layout_text
+
+    if options.folder and options.root:
+        raise ConfigError(f"DIR {options.folder} and --root {options.root} both name a folder; give one")
+    suites = [name.strip() for name in options.suites.split(",")]
+    if not all(suites):
+        raise ConfigError(
+            f"--suites {options.suites!r} leaves a name empty; give suites like support,tau2-retail, or all"
+        )
+    layout = plan_scaffold(
+        Path.cwd() / (options.folder or options.root or ""), suites, workflow=options.workflow
     )
-    init.add_argument(
-        "--workflow",
-        action=argparse.BooleanOptionalAction,
-        help="add .github/workflows/agents.yml (default: at the top of a repository)",
-    )
-    init.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    init.add_argument("--json", action="store_true", help="print JSON")
-    init.set_defaults(command=_init)
-
-
-def _init(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.project.scaffold import lay_out, write
-    from pytest_trace2evolve.report.scaffold import layout_text
-
-    layout = lay_out(_folder(options), _names(options.suites), workflow=options.workflow)
     if not options.dry_run:
-        write(layout)
-    command = _next(layout.root, layout.suites)
+        write_scaffold(layout)
+    command = _next_command(layout)
     if options.json:
         print(json.dumps({**layout.to_json(), "dry_run": options.dry_run, "next": command}, indent=2))
     else:
@@ -51,23 +43,8 @@ def _init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _folder(options: argparse.Namespace) -> Path:
-    if options.folder and options.root:
-        raise ConfigError(f"DIR {options.folder} and --root {options.root} both name a folder; give one")
-    return Path.cwd() / (options.folder or options.root or "")
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ConfigError(
-            f"--suites {text!r} leaves a name empty; give suites like support,tau2-retail, or all"
-        )
-    return names
-
-
-def _next(root: Path, suites: tuple[str, ...]) -> str:
-    """The command that measures a candidate: by the embedded model, or where there is none by the oracle."""
+def _next_command(layout: "Scaffold") -> str:
+    """The command that measures a candidate: by the embedded model, or without one by the oracle."""
     from pytest_trace2evolve.utils.resources import embedded_model
 
     words = ["pytest", "--candidate", "v6"]
@@ -75,89 +52,54 @@ def _next(root: Path, suites: tuple[str, ...]) -> str:
         embedded_model()
     except ConfigError:
         words += ["--t2e-agent", "oracle"]
-    words += ["--t2e-suite", suites[0]] if len(suites) > 1 else []
-    there = "" if root == Path.cwd() else f"cd {shlex.quote(os.path.relpath(root))} && "
-    return there + shlex.join([*words, "-n", "2"])
+    words += ["--t2e-suite", layout.suites[0]] if len(layout.suites) > 1 else []
+    here = layout.root == Path.cwd()
+    change = "" if here else f"cd {shlex.quote(os.path.relpath(layout.root))} && "
+    return change + shlex.join([*words, "-n", "2"])
 
 
-SOME_FAILED = 1
-
-
-def add_cases(commands: Any) -> None:
-    """Declare the command and what it can do."""
-    cases = commands.add_parser("cases", help="generate, check or show synthetic cases")
-    parts = cases.add_subparsers(required=True, metavar="ACTION")
-    generate = parts.add_parser("generate", help="write cases from a seed, the families taking turns")
-    generate.add_argument("--seed", required=True, metavar="S", help="the same seed gives the same cases")
-    generate.add_argument("--count", type=integer, required=True, metavar="N", help="how many cases")
-    generate.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; - prints them")
-    generate.add_argument(
-        "--family", action="append", metavar="NAME", help="a family, or 'pressure' for those six; repeatable"
-    )
-    generate.add_argument(
-        "--content", choices=("train", "heldout"), default="train", help="whose words (default: train)"
-    )
-    generate.set_defaults(command=_generate)
-    check = parts.add_parser("check", help="hold every case against all checks of admission")
-    check.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    check.set_defaults(command=_check)
-    show = parts.add_parser("show", help="list a file's cases, or show one")
-    show.add_argument("file", type=Path, metavar="FILE")
-    show.add_argument("id", nargs="?", metavar="ID", help="a case's id, or how it begins")
-    show.set_defaults(command=_show)
-
-
-def _generate(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.cases.case import PRESSURE, case_line, generate
+def generate_cases(options: argparse.Namespace) -> int:
+    """Write cases from a seed."""
+    from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, case_line, generate
     from pytest_trace2evolve.records.task import Content
-    from pytest_trace2evolve.utils.files import write_parts
+    from pytest_trace2evolve.utils.files import write_atomic
 
-    count = at_least("--count", options.count, 1)
-    among = [one for name in options.family or () for one in _families(name, list(PRESSURE))]
-    lines = map(case_line, generate(options.seed, count, Content(options.content), among))
+    families: list[str] = []
+    for name in options.family or ():
+        if name != "pressure" and name not in FAMILIES:
+            raise ConfigError(f"--family {name!r} is unknown; {nearest(name, [*FAMILIES, 'pressure'])}")
+        families += [*PRESSURE] if name == "pressure" else [name]
+    lines = map(case_line, generate(options.seed, options.count, Content(options.content), families))
     out: Path = options.out
     if str(out) == "-":
         sys.stdout.writelines(lines)
         return 0
     try:
-        _must_be_new(out)
-        write_parts(out, lines, exclusive=True)
+        _check_new(out)
+        write_atomic(out, lines, exclusive=True)
     except OSError as error:
-        _must_be_new(out)
+        _check_new(out)
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    print(f"{out}: {count} cases; next: trace2evolve cases check {out}")
+    print(f"{out}: {options.count} cases; next: trace2evolve cases check {out}")
     return 0
 
 
-def _must_be_new(out: Path) -> None:
-    """Refuse a path that is taken, or that a file stands in the way of.
-
-    Raises:
-        ConfigError: names which.
-    """
+def _check_new(out: Path) -> None:
+    """Check that nothing is at a path, and that no file is above it."""
     if os.path.lexists(out):
         if out.is_dir():
             raise ConfigError(f"--out {out} is a folder: name a file in it")
         raise ConfigError(f"--out {out} exists: delete it, or choose another name")
-    above = next((one for one in out.parents if os.path.lexists(one)), out.parent)
+    above = next((parent for parent in out.parents if os.path.lexists(parent)), out.parent)
     if not above.is_dir():
         raise ConfigError(f"--out {out}: {above} is no folder; choose another name")
 
 
-def _families(name: str, pressure: list[str]) -> list[str]:
-    from pytest_trace2evolve.cases.case import FAMILIES
-
-    if name == "pressure":
-        return pressure
-    if name not in FAMILIES:
-        raise ConfigError(f"--family {name!r} is unknown; {nearest(name, [*FAMILIES, 'pressure'])}")
-    return [name]
-
-
-def _check(options: argparse.Namespace) -> int:
+def check_cases(options: argparse.Namespace) -> int:
+    """Check every case of some files against all checks of admission."""
     from pytest_trace2evolve.cases.case import iter_cases
-    from pytest_trace2evolve.report.cases import admitted_line, problem_line
     from pytest_trace2evolve.session.case_admission import admit
+    from pytest_trace2evolve.utils.sanitize import sanitize_line
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")
@@ -168,13 +110,14 @@ def _check(options: argparse.Namespace) -> int:
             total += 1
             passed += not found.problems
             for problem in found.problems:
-                print(problem_line(str(path), found.case, problem), flush=True)
-        print(admitted_line(str(path), passed, total), flush=True)
+                print(sanitize_line(f"{path}: {found.case.id}: {problem}"), flush=True)
+        print(f"{path}: {passed} of {total} cases admitted", flush=True)
         status = status if passed == total else SOME_FAILED
     return status
 
 
-def _show(options: argparse.Namespace) -> int:
+def show_cases(options: argparse.Namespace) -> int:
+    """List a file's cases, or show one."""
     from pytest_trace2evolve.cases.case import read_cases
     from pytest_trace2evolve.report.cases import case_text, cases_text
 
@@ -188,7 +131,68 @@ def _show(options: argparse.Namespace) -> int:
         ids = ", ".join(case.id for case in found[:3])
         raise CaseError(f"{options.file}: {len(found)} cases begin with {options.id!r}: {ids}; say which")
     if not found:
-        mend = nearest(options.id, [case.id for case in cases])
-        raise CaseError(f"{options.file}: no case {options.id!r}; {mend}")
+        remedy = nearest(options.id, [case.id for case in cases])
+        raise CaseError(f"{options.file}: no case {options.id!r}; {remedy}")
     print(case_text(found[0]))
     return 0
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve a model folder as an OpenAI-compatible endpoint."""
+    from pytest_trace2evolve.serving.folder import read_adapter, read_model, require_name
+    from pytest_trace2evolve.serving.server import ServerSettings, serve
+
+    folder = read_model(options.model)
+    adapters = [read_adapter(name, path, folder) for name, path in _adapter_paths(options.adapter)]
+    name = options.name or folder.name
+    require_name("model", name)
+    if name in [adapter.name for adapter in adapters]:
+        raise ConfigError(f"--name {name}: an adapter has that name too")
+    if not 0 <= options.port <= 65535:
+        raise ConfigError(f"--port {options.port}: must be from 0 to 65535")
+    return serve(
+        ServerSettings(
+            folder=folder,
+            adapters=adapters,
+            name=name,
+            host=options.host,
+            port=options.port,
+            token=_token(options),
+            device=options.device,
+            dtype=options.dtype,
+            threads=options.threads,
+            rows=options.rows,
+            waiting=options.waiting,
+            prefix_bytes=options.prefix_cache << 20,
+            parent_pipe=options.parent_pipe,
+        )
+    )
+
+
+def _adapter_paths(given: list[str] | None) -> list[tuple[str, Path]]:
+    """Values of the form NAME=PATH, checked."""
+    pairs: dict[str, Path] = {}
+    for text in given or ():
+        name, sign, path = text.partition("=")
+        if not (name.strip() and sign and path):
+            raise ConfigError(f"--adapter {text}: must be NAME=PATH")
+        if name in pairs:
+            raise ConfigError(f"--adapter {text}: the name {name!r} is given twice")
+        pairs[name] = Path(path)
+    return list(pairs.items())
+
+
+def _token(options: argparse.Namespace) -> str | None:
+    """The token that requests must bring; None with `--no-token`, which only loopback allows."""
+    from pytest_trace2evolve.serving.process import LOOPBACK, TOKEN_VAR
+
+    if options.no_token:
+        if options.host not in LOOPBACK:
+            raise ConfigError(f"--no-token --host {options.host}: only loopback is served without a token")
+        return None
+    token = os.environ.get(TOKEN_VAR) if options.token is None else options.token
+    if token is None:
+        return secrets.token_urlsafe(24)
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"--token and {TOKEN_VAR} take printable ASCII without spaces")
+    return token

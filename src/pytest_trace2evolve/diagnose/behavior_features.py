@@ -1,9 +1,7 @@
-"""What an agent did in a simulation beside what the task's gold actions do: what labels by rules rest on.
+"""An agent's behavior in a simulation, compared with the task's gold actions: the rules' features.
 
-Tools are known by their types, and records by the world's rules where it declares some; where it declares
-none, the argument whose name ends in `_id` names the record.
-
-An agent's tool calls, held against the writes that a task asks for.
+Tools are known by their types, and records by the world's rules if it declares some; otherwise the argument
+whose name ends in `_id` names the record.
 """
 
 import re
@@ -15,148 +13,73 @@ from functools import cached_property
 from itertools import takewhile, zip_longest
 from typing import Any
 
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.capability import Example, Outcome
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import World, rules_of
-from pytest_trace2evolve.records.rules import Finding, Rules, id_at
-from pytest_trace2evolve.records.score import Score, ToolType
+from pytest_trace2evolve.records.rules import Finding, Rules, Writing, id_at
+from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import texts_in
 
+MIN_REPEATS = 3
+"""How often a call is made before it counts as a loop."""
+
+NO_RULES = Rules(identify={}, customers="", owner="", status="", ids={}, reads={}, writes={})
+"""For a world that declares none."""
+
 
 class Match(StrEnum):
-    """What became of a write that the task asks for.
+    """The fate of a write that the task asks for; calls are matched in this order."""
 
-    Attributes:
-        EXACT: It was made as it should be.
-        DIFFERING: The tool and the record are right, other arguments are not.
-        OTHER_TOOL: Something else was done to the record.
-        OTHER_RECORD: It was done, or tried, on a record for which the task does not ask for it.
-        FAILED: It was tried, and the tool refused.
-        REFUSED: Something else was tried on the record, and the tool refused.
-        MISSING: Nothing of the kind was tried.
-    """
-
-    EXACT = "exact"
-    DIFFERING = "differing"
-    OTHER_TOOL = "other tool"
-    OTHER_RECORD = "other record"
-    FAILED = "failed"
-    REFUSED = "refused"
-    MISSING = "missing"
+    EXACT = "exact"  # made as it should be
+    DIFFERING = "differing"  # the tool and the record are right, other arguments are not
+    FAILED = "failed"  # tried, and rejected by the tool
+    OTHER_TOOL = "other tool"  # something else was done to the record
+    REFUSED = "refused"  # something else was tried on the record, and rejected by the tool
+    OTHER_RECORD = "other record"  # done, or tried, on a record for which the task does not ask for it
+    MISSING = "missing"  # nothing of the kind was tried
 
 
 @dataclass(frozen=True)
-class Act:
-    """One tool call of the agent with what came of it; `message` is its place in the trace."""
+class AgentCall:
+    """One tool call of the agent with its result; `message` is its place in the trace."""
 
     message: int
-    call: ToolCall
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
     error: bool
     result: str
-    record: str = ""
+    record: str
 
     @property
-    def values(self) -> set[str]:
+    def texts(self) -> set[str]:
         """The texts among its arguments."""
-        return set(texts_in(self.call.arguments, names=False))
+        return set(texts_in(self.arguments, names=False))
+
+    def equals(self, action: Action) -> bool:
+        """Whether a gold action is the same call, whatever the order of its lists."""
+        mine, gold = normalize_arguments(self.arguments), normalize_arguments(action.arguments)
+        return self.name == action.name and mine == gold
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A write that the task asks for, what became of it, and the act that shows it."""
+class ExpectedWrite:
+    """A write that the task asks for, what became of it, and the call that shows it."""
 
     action: Action
     record: str
     match: Match
-    act: Act | None = None
+    call: AgentCall | None = None
 
     @property
     def differing(self) -> set[str]:
         """The arguments that are not as they should be."""
-        if self.act is None:
+        if self.call is None:
             return set()
-        mine, gold = in_one_order(self.act.call.arguments), in_one_order(self.action.arguments)
+        mine, gold = map(normalize_arguments, (self.call.arguments, self.action.arguments))
         return {name for name in {*mine, *gold} if mine.get(name) != gold.get(name)}
-
-
-_ORDER = (
-    Match.EXACT,
-    Match.DIFFERING,
-    Match.FAILED,
-    Match.OTHER_TOOL,
-    Match.REFUSED,
-    Match.OTHER_RECORD,
-)
-"""What is looked for first."""
-
-
-def matched(gold_writes: Sequence[Action], writes: Sequence[Act], rules: Rules | None) -> tuple[Wanted, ...]:
-    """What became of each write that a task asks for; an act answers for one of them.
-
-    Args:
-        gold_writes: The writes that are asked for.
-        writes: Those that the agent made, in vain or not.
-        rules: The world's rules; None where it declares none.
-    """
-    left = list(writes)
-    found: dict[int, Wanted] = {}
-    records = [record_of(one.name, one.arguments, rules) for one in gold_writes]
-    asked = {(one.name, record) for one, record in zip(gold_writes, records, strict=True)}
-    for match in _ORDER:
-        for place, (gold, record) in enumerate(zip(gold_writes, records, strict=True)):
-            if place in found:
-                continue
-            act = next((one for one in left if _fits(match, gold, record, one, asked)), None)
-            if act is not None:
-                left.remove(act)
-                found[place] = Wanted(gold, record, match, act)
-    return tuple(
-        found.get(place) or Wanted(gold, record, Match.MISSING)
-        for place, (gold, record) in enumerate(zip(gold_writes, records, strict=True))
-    )
-
-
-def _fits(match: Match, gold: Action, record: str, act: Act, asked: set[tuple[str, str]]) -> bool:
-    same_tool, same_record = act.call.name == gold.name, act.record == record
-    if match is Match.FAILED:
-        return act.error and same_tool and same_record
-    if match is Match.REFUSED:
-        return act.error and same_record and (act.call.name, act.record) not in asked
-    if match is Match.OTHER_RECORD:
-        return same_tool and bool(act.record) and (act.call.name, act.record) not in asked
-    if act.error:
-        return False
-    if match is Match.EXACT:
-        return same_tool and in_one_order(act.call.arguments) == in_one_order(gold.arguments)
-    if match is Match.DIFFERING:
-        return same_tool and same_record
-    return same_record and (act.call.name, act.record) not in asked
-
-
-def in_one_order(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments, its lists sorted; those of one length together, as items and what replaces them."""
-    lists = {name: value for name, value in arguments.items() if isinstance(value, list) and value}
-    found = dict(arguments)
-    for length in {len(value) for value in lists.values()}:
-        names = sorted(name for name, value in lists.items() if len(value) == length)
-        rows = sorted(zip(*(lists[name] for name in names), strict=True), key=repr)
-        found |= {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    return found
-
-
-def record_of(tool: str, arguments: Mapping[str, Any], rules: Rules | None) -> str:
-    """The id of the record that a call is about; empty where it names none."""
-    declared = None
-    if rules is not None:
-        declared = rules.writes.get(tool) or rules.reads.get(tool)
-    if declared is not None:
-        return _text(arguments.get(declared.argument))
-    return next((_text(value) for name, value in arguments.items() if name.endswith("_id")), "")
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 @dataclass(frozen=True)
@@ -167,34 +90,101 @@ class Answer:
     message: int | None
 
 
-@dataclass(frozen=True)
-class Conduct:
-    """One simulation, read.
+def normalize_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments, its lists sorted; those of one length together, as items and their replacements."""
+    lists = {name: value for name, value in arguments.items() if isinstance(value, list) and value}
+    found = dict(arguments)
+    for length in {len(value) for value in lists.values()}:
+        names = sorted(name for name, value in lists.items() if len(value) == length)
+        rows = sorted(zip(*(lists[name] for name in names), strict=True), key=repr)
+        found |= {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return found
+
+
+def record_of(tool: str, arguments: Mapping[str, Any], rules: Rules) -> str:
+    """The id of the record that a call is about; empty if it names none."""
+    if declared := rules.writes.get(tool) or rules.reads.get(tool):
+        values = [arguments.get(declared.argument)]
+    else:
+        values = [value for name, value in arguments.items() if name.endswith("_id")]
+    return values[0] if values and isinstance(values[0], str) else ""
+
+
+class Behavior:
+    """The features of one simulation.
+
+    Args:
+        simulation, task: One scored simulation.
+        world: Its domain; the gold actions are tried on it, since those that fail have no effect.
+        passed: Whether the reward is 1.
+        findings: The broken invariants.
+        run: The run of the simulation.
 
     Attributes:
-        simulation, task, score: What was read.
-        passed: Whether the reward is 1.
-        rules: The world's rules; None where it declares none.
-        types: What each tool does.
-        acts: The agent's tool calls in order.
-        gold_reads: Reads among the gold actions, those that identify the customer left out.
+        rules: The world's rules.
+        types: The type of each tool.
+        calls: The agent's tool calls in order.
+        gold_reads: Reads among the gold actions, except those that identify the customer.
         gold_writes: Writes among the gold actions that have an effect, and those without one that the agent
             made otherwise.
-        found: What breaks an invariant.
-        run: The run that it is of.
+
+    Raises:
+        WorldError: the task's initial state does not fit the world.
     """
 
-    simulation: Simulation
-    task: Task
-    score: Score
-    passed: bool
-    rules: Rules | None
-    types: Mapping[str, ToolType]
-    acts: tuple[Act, ...]
-    gold_reads: tuple[Action, ...]
-    gold_writes: tuple[Action, ...]
-    found: tuple[Finding, ...] = ()
-    run: str = ""
+    def __init__(
+        self,
+        simulation: Simulation,
+        task: Task,
+        world: World,
+        *,
+        passed: bool,
+        findings: Sequence[Finding] = (),
+        run: str = "",
+    ) -> None:
+        self.simulation, self.task, self.passed = simulation, task, passed
+        self.findings, self.run = findings, run
+        self.rules, self.types = rules_of(world) or NO_RULES, world.tool_types()
+        self.calls = tuple(_agent_calls(simulation.trace, self.rules))
+        effective = self._effective_gold_actions(world)
+        self.gold_reads = [action for action in effective if self.types.get(action.name) is ToolType.READ]
+        self.gold_writes = [action for action in effective if self.types.get(action.name) is ToolType.WRITE]
+
+    def _effective_gold_actions(self, world: World) -> list[Action]:
+        """The agent's gold actions that count, tried one after another."""
+        session = world.open()
+        session.initialise(self.task.initial_state)
+        effective = []
+        for action in self.task.actions:
+            if action.requestor != "assistant":
+                session.perform(action)
+                continue
+            result = session.call(action.name, action.arguments, "assistant")
+            if action.name not in self.rules.identify and (not result.error or self._made_otherwise(action)):
+                effective.append(action)
+        return effective
+
+    def _made_otherwise(self, action: Action) -> bool:
+        """Whether the agent made a change that the gold action, rejected by its tool, only tried."""
+        target = (action.name, record_of(action.name, action.arguments, self.rules))
+        return any(
+            not call.error and (call.name, call.record) == target and not call.equals(action)
+            for call in self.calls
+        )
+
+    @property
+    def outcome(self) -> Outcome:
+        """The trace as the contrast sees it."""
+        return Outcome(**self._identity, passed=self.passed)
+
+    def shown(self, message: int | None, why: str) -> Example:
+        """A place in the trace that shows something."""
+        return Example(**self._identity, message=message, why=why)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        trial = self.simulation.trial or 0
+        return {"trace": self.simulation.id, "run": self.run, "task": self.task.id, "trial": trial}
 
     @property
     def trace(self) -> Sequence[Message]:
@@ -202,64 +192,71 @@ class Conduct:
         return self.simulation.trace
 
     @cached_property
-    def last_word(self) -> int:
-        """The place of the agent's last message; 0 where it said nothing."""
-        return next(
-            (place for place in reversed(range(len(self.trace))) if self.trace[place].role == "assistant"), 0
-        )
+    def last_agent_message(self) -> int:
+        """The place of the agent's last message; 0 if it said nothing."""
+        places = (place for place, message in enumerate(self.trace) if message.role == "assistant")
+        return max(places, default=0)
+
+    def words_of(self, role: str, before: int | None = None) -> str:
+        """Everything that one side said before a place in the trace, in lower case."""
+        said = (message.content or "" for message in self.trace[:before] if message.role == role)
+        return " ".join(said).lower()
 
     @cached_property
-    def heard(self) -> str:
-        """All that the customer said, in lower case."""
-        return " ".join((one.content or "") for one in self.trace if one.role == "user").lower()
+    def customer_words(self) -> str:
+        """Everything that the customer said, in lower case."""
+        return self.words_of("user")
+
+    def writing(self, tool: str) -> Writing | None:
+        """What the world's rules say of a tool that writes."""
+        return self.rules.writes.get(tool)
 
     @cached_property
-    def writes(self) -> tuple[Act, ...]:
-        """Calls of tools that write, in vain or not."""
-        return tuple(act for act in self.acts if self.types.get(act.call.name) is ToolType.WRITE)
+    def writes(self) -> tuple[AgentCall, ...]:
+        """Calls of tools that write, successful or not."""
+        return tuple(call for call in self.calls if self.types.get(call.name) is ToolType.WRITE)
 
     @cached_property
-    def reads(self) -> tuple[Act, ...]:
+    def reads(self) -> tuple[AgentCall, ...]:
         """Successful calls of tools that read."""
         return tuple(
-            act for act in self.acts if self.types.get(act.call.name) is ToolType.READ and not act.error
+            call for call in self.calls if self.types.get(call.name) is ToolType.READ and not call.error
         )
 
-    def was_read(self, record: str, before: int | None = None) -> Act | None:
+    def first_read(self, record: str, before: int | None = None) -> AgentCall | None:
         """The first successful read that names a record, before a place in the trace."""
-        return next(
-            (act for act in self.reads if record in act.values and (before is None or act.message < before)),
-            None,
-        )
+        for call in self.reads:
+            if record in call.texts and (before is None or call.message < before):
+                return call
+        return None
 
     def was_shown(self, record: str, before: int) -> bool:
         """Whether the result of a call that identified the customer, or created the record, showed it."""
         return any(
-            act.message < before and not act.error and record == self._new_record(act) for act in self.acts
+            call.message < before and not call.error and record == self._new_record(call)
+            for call in self.calls
         )
 
-    def creates(self, act: Act) -> bool:
-        """Whether an act is of a tool that creates a record."""
-        writing = self.rules.writes.get(act.call.name) if self.rules is not None else None
+    def creates(self, call: AgentCall) -> bool:
+        """Whether a call is of a tool that creates a record."""
+        writing = self.writing(call.name)
         return writing is not None and writing.creates
 
-    def _new_record(self, act: Act) -> str | None:
-        """The record that the result of an act shows although its arguments need not name it."""
-        if self.rules is None:
-            return None
-        writing = self.rules.writes.get(act.call.name)
+    def _new_record(self, call: AgentCall) -> str | None:
+        """The record that the result of a call shows although its arguments need not name it."""
+        writing = self.writing(call.name)
         if writing is not None and writing.creates:
-            return act.record or id_at(act.result, writing.id_path)
-        path = self.rules.identify.get(act.call.name)
-        return id_at(act.result, path) if path else None
+            return call.record or id_at(call.result, writing.id_path)
+        path = self.rules.identify.get(call.name)
+        return id_at(call.result, path) if path else None
 
-    def told(self, text: str, before: int | None = None) -> bool:
-        """Whether a text stands, as words of its own, in what the tools answered or the customer said."""
-        wanted = re.compile(rf"(?<![\w.]){re.escape(text.lower())}(?![\w]|\.\d)")
+    def was_told(self, text: str, before: int | None = None) -> bool:
+        """Whether a text occurs, as words of its own, in the tools' answers or the customer's messages."""
+        pattern = re.compile(rf"(?<![\w.]){re.escape(text.lower())}(?![\w]|\.\d)")
         return any(
-            wanted.search((one.content or "").lower())
-            for one in self.trace[:before]
-            if one.role in ("tool", "user")
+            pattern.search((message.content or "").lower())
+            for message in self.trace[:before]
+            if message.role in ("tool", "user")
         )
 
     @cached_property
@@ -267,9 +264,9 @@ class Conduct:
         """What the task asks the agent to say, found as the scorer finds it."""
         criteria = self.task.evaluation_criteria
         said = {
-            place: one.text.lower().replace(",", "")
-            for place, one in enumerate(self.trace)
-            if one.role == "assistant" and one.text is not None
+            place: message.text.lower().replace(",", "")
+            for place, message in enumerate(self.trace)
+            if message.role == "assistant" and message.text is not None
         }
         return tuple(
             Answer(text, next((place for place, words in said.items() if text.lower() in words), None))
@@ -279,25 +276,22 @@ class Conduct:
     @cached_property
     def unread(self) -> tuple[Action, ...]:
         """Reads among the gold actions whose record the agent never read."""
-        called = {act.call.name for act in self.reads}
+        called = {call.name for call in self.reads}
         found = []
         for action in self.gold_reads:
             record = record_of(action.name, action.arguments, self.rules)
-            if (self.was_read(record) is None) if record else (action.name not in called):
+            if (self.first_read(record) is None) if record else (action.name not in called):
                 found.append(action)
         return tuple(found)
 
-    def as_gold(self, act: Act) -> bool:
-        """Whether the expert makes the same call, in vain or not."""
-        return any(
-            act.call.name == one.name and in_one_order(act.call.arguments) == in_one_order(one.arguments)
-            for one in self.task.actions
-        )
+    def is_gold(self, call: AgentCall) -> bool:
+        """Whether the expert makes the same call, successful or not."""
+        return any(call.equals(action) for action in self.task.actions)
 
     @cached_property
     def undone_by_user(self) -> tuple[Action, ...]:
         """Gold actions of the customer that nobody carried out: the agent has to ask for them."""
-        made = [call for one in self.trace for call in one.tool_calls or ()]
+        made = [call for message in self.trace for call in message.tool_calls or ()]
         return tuple(
             action
             for action in self.task.actions
@@ -311,122 +305,78 @@ class Conduct:
         )
 
     @cached_property
-    def wanted(self) -> tuple[Wanted, ...]:
-        """Each write that the task asks for, and what became of it; an act answers for one of them."""
-        return matched(self.gold_writes, self.writes, self.rules)
+    def expected_writes(self) -> tuple[ExpectedWrite, ...]:
+        """Each write that the task asks for, and what became of it; a call answers for one of them."""
+        left = list(self.writes)
+        records = [record_of(gold.name, gold.arguments, self.rules) for gold in self.gold_writes]
+        expected = list(zip(self.gold_writes, records, strict=True))
+        asked = {(gold.name, record) for gold, record in expected}
+        found: dict[int, ExpectedWrite] = {}
+        for match in Match:
+            for place, (gold, record) in enumerate(expected):
+                if place in found:
+                    continue
+                call = next((call for call in left if _fits(match, call, gold, record, asked)), None)
+                if call is not None:
+                    left.remove(call)
+                    found[place] = ExpectedWrite(gold, record, match, call)
+        return tuple(
+            found.get(place) or ExpectedWrite(gold, record, Match.MISSING)
+            for place, (gold, record) in enumerate(expected)
+        )
 
     @cached_property
-    def uncalled_for(self) -> tuple[Act, ...]:
-        """Successful writes that stand for nothing the task asks for, where its end state is compared."""
+    def unexpected_writes(self) -> tuple[AgentCall, ...]:
+        """Successful writes that the task does not ask for, if its end state is compared."""
         criteria = self.task.evaluation_criteria
         if criteria is None or RewardBasis.DB not in criteria.basis:
             return ()
-        used = [one.act for one in self.wanted if one.act is not None]
-        return tuple(act for act in self.writes if not act.error and act not in used)
+        used = [write.call for write in self.expected_writes if write.call is not None]
+        return tuple(call for call in self.writes if not call.error and call not in used)
 
     @cached_property
-    def repeated(self) -> tuple[Act, ...]:
-        """Calls that were made three times or more, each once."""
-        key = [(act.call.name, repr(sorted(act.call.arguments.items()))) for act in self.acts]
-        counts = Counter(key)
-        first = dict(zip(reversed(key), reversed(self.acts), strict=True))
-        return tuple(first[one] for one, count in counts.items() if count >= REPEATED)
+    def repeated(self) -> tuple[AgentCall, ...]:
+        """Calls that were made `MIN_REPEATS` times or more, each once."""
+        keys = [(call.name, repr(sorted(call.arguments.items()))) for call in self.calls]
+        counts = Counter(keys)
+        first = dict(zip(reversed(keys), reversed(self.calls), strict=True))
+        return tuple(first[key] for key, count in counts.items() if count >= MIN_REPEATS)
 
 
-REPEATED = 3
-"""How often a call is made before it counts as a loop."""
+def _fits(match: Match, call: AgentCall, gold: Action, record: str, asked: set[tuple[str, str]]) -> bool:
+    """Whether a call stands for an expected write in this way."""
+    same_tool, same_record = call.name == gold.name, call.record == record
+    unasked = (call.name, call.record) not in asked
+    match match:
+        case Match.EXACT:
+            return not call.error and call.equals(gold)
+        case Match.DIFFERING:
+            return not call.error and same_record and same_tool
+        case Match.FAILED:
+            return call.error and same_record and same_tool
+        case Match.OTHER_TOOL:
+            return not call.error and same_record and unasked
+        case Match.REFUSED:
+            return call.error and same_record and unasked
+        case Match.OTHER_RECORD:
+            return bool(call.record) and same_tool and unasked
+        case Match.MISSING:
+            return False
 
 
-def read_conduct(
-    simulation: Simulation,
-    task: Task,
-    score: Score,
-    world: World,
-    *,
-    passed: bool,
-    found: Sequence[Finding] = (),
-    run: str = "",
-) -> Conduct:
-    """Read a simulation.
-
-    Args:
-        simulation, task, score: One scored simulation.
-        world: Its domain; the gold actions are tried on it, since those that fail have no effect.
-        passed: Whether its reward is 1.
-        found: What breaks an invariant in it.
-        run: The run that it is of.
-
-    Raises:
-        WorldError: the task's initial state does not fit the world.
-    """
-    rules, types = rules_of(world), world.tool_types()
-    acts = tuple(_acts(simulation.trace, rules))
-    reads, writes = _gold(task, world, types, rules, acts)
-    return Conduct(
-        simulation=simulation,
-        task=task,
-        score=score,
-        passed=passed,
-        rules=rules,
-        types=types,
-        acts=acts,
-        gold_reads=reads,
-        gold_writes=writes,
-        found=tuple(found),
-        run=run,
-    )
-
-
-def _gold(
-    task: Task,
-    world: World,
-    types: Mapping[str, ToolType],
-    rules: Rules | None,
-    acts: Sequence[Act],
-) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
-    session = world.open()
-    session.initialise(task.initial_state)
-    identify = rules.identify if rules is not None else {}
-    reads: list[Action] = []
-    writes: list[Action] = []
-    for action in task.actions:
-        if action.requestor != "assistant":
-            session.perform(action)
-            continue
-        result = session.call(action.name, action.arguments, "assistant")
-        if action.name in identify:
-            continue
-        if result.error and not _made_otherwise(action, acts, rules):
-            continue
-        if types.get(action.name) is ToolType.WRITE:
-            writes.append(action)
-        elif types.get(action.name) is ToolType.READ:
-            reads.append(action)
-    return tuple(reads), tuple(writes)
-
-
-def _made_otherwise(action: Action, acts: Sequence[Act], rules: Rules | None) -> bool:
-    """Whether the agent made a change that the gold action, refused by its tool, only tried."""
-    record = record_of(action.name, action.arguments, rules)
-    return any(
-        not act.error
-        and (act.call.name, act.record) == (action.name, record)
-        and in_one_order(act.call.arguments) != in_one_order(action.arguments)
-        for act in acts
-    )
-
-
-def _acts(trace: Sequence[Message], rules: Rules | None) -> Iterator[Act]:
+def _agent_calls(trace: Sequence[Message], rules: Rules) -> Iterator[AgentCall]:
     for place, message in enumerate(trace):
         if message.role != "assistant":
             continue
-        # By their order, not by their ids: those of some agents come again.
-        answers = takewhile(lambda one: one.role == "tool", trace[place + 1 :])
+        # By their order, not by their ids: some agents use ids again.
+        answers = takewhile(lambda answer: answer.role == "tool", trace[place + 1 :])
         for call, answer in zip_longest(message.tool_calls or (), answers):
             if call is not None:
-                yield Act(
+                yield AgentCall(
                     message=place,
-                    call=call,
+                    id=call.id,
+                    name=call.name,
+                    arguments=call.arguments,
                     error=answer is None or bool(answer.error),
                     result=(answer.content or "") if answer is not None else "",
                     record=record_of(call.name, call.arguments, rules),

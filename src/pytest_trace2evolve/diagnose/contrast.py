@@ -1,10 +1,8 @@
-"""The contrast of failures and successes: how much more often a capability is lacking where a task failed.
+"""The contrast of failures and successes: how much more often failed traces lack a capability.
 
-Which capabilities count as missing.
-
-Thresholds alone would select, from 20 failed and 20 passed traces, a capability that is not missing in 30 to
+From 20 failed and 20 passed traces, thresholds alone would select a capability that is not missing in 30 to
 70 % of draws. So Δ's interval must lie above 0 too, at a level at which the intervals of all capabilities
-hold together: of several that are not missing, each is another chance to look missing.
+hold together: each capability that is not missing is another chance to look missing.
 """
 
 import math
@@ -19,105 +17,34 @@ from pytest_trace2evolve.records.capability import (
     Assessment,
     Capability,
     Contrast,
+    Example,
     LabelRun,
     Outcome,
     Presence,
-    Shown,
 )
 
-RATED = (Presence.PRESENT, Presence.LACKING)
+MAX_EXAMPLES = 8  # failures that are shown of a capability
+LOWEST_DELTA = -2.0  # below every measured one
+
+_RATED = (Presence.PRESENT, Presence.LACKING)
 """The labels that enter a rate."""
-
-
-def check_partition(run: LabelRun, outcomes: Sequence[Outcome], capabilities: Sequence[str]) -> None:
-    """Every trace must have exactly one label of every capability.
-
-    Raises:
-        LabelError: one is missing, occurs twice, or is of something else; names the run and the first.
-    """
-    wanted = {(one.trace, name) for one in outcomes for name in capabilities}
-    found = Counter((label.trace, label.capability) for label in run.labels)
-    where = f"run {run.run} of the labeller"
-    mend = "its labels do not partition the traces, and none of them counts"
-    for (trace, name), count in found.items():
-        if (trace, name) not in wanted:
-            raise LabelError(f"{where}: labels {name!r} of trace {trace!r}, which nobody asked for; {mend}")
-        if count > 1:
-            raise LabelError(f"{where}: labels {name!r} of trace {trace!r} {count} times; {mend}")
-    if missing := next((pair for pair in sorted(wanted) if pair not in found), None):
-        raise LabelError(f"{where}: has no label {missing[1]!r} of trace {missing[0]!r}; {mend}")
-
-
-def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Contrast:
-    """One capability in one run.
-
-    coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ the same among
-    passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). An empty denominator is not measured.
-
-    Args:
-        labels: By trace.
-        outcomes: All traces of the run.
-    """
-    failed = Counter(labels[one.trace] for one in outcomes if not one.passed)
-    passed = Counter(labels[one.trace] for one in outcomes if one.passed)
-    rate_failed, rate_passed = _rate(failed), _rate(passed)
-    return Contrast(
-        coverage=failed[Presence.LACKING] / failed.total() if failed.total() else None,
-        error_rate_failed=rate_failed,
-        error_rate_passed=rate_passed,
-        delta=None if rate_failed is None or rate_passed is None else rate_failed - rate_passed,
-        lost=failed[Presence.LOST] + passed[Presence.LOST],
-    )
-
-
-def _rate(counts: Counter[Presence]) -> float | None:
-    rated = sum(counts[one] for one in RATED)
-    return counts[Presence.LACKING] / rated if rated else None
-
-
-def clusters(
-    runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[Outcome], *, passed: bool
-) -> list[Cluster]:
-    """The failed or passed traces by task, averaged over runs."""
-    lacking: Counter[str] = Counter()
-    shown: Counter[str] = Counter()
-    for one in outcomes:
-        if one.passed is not passed:
-            continue
-        for labels in runs:
-            shown[one.task] += labels[one.trace] in RATED
-            lacking[one.task] += labels[one.trace] is Presence.LACKING
-    count = len(runs)
-    return [Cluster(lacking[task] / count, shown[task] / count) for task in sorted(shown)]
-
-
-def by_capability(run: LabelRun) -> dict[str, dict[str, Presence]]:
-    """A run's labels by capability and trace."""
-    found: dict[str, dict[str, Presence]] = {}
-    for label in run.labels:
-        found.setdefault(label.capability, {})[label.trace] = label.presence
-    return found
-
-
-EXAMPLES_MOST = 8
-"""Failures that are shown of a capability."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a capability counts as missing.
+    """Minima at which a capability counts as missing.
 
     Attributes:
-        coverage: ρ, the least share of failures that lack it.
-        delta: δ, the least contrast.
-        runs: The least share of runs in which both are reached.
+        coverage: ρ, the share of failures that lack it.
+        delta: δ, the contrast.
+        runs: The share of runs in which both are reached.
     """
 
     coverage: float = 0.10
     delta: float = 0.20
     runs: float = 0.8
 
-    def least_runs(self, runs: int) -> int:
+    def min_runs(self, runs: int) -> int:
         """K of N runs."""
         return math.ceil(self.runs * runs - 1e-9)
 
@@ -138,127 +65,161 @@ def assess(
     outcomes: Sequence[Outcome],
     thresholds: Thresholds = STANDARD,
 ) -> list[Assessment]:
-    """Hold failures against successes, capability by capability; the selected ones first, then by Δ.
-
-    Args:
-        capabilities: What was labelled.
-        runs: The labels, one or more runs.
-        outcomes: The traces.
-        thresholds: When one counts as missing.
+    """Compare failures with successes, one capability at a time; the selected ones first, then by Δ.
 
     Raises:
-        LabelError: a run does not partition the traces.
+        LabelError: a run does not have exactly one label of every capability for each trace.
     """
-    names = [one.name for one in capabilities]
+    names = [capability.name for capability in capabilities]
+    labelled: list[dict[str, dict[str, Presence]]] = []
     for run in runs:
-        check_partition(run, outcomes, names)
-    labelled = [by_capability(run) for run in runs]
-    contrasts = {
-        name: tuple(contrast(labels.get(name, {}), outcomes) for labels in labelled) for name in names
-    }
-    compared = sum(any(one.delta is not None for one in found) for found in contrasts.values())
+        _check_partition(run, outcomes, names)
+        by_capability: dict[str, dict[str, Presence]] = {name: {} for name in names}
+        for label in run.labels:
+            by_capability[label.capability][label.trace] = label.presence
+        labelled.append(by_capability)
+    contrasts = {name: tuple(contrast(labels[name], outcomes) for labels in labelled) for name in names}
+    compared = sum(any(run.delta is not None for run in by_run) for by_run in contrasts.values())
     assessed = []
     for capability in capabilities:
-        own = [labels.get(capability.name, {}) for labels in labelled]
-        interval = difference_interval(
-            clusters(own, outcomes, passed=False), clusters(own, outcomes, passed=True), comparisons=compared
+        own = [labels[capability.name] for labels in labelled]
+        failed, passed = (
+            _clusters(own, [outcome for outcome in outcomes if outcome.passed is side])
+            for side in (False, True)
         )
+        interval = difference_interval(failed, passed, comparisons=compared)
         examples = _examples(capability.name, runs, outcomes)
         assessed.append(_assessment(capability, contrasts[capability.name], interval, thresholds, examples))
-    return sorted(assessed, key=lambda one: (not one.selected, -_or_least(one.delta), one.name))
+
+    def rank(assessment: Assessment) -> tuple[bool, float, str]:
+        delta = LOWEST_DELTA if assessment.delta is None else assessment.delta
+        return not assessment.selected, -delta, assessment.name
+
+    return sorted(assessed, key=rank)
+
+
+def _check_partition(run: LabelRun, outcomes: Sequence[Outcome], capabilities: Sequence[str]) -> None:
+    """Require exactly one label of every capability for each trace."""
+    expected = {(outcome.trace, name) for outcome in outcomes for name in capabilities}
+    found = Counter((label.trace, label.capability) for label in run.labels)
+    where = f"run {run.run} of the labeller"
+    advice = "its labels do not partition the traces, and none of them counts"
+    for (trace, name), count in found.items():
+        if (trace, name) not in expected:
+            raise LabelError(f"{where}: labels {name!r} of trace {trace!r}, which nobody asked for; {advice}")
+        if count > 1:
+            raise LabelError(f"{where}: labels {name!r} of trace {trace!r} {count} times; {advice}")
+    if missing := next((pair for pair in sorted(expected) if pair not in found), None):
+        raise LabelError(f"{where}: has no label {missing[1]!r} of trace {missing[0]!r}; {advice}")
+
+
+def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Contrast:
+    """One capability in one run.
+
+    coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ the same among
+    passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). An empty denominator is not measured. The labels
+    are by trace.
+    """
+    failed = Counter(labels[outcome.trace] for outcome in outcomes if not outcome.passed)
+    passed = Counter(labels[outcome.trace] for outcome in outcomes if outcome.passed)
+    rate_failed, rate_passed = _rate(failed), _rate(passed)
+    return Contrast(
+        coverage=failed[Presence.LACKING] / failed.total() if failed.total() else None,
+        error_rate_failed=rate_failed,
+        error_rate_passed=rate_passed,
+        delta=None if rate_failed is None or rate_passed is None else rate_failed - rate_passed,
+        lost=failed[Presence.LOST] + passed[Presence.LOST],
+    )
+
+
+def _rate(counts: Counter[Presence]) -> float | None:
+    rated = sum(counts[presence] for presence in _RATED)
+    return counts[Presence.LACKING] / rated if rated else None
+
+
+def _clusters(runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[Outcome]) -> list[Cluster]:
+    """Traces by task, averaged over runs."""
+    lacking: Counter[str] = Counter()
+    shown: Counter[str] = Counter()
+    for outcome in outcomes:
+        for labels in runs:
+            shown[outcome.task] += labels[outcome.trace] in _RATED
+            lacking[outcome.task] += labels[outcome.trace] is Presence.LACKING
+    return [Cluster(lacking[task] / len(runs), shown[task] / len(runs)) for task in sorted(shown)]
 
 
 def _assessment(
     capability: Capability,
-    found: tuple[Contrast, ...],
+    by_run: tuple[Contrast, ...],
     interval: tuple[float, float] | None,
     thresholds: Thresholds,
-    examples: tuple[Shown, ...],
+    examples: tuple[Example, ...],
 ) -> Assessment:
-    coverage = [one.coverage for one in found if one.coverage is not None]
-    delta = [one.delta for one in found if one.delta is not None]
-    passed = sum(map(thresholds.reached, found))
+    coverage = [run.coverage for run in by_run if run.coverage is not None]
+    delta = [run.delta for run in by_run if run.delta is not None]
     low, high = interval or (None, None)
-    reason = _why_not(found, passed, thresholds, low)
+    reason = _reason_against(by_run, thresholds, low)
     return Assessment(
         name=capability.name,
         description=capability.description,
         merged=capability.merged,
         coverage=_mean(coverage),
-        error_rate_failed=_mean([one.error_rate_failed for one in found]),
-        error_rate_passed=_mean([one.error_rate_passed for one in found]),
+        error_rate_failed=_mean([run.error_rate_failed for run in by_run]),
+        error_rate_passed=_mean([run.error_rate_passed for run in by_run]),
         delta=_mean(delta),
-        coverage_std=_std(coverage),
-        delta_std=_std(delta),
+        coverage_std=statistics.stdev(coverage) if len(coverage) > 1 else None,
+        delta_std=statistics.stdev(delta) if len(delta) > 1 else None,
         delta_low=low,
         delta_high=high,
-        runs_passed=passed,
+        runs_passed=sum(map(thresholds.reached, by_run)),
         selected=not reason,
         reason=reason,
         examples=examples,
-        lost=sum(one.lost for one in found),
-        by_run=found,
+        lost=sum(run.lost for run in by_run),
+        by_run=by_run,
     )
 
 
-def _why_not(found: Sequence[Contrast], passed: int, thresholds: Thresholds, low: float | None) -> str:
-    """Why a capability is not selected; empty where it is."""
-    if all(one.coverage is None for one in found):
+def _reason_against(by_run: Sequence[Contrast], thresholds: Thresholds, low: float | None) -> str:
+    """Why a capability is not selected; empty if it is."""
+    if all(run.coverage is None for run in by_run):
         return "nothing failed"
-    if all(one.error_rate_failed is None for one in found):
+    if all(run.error_rate_failed is None for run in by_run):
         return "no failed trace calls for it"
-    if all(one.error_rate_passed is None for one in found):
-        return "no passed trace calls for it: there is nothing to hold the failures against"
-    least = thresholds.least_runs(len(found))
+    if all(run.error_rate_passed is None for run in by_run):
+        return "no passed trace calls for it: there is nothing to compare the failures with"
+    passed, least = sum(map(thresholds.reached, by_run)), thresholds.min_runs(len(by_run))
     if passed < least:
-        short = [
-            name
-            for name, value, threshold in (
-                ("coverage", _mean([one.coverage for one in found]), thresholds.coverage),
-                ("Δ", _mean([one.delta for one in found]), thresholds.delta),
-            )
-            if value is not None and value < threshold
-        ]
-        runs = f"reached in {passed} of {len(found)} runs, {least} are needed" if len(found) > 1 else ""
-        below = " and ".join(
-            f"{name} is below {thresholds.coverage if name == 'coverage' else thresholds.delta:.2f}"
-            for name in short
-        )
-        return "; ".join(part for part in (below, runs) if part)
+        reasons = []
+        coverage, delta = _mean([run.coverage for run in by_run]), _mean([run.delta for run in by_run])
+        if coverage is not None and coverage < thresholds.coverage:
+            reasons.append(f"coverage is below {thresholds.coverage:.2f}")
+        if delta is not None and delta < thresholds.delta:
+            reasons.append(f"Δ is below {thresholds.delta:.2f}")
+        below = " and ".join(reasons)
+        runs = f"reached in {passed} of {len(by_run)} runs, {least} are needed" if len(by_run) > 1 else ""
+        return "; ".join(filter(None, (below, runs)))
     if low is None or low <= 0:
         return "Δ's interval holds 0: it may be chance"
     return ""
 
 
-def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Shown, ...]:
+def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Example, ...]:
     """Failures that lack it, those first that most runs agree on."""
-    failed = {one.trace: one for one in outcomes if not one.passed}
-    found: dict[str, list[Shown]] = {}
+    failed = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
+    found: dict[str, list[Example]] = {}
     for run in runs:
         for label in run.labels:
-            one = failed.get(label.trace)
-            if label.capability == name and label.presence is Presence.LACKING and one is not None:
-                shown = Shown(
-                    trace=one.trace,
-                    run=one.run,
-                    task=one.task,
-                    trial=one.trial,
-                    message=label.message,
-                    why=label.why,
+            outcome = failed.get(label.trace)
+            if label.capability == name and label.presence is Presence.LACKING and outcome is not None:
+                shown = Example(
+                    **outcome.model_dump(exclude={"passed"}), message=label.message, why=label.why
                 )
                 found.setdefault(label.trace, []).append(shown)
     agreed = sorted(found.values(), key=len, reverse=True)
-    return tuple(shown[0] for shown in agreed[:EXAMPLES_MOST])
+    return tuple(shown[0] for shown in agreed[:MAX_EXAMPLES])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def _std(values: Sequence[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
-
-
-def _or_least(delta: float | None) -> float:
-    return -2.0 if delta is None else delta

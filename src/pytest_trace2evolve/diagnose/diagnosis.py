@@ -1,112 +1,89 @@
-"""From traces to a report: label, contrast, select, and name what is left unexplained.
+"""From traces to a report: the capabilities that failures lack, the kinds of failure, and what is left."""
 
-Which capabilities the failures of a run lack: what there is to train.
-"""
-
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.diagnose.behavior_features import Conduct
-from pytest_trace2evolve.diagnose.contrast import STANDARD, Thresholds, assess
-from pytest_trace2evolve.diagnose.labels import label_by_rules
-from pytest_trace2evolve.diagnose.taxonomy import taxonomy
-from pytest_trace2evolve.diagnose.traces import Gathered, gather
+from pytest_trace2evolve.diagnose.behavior_features import Behavior, Match, record_of
+from pytest_trace2evolve.diagnose.contrast import MAX_EXAMPLES, STANDARD, Thresholds, assess
+from pytest_trace2evolve.diagnose.labels import account_address_inference, label_by_rules, status_known
+from pytest_trace2evolve.diagnose.traces import TraceSet, gather
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import (
-    BUILT_IN,
+    BUILT_IN_CAPABILITIES,
     Capability,
     CapabilityReport,
+    FailureKind,
     LabelRun,
-    Outcome,
     Presence,
-    Shown,
 )
-from pytest_trace2evolve.records.improvement import Missing
-from pytest_trace2evolve.worlds.registry import WorldName
+from pytest_trace2evolve.records.improvement import MissingCapability
+from pytest_trace2evolve.records.trace import TerminationReason
 
-RULES = "rules"
-"""The labeller that needs no model."""
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.registry import Environments
+
+Evidence = tuple[int | None, str] | None
+"""The place in a failed trace that shows its kind, and why; None if it is not of that kind."""
+
+_BUDGETS = frozenset(
+    {TerminationReason.MAX_STEPS, TerminationReason.TOO_MANY_ERRORS, TerminationReason.TIMEOUT}
+)
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """What a labeller gave.
-
-    Attributes:
-        labeller: Its name.
-        capabilities: What it labelled.
-        runs: Its runs.
-        notes: What needs saying of it.
-    """
+class LabelSet:
+    """The runs of a labeller, the capabilities that it labelled, and notes for the report."""
 
     labeller: str
     capabilities: Sequence[Capability]
     runs: Sequence[LabelRun]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
-def by_rules(gathered: Gathered, runs: int = 1) -> Labelled:
+def by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
     """Labels by rules; however many runs are asked for, they are one."""
-    notes = (
-        (f"{runs} runs of the rules are one run: they agree with themselves, which is no stability",)
-        if runs > 1
-        else ()
-    )
-    return Labelled(RULES, BUILT_IN, [label_by_rules(gathered.conducts)], notes)
+    note = f"{runs} runs of the rules are one run: they agree with themselves, which is no stability"
+    labels = label_by_rules(traces.behaviors)
+    return LabelSet("rules", BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
 
 
-def report(
-    gathered: Gathered,
-    labelled: Labelled,
-    thresholds: Thresholds = STANDARD,
-) -> CapabilityReport:
-    """Hold failures against successes.
+def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD) -> CapabilityReport:
+    """Compare failures with successes.
 
     Raises:
         LabelError: a run's labels do not partition the traces.
     """
-    outcomes = gathered.outcomes
-    assessed = assess(labelled.capabilities, labelled.runs, outcomes, thresholds)
-    kinds, named = taxonomy(gathered.conducts)
+    outcomes = traces.outcomes
+    kinds, explained = taxonomy(traces.behaviors)
+    explained |= {
+        label.trace for run in labels.runs[:1] for label in run.labels if label.presence is Presence.LACKING
+    }
     return CapabilityReport(
-        labeller=labelled.labeller,
-        runs=len(labelled.runs),
+        labeller=labels.labeller,
+        runs=len(labels.runs),
         traces=len(outcomes),
-        failed=sum(not one.passed for one in outcomes),
-        capabilities=tuple(assessed),
-        labels=tuple(labelled.runs),
+        failed=sum(not outcome.passed for outcome in outcomes),
+        capabilities=tuple(assess(labels.capabilities, labels.runs, outcomes, thresholds)),
+        labels=tuple(labels.runs),
         taxonomy=tuple(kinds),
-        unexplained=tuple(_unexplained(gathered.conducts, labelled.runs, outcomes, named)),
-        notes=(*gathered.notes, *labelled.notes),
+        unexplained=tuple(
+            behavior.shown(
+                behavior.last_agent_message if behavior.trace else None,
+                f"ended by {behavior.simulation.termination_reason}",
+            )
+            for behavior in traces.behaviors
+            if not behavior.passed and behavior.simulation.id not in explained
+        ),
+        notes=(*traces.notes, *labels.notes),
     )
 
 
-def _unexplained(
-    conducts: Sequence[Conduct], runs: Sequence[LabelRun], outcomes: Sequence[Outcome], named: set[str]
-) -> list[Shown]:
-    """Failures that lack no capability in the first run, and are of no kind."""
-    lacking = {label.trace for run in runs[:1] for label in run.labels if label.presence is Presence.LACKING}
-    ends = {one.simulation.id: one for one in conducts}
-    return [
-        Shown(
-            trace=one.trace,
-            run=one.run,
-            task=one.task,
-            trial=one.trial,
-            message=ends[one.trace].last_word if ends[one.trace].trace else None,
-            why=f"ended by {ends[one.trace].simulation.termination_reason}",
-        )
-        for one in outcomes
-        if not one.passed and one.trace not in lacking | named
-    ]
-
-
 @dataclass(frozen=True)
-class Learnt:
-    """What a run's failures say.
+class RunDiagnosis:
+    """What the failures of a run lack.
 
     Attributes:
         missing: The capabilities that were selected, by Δ.
@@ -116,7 +93,7 @@ class Learnt:
         environments: Names of the environments that have the tools of the run's world.
     """
 
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingCapability, ...]
     runs: tuple[str, ...]
     splits: tuple[str, ...]
     failed: int
@@ -124,15 +101,15 @@ class Learnt:
     environments: tuple[str, ...]
 
     @property
-    def trainable(self) -> tuple[Missing, ...]:
+    def trainable(self) -> tuple[MissingCapability, ...]:
         """The missing capabilities that have an environment with the tools of the run's world.
 
         Raises:
             ConfigError: none has.
         """
-        found = tuple(one for one in self.missing if one.name in self.environments)
+        found = tuple(missing for missing in self.missing if missing.name in self.environments)
         if not found:
-            lacking = ", ".join(one.name for one in self.missing)
+            lacking = ", ".join(missing.name for missing in self.missing)
             raise ConfigError(
                 f"run {', '.join(self.runs)} lacks {lacking}, and no environment with the tools of its world "
                 "trains that: write one with trace2evolve environment synthesize NAME"
@@ -140,22 +117,8 @@ class Learnt:
         return found
 
 
-class ToolMatcher(Protocol):
-    """Environments, by the tools of the worlds that they are played in."""
-
-    def require_tools_of(self, what: str, world: WorldName) -> None:
-        """Check that an environment has the tools of a world.
-
-        Raises:
-            ConfigError: none has.
-        """
-
-    def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
-        """Names of the environments that have the tools of every one of some worlds."""
-
-
-def missing_of(project: Project, run: str, here: Path, environments: ToolMatcher) -> Learnt:
-    """What the failures of a run lack, by rules, on the tasks that may be learnt from.
+def diagnose_run(project: Project, run: str, here: Path, environments: "Environments") -> RunDiagnosis:
+    """What the failures of a run lack, by rules, on the tasks that may be learned from.
 
     Raises:
         ConfigError: the run is unknown or empty, no environment has the tools of its world, nothing failed,
@@ -163,27 +126,157 @@ def missing_of(project: Project, run: str, here: Path, environments: ToolMatcher
         ResultsError: a file cannot be read.
     """
     worlds = project.open_worlds()
-    gathered = gather([run], worlds, project=project, here=here, check_world=environments.require_tools_of)
-    found = report(gathered, by_rules(gathered))
+    traces = gather([run], worlds, project=project, here=here, check_world=environments.require_tools_of)
+    found = report(traces, by_rules(traces))
     if not found.failed:
         raise ConfigError(
-            f"run {run}: none of its {found.traces} traces that may be learnt from failed: there is nothing "
+            f"run {run}: none of its {found.traces} traces outside sealed splits failed: there is nothing "
             "to learn"
         )
-    selected = tuple(
-        Missing(name=one.name, delta=one.delta, coverage=one.coverage)
-        for one in found.capabilities
-        if one.selected
+    missing = tuple(
+        MissingCapability(name=assessed.name, delta=assessed.delta, coverage=assessed.coverage)
+        for assessed in found.capabilities
+        if assessed.selected
     )
-    if not selected:
+    if not missing:
         raise ConfigError(
             f"run {run}: {found.failed} of {found.traces} traces failed, and no capability is missing in "
             "them by contrast; see trace2evolve capabilities, or name one to train (trace2evolve train)"
         )
-    runs = tuple(dict.fromkeys(one.run for one in gathered.conducts))
-    read = {one.task.id for one in gathered.conducts}
+    read = {behavior.task.id for behavior in traces.behaviors}
     splits = {
-        f"{suite}::{split}" for task, held in gathered.splits.items() if task in read for suite, split in held
+        f"{suite}::{split}"
+        for task, places in traces.splits.items()
+        if task in read
+        for suite, split in places
     }
-    known = environments.with_tools_of(gathered.ran_in)
-    return Learnt(selected, runs, tuple(sorted(splits)), found.failed, found.traces, known)
+    return RunDiagnosis(
+        missing=missing,
+        runs=tuple(dict.fromkeys(behavior.run for behavior in traces.behaviors)),
+        splits=tuple(sorted(splits)),
+        failed=found.failed,
+        traces=found.traces,
+        environments=environments.with_tools_of(traces.ran_in),
+    )
+
+
+# Kinds of failure: Trace2Evolve's taxonomy. A failed trace can be of several.
+
+
+def _under_inspection(behavior: Behavior) -> Evidence:
+    for action in behavior.unread:
+        record = record_of(action.name, action.arguments, behavior.rules)
+        why = f"{action.name} of {record} was never called" if record else action.name
+        return behavior.last_agent_message, why
+    return None
+
+
+def _cross_order_ambiguity(behavior: Behavior) -> Evidence:
+    for write in behavior.expected_writes:
+        if write.match is Match.OTHER_RECORD and write.call is not None:
+            why = f"{write.action.name} on {write.call.record}; {write.record} is meant"
+            return write.call.message, why
+    meant = {
+        write.action.name: write.record for write in behavior.expected_writes if write.match is Match.MISSING
+    }
+    for call in behavior.writes:
+        if call.error and meant.get(call.name, call.record) != call.record:
+            return call.message, f"{call.name} tried on {call.record}; {meant[call.name]} is meant"
+    return None
+
+
+def _unsafe_write_path(behavior: Behavior) -> Evidence:
+    places = {call.message for call in behavior.writes}
+    for finding in behavior.findings:
+        if finding.message in places:
+            return finding.message, f"{finding.invariant.value}: {finding.why}"
+    for call in behavior.unexpected_writes:
+        return call.message, f"{call.name} on {call.record} was not called for"
+    return None
+
+
+def _max_step_loop(behavior: Behavior) -> Evidence:
+    reason = behavior.simulation.termination_reason
+    if reason in _BUDGETS:
+        return max(len(behavior.trace) - 1, 0), f"ended by {reason}"
+    for call in behavior.repeated:
+        return call.message, f"{call.name} was called again and again"
+    return None
+
+
+def _partial_success(behavior: Behavior) -> Evidence:
+    exact = [write.call for write in behavior.expected_writes if write.match is Match.EXACT]
+    told = [answer.message for answer in behavior.answers if answer.message is not None]
+    places = [*told[-1:], *(call.message for call in exact[-1:] if call is not None)]
+    steps = len(behavior.expected_writes) + len(behavior.answers)
+    return (places[-1], f"{len(exact) + len(told)} of {steps} steps are right") if places else None
+
+
+def _cancelled_order_tracking(behavior: Behavior) -> Evidence:
+    for call in behavior.writes:
+        if (status := status_known(behavior, call)).startswith("cancel"):
+            return call.message, f"{call.name} on {call.record}, which was {status!r}"
+    return None
+
+
+def _account_address_inference(behavior: Behavior) -> Evidence:
+    shown = account_address_inference(behavior)
+    return (shown.message, shown.why) if shown.presence is Presence.LACKING else None
+
+
+KINDS: Mapping[str, tuple[Callable[[Behavior], Evidence], str]] = {
+    "under_inspection": (_under_inspection, "A record that the expert reads was never read."),
+    "cross_order_ambiguity": (
+        _cross_order_ambiguity,
+        "A change was made, or tried, on another record than the one that is meant.",
+    ),
+    "unsafe_write_path": (
+        _unsafe_write_path,
+        (
+            "A change broke an invariant (identity, consent, eligibility, read before write), or nobody had "
+            "called for it."
+        ),
+    ),
+    "max_step_loop": (
+        _max_step_loop,
+        "A budget ended the simulation, or one call was made three times or more.",
+    ),
+    "partial_success": (
+        _partial_success,
+        "A part of what was asked for was done as it should be, and the rest was not.",
+    ),
+    "cancelled_order_tracking": (
+        _cancelled_order_tracking,
+        "The agent worked on an order that it knew, or could have known, to be cancelled.",
+    ),
+    "account_address_inference": (
+        _account_address_inference,
+        "An address that stands in the records was not written, or another one was.",
+    ),
+}
+"""By kind, how it is found in a failed trace, and its description."""
+
+
+def taxonomy(behaviors: Sequence[Behavior]) -> tuple[list[FailureKind], set[str]]:
+    """The kinds of failure among failed traces.
+
+    Returns:
+        The kinds, the most frequent first, and the ids of the traces that a kind explains: that a part
+        succeeded does not say why the rest did not.
+    """
+    failed = [behavior for behavior in behaviors if not behavior.passed]
+    kinds, explained = [], set()
+    for name, (find, description) in KINDS.items():
+        shown = [behavior.shown(*evidence) for behavior in failed if (evidence := find(behavior)) is not None]
+        if name != "partial_success":
+            explained |= {failure.trace for failure in shown}
+        kinds.append(
+            FailureKind(
+                name=name,
+                description=description,
+                count=len(shown),
+                share=len(shown) / len(failed) if failed else None,
+                examples=tuple(shown[:MAX_EXAMPLES]),
+            )
+        )
+    return sorted(kinds, key=lambda kind: (-kind.count, kind.name)), explained

@@ -1,7 +1,7 @@
 """Traces to learn from: those of runs and results files, without those of sealed splits.
 
-Capabilities that were mined from the tasks that decide would be chosen by the very scores that they are held
-against. So tasks of such splits are left out; who names one all the same has that written into the ledger.
+Capabilities mined from the tasks that decide would be chosen by the very scores that judge them. So tasks of
+such splits are left out; if a split is named all the same, the ledger records the access.
 """
 
 import os
@@ -10,53 +10,51 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trace2evolve.diagnose.behavior_features import Conduct, read_conduct
+from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
-from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.capability import Outcome
 from pytest_trace2evolve.records.evidence import Mode
-from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.session.sides import Scored, expand, mode_of, provenance, rescore
-from pytest_trace2evolve.session.traces import find_run, record_look, splits_with
+from pytest_trace2evolve.scoring.metrics import succeeded
+from pytest_trace2evolve.session.evidence_sources import (
+    ScoredSimulation,
+    expand,
+    mode_of,
+    provenance,
+    rescore,
+)
+from pytest_trace2evolve.session.ledger import record_access
+from pytest_trace2evolve.session.traces import find_run, splits_with
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
+
+SplitName = tuple[str, str]
+"""A suite, and one of its splits."""
 
 
 @dataclass(frozen=True)
-class Gathered:
+class TraceSet:
     """Traces of one domain.
 
     Attributes:
-        conducts: What was done in each.
-        world: The domain.
+        behaviors: The features of each trace.
         policy: The policy that the agents had.
-        notes: What was left out, and why.
-        splits: The splits that they are of, by task; empty for tasks that no suite of the project holds.
+        notes: The omissions, and their reasons.
+        splits: Their splits, by task; empty for tasks that no suite of the project holds.
         ran_in: The worlds in which the runs were made, each once.
     """
 
-    conducts: tuple[Conduct, ...]
-    world: World
+    behaviors: tuple[Behavior, ...]
     policy: str
     notes: tuple[str, ...]
-    splits: Mapping[str, tuple[tuple[str, str], ...]]
-    ran_in: tuple[WorldName, ...] = ()
+    splits: Mapping[str, tuple[SplitName, ...]]
+    ran_in: tuple[WorldName, ...]
 
     @property
     def outcomes(self) -> list[Outcome]:
         """The traces, with whether they passed."""
-        return [
-            Outcome(
-                trace=one.simulation.id,
-                run=one.run,
-                task=one.task.id,
-                trial=one.simulation.trial or 0,
-                passed=one.passed,
-            )
-            for one in self.conducts
-        ]
+        return [behavior.outcome for behavior in self.behaviors]
 
 
 def gather(
@@ -69,65 +67,65 @@ def gather(
     suite: str = "",
     provider: str | None = None,
     check_world: Callable[[str, WorldName], None] | None = None,
-) -> Gathered:
+) -> TraceSet:
     """The scored traces of runs that may be learned from.
 
     Args:
-        runs: Ids of runs or how they begin, run folders, results files.
+        runs: Ids of runs or their beginnings, run folders, results files.
         worlds: Where domains are opened.
-        project: Whose suites say which tasks are sealed; None where there is none.
+        project: Its suites say which tasks are sealed; None if there is none.
         here: The folder that paths start from.
-        splits: Splits to take beside those that may be read; looks at sealed ones are recorded.
+        splits: Splits to take in addition to those that may be read; accesses to sealed ones are recorded.
         suite: Which suite of runs over several.
-        provider: The world's provider, for files that do not say.
-        check_world: Gets each file's name and its world before any trace is scored; raises if the world does
-            not fit the purpose.
+        provider: The world's provider, for files that do not name one.
+        check_world: Called with each file's name and its world before any trace is scored; raises if the
+            world does not fit the purpose.
 
     Raises:
         ConfigError: a run or a split is unknown, several domains are mixed, or nothing is left.
         ResultsError: a file cannot be read, or a simulation is named twice.
-        LedgerError: a look could not be recorded.
+        LedgerError: an access could not be recorded.
     """
     files = _files(runs, project, here, suite)
-    mode = _one_mode(files)
+    mode = _single_mode(files)
     ran_in: dict[WorldName, None] = {}
     for file in files:
         origin = provenance(file)
         ran_in[provider or origin.provider, mode.domain] = None
         if check_world is not None:
             check_world(f"run {origin.run_id or file.path.name}", (provider or origin.provider, mode.domain))
-    _known(splits, project)
-    _locked(project, mode)
-    scored = _scored(files, worlds, provider, here)
-    kept, left_out, held = _readable(scored, mode, project, splits)
-    notes = [
-        f"{count} traces of split {name!r} are left out: {why}" for (name, why), count in left_out.items()
-    ]
+    _check_splits(splits, project)
+    _check_locked(project, mode)
+    combine(files)  # rejects a simulation that is there twice
+    readable = _Readable(project, mode, splits)
+    for file in files:
+        name = provenance(file).run_id or os.path.relpath(file.path, here)
+        for scored in rescore(file, worlds, provider):
+            readable.add(name, scored)
+    notes = readable.notes()
     if project is None:
         notes.append("no project here says which tasks decide: all traces are read")
-    notes += _several(files)
-    measured = [(run, one) for run, one in kept if one.record.reward is not None]
-    if unclear := len(kept) - len(measured):
+    notes += _agents_note(files)
+    measured = [(run, scored) for run, scored in readable.traces if scored.record.reward is not None]
+    if unclear := len(readable.traces) - len(measured):
         notes.append(f"{unclear} traces have no reward and are left out")
     if not measured:
-        told = f": {'; '.join(notes)}" if notes else ""
-        raise ConfigError(f"no trace to learn from in {', '.join(runs)}{told}")
-    _record_looks(measured, held, mode, project)
-    origin = provenance(files[0])
-    world = worlds.open(provider or origin.provider, mode.domain)
-    conducts = tuple(
-        read_conduct(
-            one.simulation,
-            one.task,
-            one.score,
+        reasons = f": {'; '.join(notes)}" if notes else ""
+        raise ConfigError(f"no trace to learn from in {', '.join(runs)}{reasons}")
+    readable.record_accesses(measured)
+    world = worlds.open(next(iter(ran_in))[0], mode.domain)
+    behaviors = tuple(
+        Behavior(
+            scored.simulation,
+            scored.task,
             world,
-            passed=one.record.reward is not None and one.record.reward >= SUCCESS,
-            found=one.found,
+            passed=succeeded(scored.record.reward or 0.0),
+            findings=scored.found,
             run=run,
         )
-        for run, one in measured
+        for run, scored in measured
     )
-    return Gathered(conducts, world, world.policy(solo=mode.solo), tuple(notes), held, tuple(ran_in))
+    return TraceSet(behaviors, world.policy(solo=mode.solo), tuple(notes), readable.splits, tuple(ran_in))
 
 
 def _files(runs: Sequence[str], project: Project | None, here: Path, suite: str) -> list[ResultsFile]:
@@ -135,14 +133,15 @@ def _files(runs: Sequence[str], project: Project | None, here: Path, suite: str)
     files = [read_results(path) for path in expand(paths)]
     if not suite:
         return files
-    named = {provenance(file).suite or file.path.name for file in files}
-    chosen = [file for file in files if (provenance(file).suite or file.path.name) == suite]
-    if not chosen:
-        raise ConfigError(f"--suite {suite}: {', '.join(runs)} holds no such suite; {nearest(suite, named)}")
-    return chosen
+    names = [provenance(file).suite or file.path.name for file in files]
+    if suite not in names:
+        raise ConfigError(
+            f"--suite {suite}: {', '.join(runs)} holds no such suite; {nearest(suite, {*names})}"
+        )
+    return [file for file, name in zip(files, names, strict=True) if name == suite]
 
 
-def _one_mode(files: Sequence[ResultsFile]) -> Mode:
+def _single_mode(files: Sequence[ResultsFile]) -> Mode:
     modes = {mode_of(file): file for file in files}
     if not modes:
         raise ConfigError("no results in what was named: a run folder holds results.json")
@@ -152,16 +151,15 @@ def _one_mode(files: Sequence[ResultsFile]) -> Mode:
     return next(iter(modes))
 
 
-def _known(splits: Sequence[str], project: Project | None) -> None:
-    known = project.splits if project is not None else {}
+def _check_splits(splits: Sequence[str], project: Project | None) -> None:
     for name in splits:
         if project is None:
             raise ConfigError(f"--split {name}: no project here has splits; give --root")
-        if name not in known:
-            raise ConfigError(f"--split {name}: no such split; {nearest(name, known)}")
+        if name not in project.splits:
+            raise ConfigError(f"--split {name}: no such split; {nearest(name, project.splits)}")
 
 
-def _locked(project: Project | None, mode: Mode) -> None:
+def _check_locked(project: Project | None, mode: Mode) -> None:
     """Every suite of the domain must be locked: nothing else says which of its tasks decide."""
     if project is None:
         return
@@ -173,61 +171,61 @@ def _locked(project: Project | None, mode: Mode) -> None:
             )
 
 
-def _several(files: Sequence[ResultsFile]) -> list[str]:
-    """A note where the runs are of several agents or candidates: then those may be what is contrasted."""
-    sides = {(one.agent.model, one.candidate.id if one.candidate else None) for one in map(provenance, files)}
+def _agents_note(files: Sequence[ResultsFile]) -> list[str]:
+    """A note if the runs are of several agents or candidates: then those may be what is contrasted."""
+    sides = {
+        (origin.agent.model, origin.candidate.id if origin.candidate else None)
+        for origin in map(provenance, files)
+    }
     if len(sides) < 2:
         return []
     named = sorted(" as ".join(part or "?" for part in side) for side in sides)
     return [f"traces of several agents ({', '.join(named)}): a contrast may be theirs, not a capability's"]
 
 
-def _scored(
-    files: Sequence[ResultsFile], worlds: Worlds, provider: str | None, here: Path
-) -> dict[str, list[Scored]]:
-    """The simulations by the name of their run, scored again."""
-    combine(files)  # refuses a simulation that is there twice
-    scored: dict[str, list[Scored]] = {}
-    for file in files:
-        name = provenance(file).run_id or os.path.relpath(file.path, here)
-        scored.setdefault(name, []).extend(rescore(file, worlds, provider))
-    return scored
+class _Readable:
+    """The traces that may be read, each with the name of its run, and the splits of their tasks."""
 
+    def __init__(self, project: Project | None, mode: Mode, named: Sequence[str]) -> None:
+        self._project = project
+        self._domain = mode.domain
+        self._named = named
+        self._left_out: Counter[str] = Counter()
+        self.traces: list[tuple[str, ScoredSimulation]] = []
+        self.splits: dict[str, tuple[SplitName, ...]] = {}
 
-def _readable(
-    scored: Mapping[str, Sequence[Scored]], mode: Mode, project: Project | None, splits: Sequence[str]
-) -> tuple[list[tuple[str, Scored]], Counter[tuple[str, str]], dict[str, tuple[tuple[str, str], ...]]]:
-    """What may be read; what is left out, by split and reason; and the splits that hold each task."""
-    kept: list[tuple[str, Scored]] = []
-    left_out: Counter[tuple[str, str]] = Counter()
-    held: dict[str, tuple[tuple[str, str], ...]] = {}
-    for run, one in ((run, one) for run, several in scored.items() for one in several):
-        task = one.simulation.task_id
-        if task not in held:
-            held[task] = tuple(splits_with(project, mode.domain, task)) if project is not None else ()
-        sealed = [
-            split
-            for _, split in held[task]
-            if project is not None and project.splits[split].role is not Role.REPORT and split not in splits
-        ]
+    def add(self, run: str, scored: ScoredSimulation) -> None:
+        """Keep a trace unless its task is of a sealed split that was not named."""
+        task = scored.simulation.task_id
+        if task not in self.splits:
+            found = splits_with(self._project, self._domain, task) if self._project is not None else ()
+            self.splits[task] = tuple(found)
+        sealed = [split for _, split in self._sealed(task) if split not in self._named]
         if sealed:
-            left_out[sealed[0], "it decides or guards, and is not learned from"] += 1
+            self._left_out[sealed[0]] += 1
         else:
-            kept.append((run, one))
-    return kept, left_out, held
+            self.traces.append((run, scored))
 
+    def _sealed(self, task: str) -> list[SplitName]:
+        """The splits of a task that decide or guard."""
+        if self._project is None:
+            return []
+        splits = self._project.splits
+        return [place for place in self.splits[task] if splits[place[1]].role is not Role.REPORT]
 
-def _record_looks(
-    read: Sequence[tuple[str, Scored]],
-    held: Mapping[str, tuple[tuple[str, str], ...]],
-    mode: Mode,
-    project: Project | None,
-) -> None:
-    """Write down which sealed tasks are read, before anything of them is told."""
-    trials: dict[tuple[str, str], set[int]] = {}
-    for run, one in read:
-        trials.setdefault((run, one.simulation.task_id), set()).add(one.record.trial)
-    for (run, task), seen in trials.items():
-        for place in held[task]:
-            if project is not None and project.splits[place[1]].role is not Role.REPORT:
-                record_look(project, place, mode.domain, task, tuple(sorted(seen)), run)
+    def notes(self) -> list[str]:
+        """The omissions, and their reasons."""
+        return [
+            f"{count} traces of split {split!r} are left out: it decides or guards, and is not learned from"
+            for split, count in self._left_out.items()
+        ]
+
+    def record_accesses(self, read: Sequence[tuple[str, ScoredSimulation]]) -> None:
+        """Record in the ledger which sealed tasks are read, before anything of them is shown."""
+        trials: dict[tuple[str, str], set[int]] = {}
+        for run, scored in read:
+            trials.setdefault((run, scored.simulation.task_id), set()).add(scored.record.trial)
+        for (run, task), seen in trials.items():
+            for place in self._sealed(task):
+                assert self._project is not None
+                record_access(self._project, place, self._domain, task, tuple(sorted(seen)), run)

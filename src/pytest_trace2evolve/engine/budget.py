@@ -1,8 +1,8 @@
-"""What a run may use and has used: one small database that all its processes share.
+"""What a run may use and has used: a small database that all processes of the run share.
 
-One process makes the simulations of suites. Workers of xdist that run pressure tests ask models too, so the
-budgets, the rate limit and the reason to stop live in a file. SQLite keeps it whole if a process is killed.
-Nothing is flushed to the disk: the file has no use after the run.
+Workers of xdist that run pressure tests ask models too, so the budgets, the rate limit and the reason to
+stop live in a file. SQLite keeps it consistent if a process is killed. Nothing is flushed to the disk: the
+file has no use after the run.
 """
 
 import sqlite3
@@ -13,19 +13,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
+from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError, Trace2EvolveError
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.completion import Usage
-from pytest_trace2evolve.utils.sanitize import storable_text
+from pytest_trace2evolve.utils.canonical import storable_text
 
 BUSY_SECONDS = 60.0
 """How long a process waits for another one's transaction; each takes well under a millisecond."""
+
+_ERRORS = {error.__name__: error for error in (BudgetError, EndpointError, StorageError)}
+"""What a stopped run raises, by the name that the database holds."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS run (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     started REAL NOT NULL, next_request REAL NOT NULL,
-    stopped TEXT NOT NULL DEFAULT '', refused TEXT NOT NULL DEFAULT '', unstored TEXT NOT NULL DEFAULT '',
+    stopped TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
     calls INTEGER NOT NULL DEFAULT 0, prompt_tokens INTEGER NOT NULL DEFAULT 0,
     cached_tokens INTEGER NOT NULL DEFAULT 0, completion_tokens INTEGER NOT NULL DEFAULT 0,
     cost REAL NOT NULL DEFAULT 0, unpriced INTEGER NOT NULL DEFAULT 0
@@ -37,15 +40,15 @@ class Account:
     """One process's view of the run's account; safe to use from several threads.
 
     Args:
-        path: The database; the first process makes it.
-        budgets: The run's; equal in all its processes.
+        path: The database; the first process creates it.
+        budgets: The run's budgets, the same in all its processes.
     """
 
     def __init__(self, path: Path, budgets: Budgets = NO_BUDGETS) -> None:
         self.path = path
         self.budgets = budgets
         self._lock = threading.RLock()
-        # Autocommit: a transaction begins where the code says so, not at the first statement.
+        # Autocommit: `_transaction` begins transactions, not the first statement.
         self._database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -58,7 +61,6 @@ class Account:
         )
 
     def close(self) -> None:
-        """Close this process's connection."""
         with self._lock:
             self._database.close()
 
@@ -109,36 +111,28 @@ class Account:
             BudgetError, EndpointError, StorageError: as `admit`.
         """
         with self._lock:
-            stopped, refused, unstored, tokens, cost, started = self._database.execute(
-                "SELECT stopped, refused, unstored, prompt_tokens + completion_tokens, cost, started FROM run"
+            stopped, error, tokens, cost, started = self._database.execute(
+                "SELECT stopped, error, prompt_tokens + completion_tokens, cost, started FROM run"
             ).fetchone()
-        if unstored:
-            raise StorageError(unstored)
-        if refused:
-            raise EndpointError(refused)
         if not stopped and (stopped := self._spent(tokens, cost, time.time() - started)):
             self.stop(stopped)
         if stopped:
-            raise BudgetError(stopped)
+            raise _ERRORS.get(error, BudgetError)(stopped)
 
-    stand = raise_if_stopped
-
-    def stop(self, reason: str, *, refused: bool = False, unstored: bool = False) -> None:
-        """Let nothing more be started; the first reason stays.
+    def stop(self, reason: str, error: type[Trace2EvolveError] = BudgetError) -> None:
+        """Let nothing more be started. The first reason stays, unless evidence cannot be stored.
 
         Args:
             reason: Why, in one line.
-            refused: An endpoint refused what every further request would ask too.
-            unstored: The evidence could not be stored, whatever else stopped the run before.
+            error: What everything that would be started raises: `BudgetError`, `EndpointError` (an endpoint
+                refuses what every further request would ask too) or `StorageError`.
         """
-        reason = storable_text(reason)
-        with self._lock, self._transaction():
+        with self._lock:
             self._database.execute(
-                "UPDATE run SET stopped = ?, refused = ? WHERE stopped = ''",
-                (reason, reason if refused else ""),
+                "UPDATE run SET stopped = ?1, error = ?2"
+                " WHERE stopped = '' OR (?2 = 'StorageError' AND error != 'StorageError')",
+                (storable_text(reason), error.__name__),
             )
-            if unstored:
-                self._database.execute("UPDATE run SET unstored = ? WHERE unstored = ''", (reason,))
 
     @property
     def stopped(self) -> str:
@@ -148,7 +142,7 @@ class Account:
     @property
     def unstored(self) -> str:
         """Why the run could not store its evidence; empty if it could."""
-        return str(self._value("unstored"))
+        return self.stopped if self._value("error") == StorageError.__name__ else ""
 
     @property
     def seconds(self) -> float:
@@ -164,7 +158,7 @@ class Account:
 
     @property
     def used(self) -> Usage:
-        """What the models of the run used so far; the cost is None if a model has no price."""
+        """What the run's models used so far; the cost is None if a model has no price."""
         with self._lock:
             calls, prompt, cached, completion, cost, unpriced = self._database.execute(
                 "SELECT calls, prompt_tokens, cached_tokens, completion_tokens, cost, unpriced FROM run"
@@ -181,8 +175,8 @@ class Account:
         """Which budget does not suffice for one more simulation; empty if all do.
 
         Args:
-            expected: What the simulation is likely to use.
-            ahead: What the simulations that were begun use, those that run by expectation.
+            expected: The simulation's likely usage.
+            ahead: Usage of the simulations that were begun; those that still run count as expected.
         """
         used, budgets = self.used, self.budgets
         cost, tokens = expected.cost or 0.0, expected.tokens

@@ -1,222 +1,35 @@
-"""The half-duplex conversation of τ²: agent, user and world take turns until one of them ends it.
+"""One simulation: the half-duplex conversation of τ² in which agent, user and world take turns.
 
-Follows the orchestrator of tau2-bench 1.0.1: the agent greets, every message and every batch of tool calls
-is one step, and the budgets are looked at only when no tool call is waiting. In solo mode nobody greets:
-the agent works on a ticket, by tool calls only, until it says the stop mark. One thing is stricter than
-upstream: a timeout also cuts off an answer that is being waited for.
-
-Runs code of an agent, so that its failures are its own and end nothing but its simulation.
+`Turns` decides the turns. A timeout is stricter than upstream: it also cuts off an answer that is awaited.
 """
 
 import asyncio
-import contextvars
-import errno
-import socket
-import ssl
 import time
-import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import dropwhile
-from pathlib import Path
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
+from pytest_trace2evolve.engine.factories import ChatFactory
+from pytest_trace2evolve.engine.guard import is_cancelled, run_agent_code
+from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
-    BudgetError,
     ContextWindowError,
-    EndpointError,
     InfrastructureError,
     ParticipantError,
-    WorldError,
+    Trace2EvolveError,
 )
-from pytest_trace2evolve.records.message import (
-    GREETING,
-    STOP,
-    USER_STOPS,
-    Message,
-    ToolCall,
-    storable_message,
-)
-from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
+from pytest_trace2evolve.records.completion import dollars
+from pytest_trace2evolve.records.message import Message, storable_message
+from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.records.wire import dollars
-from pytest_trace2evolve.utils.sanitize import storable_text
-
-T = TypeVar("T")
-
-_FOLDER = str(Path(__file__).resolve().parents[1])
-"""Of this package."""
-
-MAX_FRAMES = 20
-"""Frames of an agent's traceback that are kept."""
-
-MAX_MESSAGE = 2_000
-"""Characters of an exception's message that are kept."""
-
-_ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
-"""Errors by which an agent, or a model of this package that it asks, may end its simulation or the run."""
-
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""Codes of errors by which a disk, and not an agent, fails."""
-
-
-async def run_agent_code(
-    owner: object, name: str, call: Callable[[], Awaitable[T]], world: object = None
-) -> T:
-    """Run code of an agent: an exception is the agent's failure, unless it is a network error.
-
-    The code runs in a task of its own: `asyncio.current_task().cancel()` ends this task and no other.
-
-    Args:
-        owner: The agent, or its factory. An exception of one of this package is the package's own.
-        name: The method that runs, for messages.
-        call: Calls the method.
-        world: The world that the agent may call; a `WorldError` that its code raises is the world's failure.
-
-    Raises:
-        AgentCodeError: it raised; `SystemExit` counts, and so does a cancellation that nobody asked for.
-        InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
-    """
-    context = contextvars.copy_context()
-    task = asyncio.create_task(_guarded(owner, name, call, world), context=context)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if _is_cancelled():
-            raise
-        raise AgentCodeError("CancelledError: the agent's code cancelled its own task") from None
-    finally:
-        for variable, value in context.items():  # what it set, its next call finds
-            if variable.get(None) is not value:
-                variable.set(value)
-
-
-async def make_participants(
-    factory: object, make: Callable[[], tuple[Agent, User]], world: object
-) -> tuple[Agent, User]:
-    """The agent and the user of one simulation.
-
-    Args:
-        factory: An agent's factory.
-        make: Calls it.
-        world: The world that it may call.
-
-    Raises:
-        AgentCodeError: the factory raised, or returned something else.
-        InfrastructureError: it could not reach a service.
-    """
-
-    async def made() -> tuple[Agent, User]:
-        agent, user = make()
-        return agent, user
-
-    return await run_agent_code(factory, "factory", made, world)
-
-
-async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
-    """Run the code, and turn what it raises into the errors of `run_agent_code`."""
-    task = asyncio.current_task()
-    try:
-        return await call()
-    except BaseException as error:
-        is_ended = isinstance(error, asyncio.CancelledError) and _is_cancelled()
-        # Python raises GeneratorExit in a coroutine that it discards; its task is not running then.
-        is_discarded = isinstance(error, GeneratorExit) and not _is_running(task)
-        if _is_own(owner) or is_ended or is_discarded:
-            raise
-        is_the_worlds = isinstance(error, WorldError) and _is_raised_by(world, error)
-        if isinstance(error, _ALLOWED) or is_the_worlds:
-            raise
-        said = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
-        if is_network_error(error):
-            raise InfrastructureError(f"the agent's {name} could not reach a service: {said}") from error
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise InfrastructureError(f"the agent's {name} could not write to the disk: {said}") from error
-        raise AgentCodeError(said, _frames(error)) from error
-
-
-def _is_running(task: asyncio.Task[object] | None) -> bool:
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # no event loop runs
-        return False
-
-
-def is_network_error(error: BaseException) -> bool:
-    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded.
-
-    A group of exceptions says so if each of its exceptions does.
-    """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
-            return True
-        if isinstance(current, BaseExceptionGroup) and all(map(is_network_error, current.exceptions)):
-            return True
-        status = _status(current)
-        if isinstance(status, int) and (status in (408, 429) or status >= 500):
-            return True
-        # A library may wrap an error without naming its cause. A built-in one, such as a `KeyError`, that is
-        # raised while a network error is handled is a defect of the handler.
-        is_wrapper = type(current).__module__ != "builtins" and not current.__suppress_context__
-        current = current.__cause__ or (current.__context__ if is_wrapper else None)
-    return False
-
-
-def _status(error: BaseException) -> object:
-    try:
-        response = getattr(error, "response", None)
-        return getattr(error, "status_code", getattr(response, "status_code", None))
-    except Exception:  # a property of anybody's exception may raise anything
-        return None
-
-
-def _message(error: BaseException) -> str:
-    """The message of an exception for files and terminals: control characters escaped, cut if it is long."""
-    try:
-        text = str(error)
-    except Exception as other:
-        return f"its message cannot be shown ({type(other).__name__})"
-    start = text[:MAX_MESSAGE]
-    shown = "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in start)
-    if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
-        return shown
-    return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _frames(error: BaseException) -> str:
-    """The frames of a traceback from where the agent's code begins, the innermost last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = list(dropwhile(lambda frame: frame.filename.startswith(_FOLDER), frames)) or frames
-    return "".join(traceback.format_list(own[-MAX_FRAMES:]))
-
-
-def _is_own(owner: object) -> bool:
-    """Whether an agent is one of this package."""
-    return _package(str(getattr(owner, "__module__", ""))) == _package(__name__)
-
-
-def _is_raised_by(world: object, error: BaseException) -> bool:
-    """Whether the code of a world, or of this package, raised an error."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
-    return module == type(world).__module__ or _package(module) == _package(__name__)
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+from pytest_trace2evolve.utils.canonical import storable_text
 
 
 @dataclass(frozen=True)
@@ -228,19 +41,100 @@ class Limits:
     timeout: float | None = None
 
 
-@dataclass
-class _Progress:
-    trace: list[Message] = field(default_factory=list)
-    steps: int = 0
-    errors: int = 0
-    started: float = field(default_factory=time.perf_counter)
+REDRAWN = (
+    "it was begun again after a kill or a loss, and its requests were others than before: its world is not "
+    "deterministic, or its code was changed, and its first draw is unknown"
+)
+"""The note of a simulation whose answers are not all of its first draw."""
 
-    def say(self, message: Message) -> Message:
-        stamped = message.model_copy(
-            update={"timestamp": datetime.now(UTC).isoformat(), "turn_idx": len(self.trace)}
+
+@dataclass(frozen=True)
+class Assignment:
+    """One simulation to be made.
+
+    Attributes:
+        factory: Makes the agent and the user.
+        candidate: The candidate that the agent plays.
+        trial: The trial, which is also the seed.
+        solo: Whether the agent works on a ticket without a user.
+        place: The suite and split of a sealed task, whose answers other places of a cache must not serve.
+    """
+
+    task: Task
+    world: World
+    factory: AgentFactory
+    candidate: Candidate
+    trial: int
+    limits: Limits
+    solo: bool = False
+    place: str = ""
+
+
+async def _nothing() -> None:
+    """No ledger has to name the draw."""
+
+
+async def simulate(
+    assignment: Assignment,
+    journal: Journal | None = None,
+    before_use: Callable[[], Awaitable[None]] = _nothing,
+) -> Simulation:
+    """Make one simulation in a task of its own.
+
+    Args:
+        assignment: What to simulate.
+        journal: Takes every answer of a model before it is used, and returns those that it holds.
+        before_use: Called before an answer is used.
+
+    Raises:
+        BudgetError, EndpointError: the run may send nothing more.
+        InfrastructureError: an agent or a world raised what would end more than this simulation.
+        WorldError: the task does not fit its world.
+    """
+    try:
+        return await asyncio.create_task(_simulate(assignment, journal, before_use))
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise _ends_too_much(assignment, error) from None
+
+
+async def _simulate(
+    assignment: Assignment, journal: Journal | None, before_use: Callable[[], Awaitable[None]]
+) -> Simulation:
+    task, world, trial, limits = assignment.task, assignment.world, assignment.trial, assignment.limits
+    make = assignment.factory
+    if journal is not None:
+        if limits.timeout is not None:
+            limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
+        if isinstance(make, ChatFactory) and not make.plays:
+            make = make.journaled(journal, before_use, assignment.place)
+    # A factory without a solo mode takes no such argument.
+    options = {"solo": True} if assignment.solo else {}
+
+    async def participants() -> tuple[Agent, User]:
+        agent, user = make(task, world, assignment.candidate, trial, **options)
+        return agent, user
+
+    try:
+        agent, user = await run_agent_code(assignment.factory, "factory", participants, world)
+        simulation = await converse(
+            task, world, agent, user, limits=limits, trial=trial, seed=trial, **options
         )
-        self.trace.append(stamped)
-        return stamped
+    except AgentCodeError as error:
+        return failed_to_start(task, error, trial=trial, seed=trial)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # asyncio would let it end the loop
+        raise _ends_too_much(assignment, error) from None
+    return simulation.as_redrawn(REDRAWN) if journal is not None and journal.redrawn else simulation
+
+
+def _ends_too_much(assignment: Assignment, error: BaseException) -> InfrastructureError:
+    return InfrastructureError(
+        f"task {assignment.task.id!r}: the world or the agent raised {error!r}, which ends more than one "
+        "simulation; let it raise an Exception"
+    )
 
 
 async def converse(
@@ -269,27 +163,46 @@ async def converse(
     started_at = datetime.now(UTC).isoformat()
     session = world.open(solo=solo)
     session.initialise(task.initial_state)
-    progress = _Progress()
-    info: dict[str, str] = {}
+    turns = Turns(
+        task,
+        session,
+        max_steps=limits.max_steps,
+        max_errors=limits.max_errors,
+        timeout=limits.timeout,
+        solo=solo,
+        stamp=_stamped,
+    )
+    error: Trace2EvolveError | None = None
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
-            reason = await _turns(task, world, session, agent, None if solo else user, limits, progress)
+            turns.begin()
+            while turns.end is None:
+                history = list(turns.trace)
+                if turns.speaker == "assistant":
+                    reply = await run_agent_code(agent, "respond", partial(agent.respond, history), world)
+                    turns.say(_agents_message(reply))
+                else:
+                    turns.say(_users_message(await user.respond(history)))
+            reason = turns.end
     except TimeoutError:
         if not deadline.expired():
             raise
         reason = TerminationReason.TIMEOUT
-    except InfrastructureError as error:
-        reason, info = TerminationReason.INFRASTRUCTURE_ERROR, _info_of(error)
-    except ContextWindowError as error:
-        reason, info = TerminationReason.CONTEXT_WINDOW_EXCEEDED, _info_of(error)
-    except AgentCodeError as error:
-        reason, info = TerminationReason.AGENT_ERROR, _info_of(error)
-    except ParticipantError as error:
-        theirs = solo or _agent_is_next(progress.trace[-1])
-        reason = TerminationReason.AGENT_ERROR if theirs else TerminationReason.USER_ERROR
-        info = _info_of(error)
-    return _simulation(task, reason, info, progress, started_at, trial, seed)
+    except (InfrastructureError, ParticipantError) as caught:
+        reason, error = _reason_of(caught, turns.speaker), caught
+    duration = time.perf_counter() - turns.started
+    return _simulation(task, reason, turns.trace, started_at, duration, trial, seed, error)
+
+
+def _reason_of(error: InfrastructureError | ParticipantError, speaker: str) -> TerminationReason:
+    if isinstance(error, InfrastructureError):
+        return TerminationReason.INFRASTRUCTURE_ERROR
+    if isinstance(error, ContextWindowError):
+        return TerminationReason.CONTEXT_WINDOW_EXCEEDED
+    if isinstance(error, AgentCodeError) or speaker == "assistant":
+        return TerminationReason.AGENT_ERROR
+    return TerminationReason.USER_ERROR
 
 
 def failed_to_start(
@@ -297,152 +210,76 @@ def failed_to_start(
 ) -> Simulation:
     """The simulation of an agent that could not be made: `agent_error`, without messages."""
     started_at = datetime.now(UTC).isoformat()
-    reason = TerminationReason.AGENT_ERROR
-    return _simulation(task, reason, _info_of(error), _Progress(), started_at, trial, seed)
-
-
-def _info_of(error: Exception) -> dict[str, str]:
-    frames = getattr(error, "frames", "")
-    return {"error": storable_text(str(error)), **({"traceback": storable_text(frames)} if frames else {})}
+    return _simulation(task, TerminationReason.AGENT_ERROR, [], started_at, 0.0, trial, seed, error)
 
 
 def _simulation(
     task: Task,
     reason: TerminationReason,
-    info: Mapping[str, str],
-    progress: _Progress,
+    trace: Sequence[Message],
     started_at: str,
+    duration: float,
     trial: int,
     seed: int | None,
+    error: Exception | None,
 ) -> Simulation:
-    record = {
+    record: dict[str, Any] = {
         "id": str(uuid.uuid4()),
         "task_id": task.id,
         "timestamp": started_at,
         "start_time": started_at,
         "end_time": datetime.now(UTC).isoformat(),
-        "duration": time.perf_counter() - progress.started,
+        "duration": duration,
         "termination_reason": reason.value,
-        "agent_cost": _cost(progress.trace, "assistant"),
-        "user_cost": _cost(progress.trace, "user"),
+        "agent_cost": _cost(trace, "assistant"),
+        "user_cost": _cost(trace, "user"),
         "reward_info": None,
-        "messages": progress.trace,
+        "messages": trace,
         "trial": trial,
         "seed": seed,
     }
-    return Simulation.model_validate({**record, "info": info} if info else record)
+    if error is not None:
+        record["info"] = {"error": storable_text(str(error))}
+        if frames := getattr(error, "frames", ""):
+            record["info"] |= {"traceback": storable_text(frames)}
+    return Simulation.model_validate(record)
 
 
-async def _turns(
-    task: Task,
-    world: World,
-    session: WorldSession,
-    agent: Agent,
-    user: User | None,
-    limits: Limits,
-    progress: _Progress,
-) -> TerminationReason:
-    if task.history:
-        progress.trace.extend(task.history)
-        _replay(session, task.history)
-    elif user is None:
-        if ended := await _speak(agent, world, user, progress):
-            return ended
-    else:
-        progress.say(Message(role="assistant", content=GREETING))
-    session.sync()
-    while True:
-        message = progress.trace[-1]
-        if message.tool_calls:
-            _answer(session, message.tool_calls, progress)
-        elif ended := await _speak(agent, world, user, progress):
-            return ended
-        progress.steps += 1
-        ended = None if progress.trace[-1].tool_calls else _exhausted(limits, progress)
-        if ended is not None:
-            return ended
+def _stamped(message: Message, index: int) -> Message:
+    stamp: dict[str, object] = {"timestamp": datetime.now(UTC).isoformat(), "turn_idx": index}
+    if message.role == "tool":
+        stamp["content"] = storable_text(message.content or "")
+    return message.model_copy(update=stamp)
 
 
-async def _speak(
-    agent: Agent, world: World, user: User | None, progress: _Progress
-) -> TerminationReason | None:
-    """Let whoever's turn it is say the next message; why the simulation ends with it, if it does."""
-    if user is None:
-        message = progress.say(await _reply(agent, world, progress.trace))
-        if message.tool_calls:
-            return None
-        # There is nobody to read a text: one that is not the end is against the protocol.
-        done = STOP in (message.content or "")
-        return TerminationReason.AGENT_STOP if done else TerminationReason.AGENT_ERROR
-    if _agent_is_next(progress.trace[-1]):
-        message = progress.say(await _reply(agent, world, progress.trace))
-        stops = not message.tool_calls and (message.content or "").strip() == STOP
-        return TerminationReason.AGENT_STOP if stops else None
-    message = progress.say(await _users_reply(user, progress.trace))
-    stops = not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS)
-    return TerminationReason.USER_STOP if stops else None
-
-
-async def _reply(agent: Agent, world: World, trace: Sequence[Message]) -> Message:
-    """The agent's next message, as it is stored.
+def _agents_message(reply: object) -> Message:
+    """The agent's reply as it is stored.
 
     Raises:
-        AgentCodeError: its code raised, or returned something else, or a message that is not the agent's.
-        InfrastructureError: it could not reach a service.
+        AgentCodeError: it is something else, or a message that is not the agent's.
     """
-    message = await run_agent_code(agent, "respond", lambda: agent.respond(list(trace)), world)
-    if not isinstance(message, Message):
-        raise AgentCodeError(f"respond returned {type(message).__name__}, not a Message")
+    if not isinstance(reply, Message):
+        raise AgentCodeError(f"respond returned {type(reply).__name__}, not a Message")
     try:
-        return storable_message(message, "assistant")
+        return storable_message(reply, "assistant")
     except ValueError as error:
         raise AgentCodeError(f"respond returned {error}") from None
 
 
-async def _users_reply(user: User, trace: Sequence[Message]) -> Message:
-    """The user's next message, as it is stored.
+def _users_message(reply: Message) -> Message:
+    """The user's reply as it is stored.
 
     Raises:
         InfrastructureError: it is not the user's message, or cannot be stored: a defect of the user's code.
     """
     try:
-        return storable_message(await user.respond(list(trace)), "user")
+        return storable_message(reply, "user")
     except ValueError as error:
         raise InfrastructureError(f"the user's respond returned {error}") from None
 
 
-def _agent_is_next(last: Message) -> bool:
-    return last.requestor == "assistant" if last.role == "tool" else last.role == "user"
-
-
-def _answer(session: WorldSession, calls: Sequence[ToolCall], progress: _Progress) -> None:
-    for call in calls:
-        result = session.call(call.name, call.arguments, call.requestor)
-        progress.errors += result.error
-        answer = result.answering(call)
-        progress.say(answer.model_copy(update={"content": storable_text(answer.content or "")}))
-    session.sync()
-
-
-def _replay(session: WorldSession, history: Sequence[Message]) -> None:
-    for message in history:
-        for call in message.tool_calls or ():
-            session.call(call.name, call.arguments, call.requestor)
-
-
-def _exhausted(limits: Limits, progress: _Progress) -> TerminationReason | None:
-    """The budget that has run out; where several have, the one that tau2 would name."""
-    if limits.timeout is not None and time.perf_counter() - progress.started >= limits.timeout:
-        return TerminationReason.TIMEOUT
-    if progress.errors >= limits.max_errors:
-        return TerminationReason.TOO_MANY_ERRORS
-    if progress.steps >= limits.max_steps:
-        return TerminationReason.MAX_STEPS
-    return None
-
-
 def _cost(trace: Sequence[Message], role: str) -> float | None:
-    """What one side's messages cost in US dollars; None where no message says."""
+    """What one side's messages cost in US dollars; None if no message says."""
     costs = [dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
     known = [cost for cost in costs if cost is not None]
     return float(sum(known)) if known else None

@@ -1,16 +1,16 @@
-"""The engine: turns jobs into simulations, each made once, resumed, stored and held to the run's budget."""
+"""Turns jobs into simulations: each is made once, resumed if it was interrupted, stored, and budgeted."""
 
 import asyncio
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_trace2evolve.engine.budget import Account
-from pytest_trace2evolve.engine.executor import Assignment, Executor, LocalExecutor
+from pytest_trace2evolve.engine.conversation import Assignment, simulate
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import (
     BudgetError,
@@ -21,10 +21,9 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.records.budget import DONE, State, Totals
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.budget import State, Totals
+from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.records.wire import usage_of
 
 POLL_SECONDS = 0.05
 """How often a run looks for a simulation that another run is making."""
@@ -42,11 +41,10 @@ class Job:
     """A simulation with what the engine needs to know about it.
 
     Attributes:
-        assignment: What is simulated.
-        declare: Has the ledger name the draw; called before the first answer is used, in a thread.
-        place: Where the simulation is stored; None if its agent is no model, so that no run can take it over.
-        expected: What it is likely to use; None if nobody knows.
-        is_baseline: Whether it is one of the baseline's fresh trials.
+        declare: Has the ledger name the draw; called in a thread, before the first answer is used.
+        place: Where the simulation is stored; None if its agent is no model: no other run can use it.
+        expected: Its likely usage; None if it is unknown.
+        is_baseline: Whether it is one of the baseline's fresh trials, which the ledger does not name.
     """
 
     assignment: Assignment
@@ -63,16 +61,20 @@ class Engine:
         loop: Where they run, and how many at once.
         account: What the run may use.
         folder: Where simulations are stored, for messages.
-        executor: Does the work.
+        simulate: Makes a simulation: see `conversation.simulate`.
     """
 
     def __init__(
-        self, loop: LoopThread, account: Account, folder: Path, executor: Executor | None = None
+        self,
+        loop: LoopThread,
+        account: Account,
+        folder: Path,
+        simulate: Callable[..., Awaitable[Simulation]] = simulate,
     ) -> None:
         self.loop = loop
         self.account = account
         self._folder = folder
-        self._executor = executor or LocalExecutor()
+        self._simulate = simulate
         self._states: dict[str, State] = {}
         self._reservations = _Reservations()
         self._lost: dict[str, Simulation] = {}
@@ -105,7 +107,7 @@ class Engine:
             ) from None
         except StorageError as error:
             with contextlib.suppress(sqlite3.Error):
-                self.account.stop(str(error), unstored=True)
+                self.account.stop(str(error), StorageError)
             raise
 
     async def retry(self, job: Job) -> Simulation:
@@ -136,11 +138,6 @@ class Engine:
         self._fresh[purpose] = simulations
         return True
 
-    @property
-    def finished(self) -> frozenset[str]:
-        """The keys of the simulations that are made or kept."""
-        return frozenset(key for key, state in self._states.copy().items() if state in DONE)
-
     def totals(self) -> Totals:
         """Where the run stands; may be called from another thread."""
         states = Counter(self._states.copy().values())
@@ -148,8 +145,8 @@ class Engine:
 
     async def _make_unstored(self, job: Job) -> Simulation:
         self.account.raise_if_stopped()
-        simulation = await self._executor.simulate(job.assignment)
-        if simulation.termination_reason != TerminationReason.INFRASTRUCTURE_ERROR:
+        simulation = await self._simulate(job.assignment)
+        if not _is_lost(simulation):
             await asyncio.to_thread(job.declare)
         return simulation
 
@@ -161,33 +158,33 @@ class Engine:
             self._states.setdefault(key, State.KEPT)
             return kept
         await self._reserve(key, job.expected)
+        state, used = None, NOTHING_USED
         try:
             simulation = await self._journaled(job, place)
-        except (BudgetError, StorageError, sqlite3.Error, asyncio.CancelledError):
-            self._settle(key, None)
+            if simulation is None:
+                state = State.KEPT
+                simulation = await asyncio.to_thread(self._kept, job, place)
+                assert simulation is not None
+                return simulation
+            state, used = State.MADE, _used(simulation)
+            if _is_lost(simulation):
+                state = State.LOST
+                self._lost[key] = simulation
+            return simulation
+        except (BudgetError, StorageError, sqlite3.Error):
             raise
         except EndpointError as error:
             if job.is_baseline:  # its model may be gone; the run is the candidate's
-                self._settle(key, State.LOST)
+                state = State.LOST
                 raise InfrastructureError(f"the baseline's side: {error}") from None
-            self._settle(key, None)
-            self.account.stop(str(error), refused=True)
+            self.account.stop(str(error), EndpointError)
             raise
         except Exception as error:
-            self._settle(key, State.LOST)
+            state = State.LOST
             await asyncio.to_thread(self._note_loss, place)
             raise InfrastructureError(f"{type(error).__name__}: {error}") from error
-        if simulation is None:
-            self._settle(key, State.KEPT)
-            kept = await asyncio.to_thread(self._kept, job, place)
-            assert kept is not None
-            return kept
-        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
-            self._lost[key] = simulation
-            self._settle(key, State.LOST, _used(simulation))
-        else:
-            self._settle(key, State.MADE, _used(simulation))
-        return simulation
+        finally:
+            self._settle(key, state, used)
 
     async def _journaled(self, job: Job, place: Place) -> Simulation | None:
         """Make a simulation and store it; None if another run stored it in the meantime."""
@@ -205,7 +202,7 @@ class Engine:
         with journal:
             try:
                 async with asyncio.timeout(self.account.seconds_left):
-                    simulation = await self._executor.simulate(job.assignment, journal, declare)
+                    simulation = await self._simulate(job.assignment, journal, declare)
             except TimeoutError:
                 self.account.raise_if_stopped()
                 raise
@@ -222,20 +219,20 @@ class Engine:
             self.account.raise_if_stopped()
 
     async def _reserve(self, key: str, expected: Usage | None) -> None:
-        """Wait until the budget suffices for one more simulation beside those that run.
+        """Wait until the budget suffices for one more simulation in addition to those that run.
 
         Raises:
             BudgetError: it does not suffice, and nothing runs any more.
         """
         while True:
             self.account.raise_if_stopped()
-            usage = NOTHING_USED
+            shortage, usage = "", NOTHING_USED
             if self.account.budgets.limited:
                 usage = expected or self._reservations.mean
-            shortage = self.account.shortage(usage, self._reservations.total)
+                shortage = self.account.shortage(usage, self._reservations.total)
             if not shortage:
                 self._states[key] = State.RUNNING
-                self._reservations.open(key, usage)
+                self._reservations.running[key] = usage
                 return
             if not self._reservations.running:
                 self.account.stop(shortage)
@@ -244,7 +241,8 @@ class Engine:
             await self._changed.wait()
 
     def _settle(self, key: str, state: State | None, used: Usage = NOTHING_USED) -> None:
-        self._reservations.close(key, None if state is None else used, is_made=state is State.MADE)
+        """Note what became of a simulation that ran; None if it may run again."""
+        self._reservations.close(key, used, is_made=state is State.MADE)
         if state is None:
             self._states.pop(key, None)
         else:
@@ -264,7 +262,7 @@ class Engine:
             job.declare()
 
     def _put(self, job: Job, place: Place, simulation: Simulation) -> None:
-        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+        if _is_lost(simulation):
             self._note_loss(place)
             return
         self._declare(job)
@@ -281,7 +279,7 @@ class _Reservations:
     """Tokens and dollars of the simulations that were begun: those that run count as expected.
 
     Attributes:
-        running: By key, what each simulation that runs is expected to use.
+        running: The expected usage of each simulation that runs, by its key.
     """
 
     def __init__(self) -> None:
@@ -289,22 +287,20 @@ class _Reservations:
         self._tokens, self._cost = 0, 0.0
         self._made, self._made_tokens, self._made_cost = 0, 0, 0.0
 
-    def open(self, key: str, expected: Usage) -> None:
-        self.running[key] = expected
-        self._add(expected, 1)
-
-    def close(self, key: str, used: Usage | None, *, is_made: bool) -> None:
-        self._add(self.running.pop(key), -1)
-        if used is not None:
-            self._add(used, 1)
-        if used is not None and is_made:
+    def close(self, key: str, used: Usage, *, is_made: bool) -> None:
+        del self.running[key]
+        self._tokens += used.tokens
+        self._cost += used.cost or 0.0
+        if is_made:
             self._made += 1
             self._made_tokens += used.tokens
             self._made_cost += used.cost or 0.0
 
     @property
     def total(self) -> Usage:
-        return Usage(calls=0, prompt_tokens=self._tokens, cost=self._cost)
+        tokens = self._tokens + sum(usage.tokens for usage in self.running.values())
+        cost = self._cost + sum(usage.cost or 0.0 for usage in self.running.values())
+        return Usage(calls=0, prompt_tokens=tokens, cost=cost)
 
     @property
     def mean(self) -> Usage:
@@ -313,10 +309,6 @@ class _Reservations:
             return NOTHING_USED
         tokens = round(self._made_tokens / self._made)
         return Usage(calls=0, prompt_tokens=tokens, cost=self._made_cost / self._made)
-
-    def _add(self, usage: Usage, sign: int) -> None:
-        self._tokens += sign * usage.tokens
-        self._cost += sign * (usage.cost or 0.0)
 
 
 @contextlib.contextmanager
@@ -335,6 +327,10 @@ def _as_storage_error(place: Path) -> Iterator[None]:
         raise StorageError(str(error)) from None
     except OSError as error:
         raise StorageError.of(error, error.filename or place) from None
+
+
+def _is_lost(simulation: Simulation) -> bool:
+    return simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
 
 
 def _used(simulation: Simulation) -> Usage:

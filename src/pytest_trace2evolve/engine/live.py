@@ -1,19 +1,19 @@
 """The models of a live run, for the agent and the user, and how each is asked.
 
-A model may lie in a folder of this machine. Evidence and keys hold a digest of the folder; its
-address changes with each run.
+A model may be a folder of this machine. Evidence and keys hold the folder's digest, since its address changes
+with each run.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.records.adapter import Skill
 from pytest_trace2evolve.records.evidence import CHAT, Settings
-from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.serving.folder import (
     CONFIG,
     ModelFolder,
@@ -35,10 +35,10 @@ class Routes:
     """What a routed agent chooses from.
 
     Attributes:
-        base: The base model, which chooses, and answers where it chooses none.
+        base: The base model, which chooses, and answers if it chooses no adapter.
         models: The same model with each adapter, by the adapter's name.
         skills: The router's table, in the order of `models`.
-        each_turn: Whether it chooses anew after each message of the customer, instead of once a task.
+        each_turn: Whether it chooses after each message of the customer, instead of once a task.
     """
 
     base: ModelSettings
@@ -49,16 +49,16 @@ class Routes:
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """Who talks in a live run: the agent's model and the user's.
+    """The models of a live run.
 
     Attributes:
         agent: The agent's model; of a routed agent what is recorded of all its models together.
         cache: Whether answers are taken from the project's cache and kept there.
-        scripts: Whether the customer of a synthetic case follows its script, though a model could play it.
+        scripts: Whether customers of synthetic cases follow their scripts, though a model could play them.
         record: Where to write the run's answers; None: nowhere.
-        cassette: Where the answers come from instead of a model; None where models are asked.
-        routes: What a routed agent chooses from; None where the agent is one model.
-        each_turn: Whether a routed agent is to choose anew at each turn.
+        cassette: Where the answers come from instead of a model; None if models are asked.
+        routes: What a routed agent chooses from; None if the agent is one model.
+        each_turn: Whether a routed agent chooses at each turn.
     """
 
     agent: ModelSettings
@@ -72,10 +72,10 @@ class LiveSettings:
     each_turn: bool = False
 
     def require_endpoints(self) -> None:
-        """See that both models have a key and a URL, where they are asked.
+        """Check that all models that are asked have a key and a URL.
 
         Raises:
-            EndpointError: the variable that should hold a key is empty, or a base URL is none.
+            EndpointError: the variable that should hold a key is empty, or a base URL is invalid.
         """
         for model in () if self.cassette else self.models:
             model.key()
@@ -87,6 +87,14 @@ class LiveSettings:
         routes = self.routes
         yield from (self.agent,) if routes is None else (routes.base, *routes.models.values())
         yield self.user
+
+    def map_models(self, function: Callable[[ModelSettings], ModelSettings]) -> "LiveSettings":
+        """The same settings with `function` applied to all models."""
+        routes = self.routes
+        if routes is not None:
+            models = {name: function(model) for name, model in routes.models.items()}
+            routes = replace(routes, base=function(routes.base), models=models)
+        return replace(self, agent=function(self.agent), user=function(self.user), routes=routes)
 
     def agent_settings(self) -> Settings:
         """What evidence records of the agent."""
@@ -104,24 +112,24 @@ class LiveSettings:
 
 @dataclass(frozen=True)
 class Party:
-    """Whose simulations they are, and with which settings; None where the agent is a plugin's."""
+    """A candidate with the settings of its models; None if its agent is a plugin's."""
 
     candidate: Candidate
     live: LiveSettings | None
 
 
 def extra_instruction() -> str:
-    """The instruction that the environment adds; empty where it adds none."""
+    """The instruction that the environment adds, or an empty text."""
     return os.environ.get(EXTRA_INSTRUCTION_VAR, "").strip()
 
 
-_SIGNS = ("./", "../", "/", "~")
-"""How a path begins that no name of a model is taken for."""
+_PATH_PREFIXES = ("./", "../", "/", "~")
+"""Prefixes of paths that no name of a model has."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a folder's model is asked, with which token, and the folder's digest."""
+    """Where a folder's model is served, the token to ask it with, and the folder's digest."""
 
     base_url: str
     token: str = field(repr=False)
@@ -130,7 +138,7 @@ class Address:
 
 def names_folder(model: str, here: Path) -> bool:
     """Whether a model is named by its folder: as a path, or by the name of one that is there."""
-    return model.startswith(_SIGNS) or model in (".", "..") or (here / model / CONFIG).is_file()
+    return model.startswith(_PATH_PREFIXES) or model in (".", "..") or (here / model / CONFIG).is_file()
 
 
 def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple[ModelFolder, str]:

@@ -1,296 +1,428 @@
-"""Admission of an environment: what its scenarios must show before anything is trained on them.
+"""Admission of an environment: checks of its scenarios before anything is trained on them.
 
-Whether it pays for the capability alone is tried out: an expert must reach the top and never lose ground;
-whoever does nothing, takes the shortcut, repeats itself, reads, says or changes everything must not be paid.
-Generated environments go through the same checks as built-in ones.
+They show whether it pays for the capability alone: an expert must reach the top and never lose ground; an
+agent that does nothing, takes the shortcut, repeats itself, or reads, says or changes everything must not be
+paid. Synthesized environments go through the same checks as built-in ones.
 """
 
+import json
+import random
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import starmap
+import secrets
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 
-from pytest_trace2evolve.environments.environment import Customers, PlayedEnvironment
-from pytest_trace2evolve.errors import Trace2EvolveError
-from pytest_trace2evolve.records.environment import TOP, CheckLine
-from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.protocols import Generator, World
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.agents.reference import CaseOracle
+from pytest_trace2evolve.environments.environment import (
+    DIFFICULTIES,
+    Episode,
+    ScenarioEnvironment,
+    require_script,
+)
+from pytest_trace2evolve.environments.generated import project_environments
+from pytest_trace2evolve.environments.held_out import found_held_out, held_out_of
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.reward_hacking_probes import ANYWHERE, LUCK, WRONG, Probe
+from pytest_trace2evolve.errors import ConfigError, GeneratorError, Trace2EvolveError
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.environment import TOP, AdmissionReport, CheckLine
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import Generator, World, rules_of
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.task import Content, Task
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.utils.canonical import digest
 
-UNPAID_MOST = 0.2
-"""What a wrong way gets at most, in any scenario."""
+SEEDS = 1_000  # of a full admission
+SEEDS_BEFORE_TRAINING = 60  # that are checked again before a training
+SEEDS_OF_EXPENSIVE_CHECKS = 60  # that are made twice, and in which rules and wrong ways are tried
+SEEDS_ELSEWHERE = 20  # that are made again in another process
+MAX_UNPAID = 0.2  # reward of a wrong way, in any scenario
+MAX_LUCK = 0.45  # mean reward, at each difficulty, of doing the same everywhere: it is right now and then
+MIN_LUCK_SEEDS, MAX_LUCK_SEEDS = 40, 100  # of a difficulty from which on a mean counts, and that are tried
+MIN_DISTINCT = 0.99  # share of scenarios that must differ without names, ids and figures
+MAX_MESSAGES = 40  # of an expert, or of a wrong way
 
-LUCK_MOST = 0.45
-"""What doing the same everywhere gets at most on average, at each difficulty: now and then it is right."""
-
-LUCK_LEAST, LUCK_ENOUGH = 40, 100
-"""Scenarios of a difficulty of which an average says something, and after which no more are tried."""
-
-DISTINCT_LEAST = 0.99
-"""Share of scenarios that must differ once names, ids and figures are taken away."""
-
-SAID_MOST = 40
-"""Messages that an expert, or a wrong way, sends at most."""
-
-SAME_GRADE = "same trace, same grade"
-"""The check that a grade does not depend on how often, and after what, it was asked for."""
-
+NEW_PROCESS = "same seed, new process"
 PLAYABLE = "scenarios can be played"
-"""The check that nothing of a scenario breaks whoever makes, plays or reads it."""
+SAME_SCENARIO = "same seed, same scenario"
+SAME_GRADE = "same trace, same grade"
+SAME_TOOLS = "tools are the target's"
+NOT_HELD_OUT = "nothing held out"
+UNPAID_START = "nothing is paid at the start"
+EXPERT_REACHES_TOP = "expert reaches the top"
+EXPERT_KEEPS_GROUND = "expert never loses ground"
+GOLD_IS_ALLOWED = "gold is allowed"
 
-Expert = Callable[[Task, Sequence[Message]], Message]
-"""The expert's next message, given the scenario and everything said so far."""
-
-Way = Callable[[Task], Iterable[Message]]
-"""What somebody says in a scenario, whatever comes back."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What admission needs beside a generator.
-
-    Attributes:
-        world: The target, as others open it.
-        customers: Makes the customer of a scenario.
-        expert: Solves scenarios.
-        wrong: Ways that must not be paid in any scenario, by name.
-        luck: Ways that must not be paid on average, at any difficulty with `LUCK_LEAST` scenarios or more.
-        names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
-        held_out: What of a scenario must not be seen in training; empty where nothing is.
-        sought: What `held_out` looks for, in words.
-        forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
-        ways_most: Scenarios that are made twice, and on which rules and wrong ways are tried; the other
-            checks look at all of them.
-    """
-
-    world: World
-    customers: Customers
-    expert: Expert
-    wrong: Mapping[str, Way]
-    luck: Mapping[str, Way] = field(default_factory=dict)
-    names: Callable[[Task], Iterable[str]] = lambda task: ()
-    held_out: Callable[[Task], str] = lambda task: ""
-    sought: str = "nothing is looked for"
-    forbidden: Callable[[Task], str] = lambda task: ""
-    ways_most: int = 60
+Job = tuple[int, int]
+"""A seed and a difficulty."""
 
 
-class Admission:
-    """Looks at scenarios one by one; `lines` says what was found.
+def admit(
+    environments: Environments,
+    name: str,
+    *,
+    seeds: int = SEEDS,
+    difficulty: int | None = None,
+    content: Content = Content.TRAIN,
+    held_out: Sequence[str] = (),
+    first: int = 0,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> AdmissionReport:
+    """Run every check of admission on an environment.
 
     Args:
-        again: Makes each generator anew, by difficulty: what it makes must not hang on what it made before.
-        trial: What it is tried with.
+        seeds: How many scenarios, taking turns between the difficulties.
+        difficulty: One difficulty alone; None for all of them.
+        content: Whose words; held-out content is searched for in training content alone.
+        held_out: Ids and people that no scenario may contain; see `held_out_of`.
+        first: Seed of the first scenario; a drawn one for code that could know the seeds of its admission.
+        on_progress: Called with the number of checked scenarios.
     """
+    started = time.perf_counter()
+    levels = [difficulty] if difficulty is not None else list(DIFFICULTIES)
 
-    def __init__(self, again: Callable[[int], Generator], trial: Trial) -> None:
-        self._again = again
-        self._trial = trial
-        self._generators: dict[int, tuple[Generator, Generator, PlayedEnvironment]] = {}
-        self._problems: dict[str, list[str]] = {}
+    def make(level: int) -> Generator:
+        return environments.generator(name, level, content)
+
+    def job(place: int) -> Job:
+        return first + place, levels[place % len(levels)]
+
+    checks = _Checks(make, environments.world(name), content, held_out)
+    for place in range(seeds):
+        checks.check(*job(place))
+        on_progress(place + 1)
+    jobs = [job(place) for place in range(SEEDS_ELSEWHERE)]
+    return AdmissionReport(
+        capability=name,
+        digests={level: make(level).digest for level in levels},
+        seeds=seeds,
+        seconds=time.perf_counter() - started,
+        checks=(_check_new_process(environments, name, content, jobs), *checks.lines()),
+    )
+
+
+def require_admitted(
+    environments: Environments, names: Sequence[str], project: Project, first: int = 0
+) -> None:
+    """Check environments once more before a training, against the held-out content of the project too.
+
+    Raises:
+        ConfigError: an environment is not admitted.
+    """
+    held_out = held_out_of(project)
+    for name in names:
+        report = admit(environments, name, seeds=SEEDS_BEFORE_TRAINING, held_out=held_out, first=first)
+        if failed := [line for line in report.checks if not line.passed]:
+            raise ConfigError(
+                f"environment {name!r} is not admitted, and nothing is trained in it: {failed[0].check}: "
+                f"{failed[0].detail}; see trace2evolve environment check {name}"
+            )
+
+
+def draw_first_seed(first: int, count: int) -> int:
+    """The first scenario to check of the `count` that are trained in: a drawn one, which no code can know."""
+    return first + secrets.randbelow(max(1, count - SEEDS_BEFORE_TRAINING + 1))
+
+
+class _Checks:
+    """Checks scenarios one by one; `lines` reports the findings."""
+
+    def __init__(
+        self, make: Callable[[int], Generator], world: World, content: Content, held_out: Sequence[str]
+    ) -> None:
+        self._make, self._world, self._content, self._held_out = make, world, content, held_out
+        self._writes = [tool for tool, kind in world.tool_types().items() if kind is ToolType.WRITE]
+        self._is_support = (world.provider, world.domain) == ("trace2evolve", "support")
+        # Most probes need the tables of a retail store.
+        self._wrong = WRONG if self._is_support else ANYWHERE
+        self._luck = LUCK if self._is_support else {}
+        self._generators: dict[int, tuple[Generator, Generator, ScenarioEnvironment]] = {}
+        self._problems: dict[str, list[str]] = defaultdict(list)
         self._substances: Counter[str] = Counter()
-        self._prompts: set[str] = set()
-        self._paid: dict[str, list[float]] = {}
-        self._lucky: dict[str, dict[int, list[float]]] = {name: {} for name in trial.luck}
-        self._looked = 0
+        self._openings: set[str] = set()
+        self._rewards: dict[str, list[float]] = defaultdict(list)
+        self._lucky: dict[str, dict[int, list[float]]] = {name: defaultdict(list) for name in self._luck}
+        self._seeds = 0
 
-    def look(self, seed: int, difficulty: int) -> None:
-        """Look at one scenario."""
-        self._looked += 1
+    def check(self, seed: int, difficulty: int) -> None:
+        self._seeds += 1
         try:
-            self._look(seed, difficulty)
-        except Trace2EvolveError as error:
-            self._problem(PLAYABLE, seed, str(error))
+            self._check_scenario(seed, difficulty)
         except Exception as error:
-            # Records can be of any shape, and whoever reads them may stumble over them in any way.
-            self._problem(PLAYABLE, seed, f"{type(error).__name__}: {error}")
+            # Records can have any shape, and every reader may fail on them in any way.
+            kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
+            self._note(PLAYABLE, seed, f"{kind}{error}")
 
-    def _look(self, seed: int, difficulty: int) -> None:
+    def _check_scenario(self, seed: int, difficulty: int) -> None:
         if difficulty not in self._generators:
-            one = self._again(difficulty)
-            environment = PlayedEnvironment(one, self._trial.world, self._trial.customers)
-            self._generators[difficulty] = (one, self._again(difficulty), environment)
-        first, second, environment = self._generators[difficulty]
-        task = first.scenario(seed)
+            generator = self._make(difficulty)
+            environment = ScenarioEnvironment(generator, self._world)
+            self._generators[difficulty] = generator, self._make(difficulty), environment
+        generator, second, environment = self._generators[difficulty]
+        task = generator.scenario(seed)
+        is_early = self._seeds <= SEEDS_OF_EXPENSIVE_CHECKS
+        if is_early:
+            self._check_repeats(task, generator, second, seed)
+        self._substances[_substance(task, _names(task) if self._is_support else ())] += 1
+        self._openings.add(digest([said.content for said in task.history if said.role == "user"]))
+        if self._content is Content.TRAIN and (found := found_held_out(task, self._held_out)):
+            self._note(NOT_HELD_OUT, seed, found)
+        self._check_history(task, seed)
+        self._check_expert(task, environment, seed)
+        if is_early:
+            if broken := self._broken_rule(task):
+                self._note(GOLD_IS_ALLOWED, seed, broken)
+            for name, probe in {"shortcut": generator.shortcut, **self._wrong}.items():
+                reward = _reward_of(probe, task, environment, seed)
+                self._rewards[name].append(reward)
+                if reward > (0 if name == "nothing" else MAX_UNPAID):
+                    self._note(f"unpaid: {name}", seed, f"it gets {reward:g}")
+        for name, probe in self._luck.items():
+            rewards = self._lucky[name][difficulty]
+            if len(rewards) < MAX_LUCK_SEEDS:
+                rewards.append(_reward_of(probe, task, environment, seed))
+
+    def _check_repeats(self, task: Task, generator: Generator, second: Generator, seed: int) -> None:
+        """Ask for the scenario and for grades again, of another generator and in the other order."""
         text = task.model_dump_json()
-        few = self._looked <= self._trial.ways_most
-        if few and second.scenario(seed).model_dump_json() != text:
-            self._problem("same seed, same scenario", seed, "another one the second time")
-        if few and Task.model_validate_json(text) != task:
-            self._problem("same seed, same scenario", seed, "does not survive JSON")
-        if few:
-            self._graded_again(task, first, second, seed)
-        self._substances[_substance(task, self._trial.names(task))] += 1
-        self._prompts.add(digest([one.content for one in task.history if one.role == "user"]))
-        if found := self._trial.held_out(task):
-            self._problem("nothing held out", seed, found)
-        self._tools(task, environment, seed)
-        self._expert(task, environment, seed)
-        if few:
-            self._ways(task, first, environment, seed)
-        self._luck(task, environment, seed, difficulty)
-
-    def _graded_again(self, task: Task, first: Generator, second: Generator, seed: int) -> None:
-        """The same traces, asked for again, in the other order, and of another generator."""
-        said = [*task.history, *first.shortcut(task)]
-        traces = [said[:end] for end in sorted({len(task.history), len(said)})]
+        if second.scenario(seed).model_dump_json() != text:
+            self._note(SAME_SCENARIO, seed, "another one the second time")
+        if Task.model_validate_json(text) != task:
+            self._note(SAME_SCENARIO, seed, "does not survive JSON")
+        messages = [*task.history, *generator.shortcut(task)]
+        traces = [messages[:end] for end in sorted({len(task.history), len(messages)})]
         asked = [(trace, solved) for trace in traces for solved in (False, True)]
-        grades = [first.grade(task, trace, solved=solved) for trace, solved in asked]
-        for generator in (first, second):
-            again = [generator.grade(task, trace, solved=solved) for trace, solved in reversed(asked)]
+        grades = [generator.grade(task, trace, solved=solved) for trace, solved in asked]
+        for other in (generator, second):
+            again = [other.grade(task, trace, solved=solved) for trace, solved in reversed(asked)]
             if again[::-1] != grades:
-                self._problem(SAME_GRADE, seed, "another one when it is asked again")
+                self._note(SAME_GRADE, seed, "another one when it is asked again")
 
-    def _tools(self, task: Task, environment: PlayedEnvironment, seed: int) -> None:
-        """The tools are the target's own, and so is all that they answered before the agent's turn."""
-        check = "tools are the target's"
-        target = self._trial.world
-        if list(environment.tools()) != list(target.tools("assistant")):
-            self._problem(check, seed, "the agent has other tools")
-        session = target.open()
+    def _check_history(self, task: Task, seed: int) -> None:
+        """The tools' answers before the agent's turn are the target's own."""
+        session = self._world.open()
         session.initialise(task.initial_state)
         calls = [call for message in task.history for call in message.tool_calls or ()]
         results = [message for message in task.history if message.role == "tool"]
         if len(calls) != len(results):
-            self._problem(check, seed, "its history holds calls without a result")
+            self._note(SAME_TOOLS, seed, "its history holds calls without a result")
         for call, result in zip(calls, results, strict=False):
             if session.call(call.name, call.arguments, call.requestor).content != result.content:
-                self._problem(check, seed, f"in its history {call.name} answers what the target does not")
+                self._note(SAME_TOOLS, seed, f"in its history {call.name} answers what the target does not")
         for action in task.actions:
-            if not target.has_tool(action.name):
-                self._problem(check, seed, f"the expert uses {action.name!r}, which the target lacks")
+            if not self._world.has_tool(action.name):
+                self._note(SAME_TOOLS, seed, f"the expert uses {action.name!r}, which the target lacks")
 
-    def _expert(self, task: Task, environment: PlayedEnvironment, seed: int) -> None:
+    def _check_expert(self, task: Task, environment: ScenarioEnvironment, seed: int) -> None:
         environment.reset(seed)
-        best, sunk = environment.reward(), False
+        expert = self._expert(task)
+        best, has_sunk = environment.reward(), False
         if best > 0:
-            self._problem("nothing is paid at the start", seed, f"{best:g} before anything was done")
-        for _ in range(SAID_MOST):
-            done = environment.step(self._trial.expert(task, environment.trace)).done
-            sunk = sunk or environment.reward() < best
+            self._note(UNPAID_START, seed, f"{best:g} before anything was done")
+        for _ in range(MAX_MESSAGES):
+            done = environment.step(expert.reply(environment.trace)).done
+            has_sunk = has_sunk or environment.reward() < best
             best = max(best, environment.reward())
             if done:
                 break
         if environment.reward() != TOP:
-            self._problem("expert reaches the top", seed, f"it gets {environment.reward():g}")
-        if sunk:
-            self._problem("expert never loses ground", seed, "its reward fell on the way")
+            self._note(EXPERT_REACHES_TOP, seed, f"it gets {environment.reward():g}")
+        if has_sunk:
+            self._note(EXPERT_KEEPS_GROUND, seed, "its reward fell on the way")
 
-    def _ways(self, task: Task, generator: Generator, environment: PlayedEnvironment, seed: int) -> None:
-        if found := self._trial.forbidden(task):
-            self._problem("gold is allowed", seed, found)
-        own: dict[str, Way] = {"shortcut": generator.shortcut, **self._trial.wrong}
-        for name, way in own.items():
-            reward = _tried(way, task, environment, seed)
-            self._paid.setdefault(name, []).append(reward)
-            if reward > (0 if name == "nothing" else UNPAID_MOST):
-                self._problem(f"unpaid: {name}", seed, f"it gets {reward:g}")
+    def _expert(self, task: Task) -> CaseOracle:
+        return CaseOracle(task, require_script(task), self._writes)
 
-    def _luck(self, task: Task, environment: PlayedEnvironment, seed: int, difficulty: int) -> None:
-        for name, way in self._trial.luck.items():
-            rewards = self._lucky[name].setdefault(difficulty, [])
-            if len(rewards) < LUCK_ENOUGH:
-                rewards.append(_tried(way, task, environment, seed))
+    def _broken_rule(self, task: Task) -> str:
+        """The rule that the gold actions break, performed from the start with a yes before each change."""
+        rules = rules_of(self._world)
+        if rules is None or task.initial_state is None:
+            return ""
+        state = task.initial_state.model_copy(update={"message_history": None})
+        whole = task.model_copy(update={"initial_state": state})
+        expert, episode = self._expert(whole), Episode(whole, self._world, 0)
+        while episode.end is None:
+            episode.step(expert.reply(episode.trace))
+        found = find_breaches(episode.trace, rules)
+        return f"breaks {found[0].invariant.value}: {found[0].why}" if found else ""
 
-    def lines(self) -> list[CheckLine]:
-        """What was found, a line a check."""
-        made = [
-            self._line(check, detail)
-            for check, detail in (
-                (PLAYABLE, "made, played and read without an error"),
-                ("same seed, same scenario", f"made twice, {self._few} seeds"),
-                (SAME_GRADE, f"asked three times, {self._few} seeds"),
-                ("tools are the target's", "schemas, and every result in the histories"),
-                ("nothing held out", self._trial.sought),
-                ("nothing is paid at the start", "0 everywhere"),
-                ("expert reaches the top", f"{TOP:g} in all of {self._looked}"),
-                ("expert never loses ground", "no step lowers its reward"),
-                (
-                    "gold is allowed",
-                    f"the world's rules hold, {self._few} seeds",
-                ),
-            )
-        ]
-        made.append(self._distinct())
-        for name, rewards in self._paid.items():
-            told = f"most {max(rewards):g}, mean {fmean(rewards):.2f} of {len(rewards)}"
-            made.append(self._line(f"unpaid: {name}", told))
-        return [*made, *starmap(_luck_line, self._lucky.items())]
+    def lines(self) -> Iterator[CheckLine]:
+        """One line per check."""
+        few = f"{min(self._seeds, SEEDS_OF_EXPENSIVE_CHECKS)} seeds"
+        yield self._line(PLAYABLE, "made, played and read without an error")
+        yield self._line(SAME_SCENARIO, f"made twice, {few}")
+        yield self._line(SAME_GRADE, f"asked three times, {few}")
+        yield self._line(SAME_TOOLS, "schemas, and every result in the histories")
+        yield self._line(NOT_HELD_OUT, self._searched_for())
+        yield self._line(UNPAID_START, "0 everywhere")
+        yield self._line(EXPERT_REACHES_TOP, f"{TOP:g} in all of {self._seeds}")
+        yield self._line(EXPERT_KEEPS_GROUND, "no step lowers its reward")
+        yield self._line(GOLD_IS_ALLOWED, f"the world's rules hold, {few}")
+        yield self._distinct_line()
+        for name, rewards in self._rewards.items():
+            figures = f"most {max(rewards):g}, mean {fmean(rewards):.2f} of {len(rewards)}"
+            yield self._line(f"unpaid: {name}", figures)
+        for name, by_difficulty in self._lucky.items():
+            yield luck_line(name, by_difficulty)
 
-    @property
-    def _few(self) -> int:
-        """How many scenarios the dear checks looked at."""
-        return min(self._looked, self._trial.ways_most)
-
-    def _line(self, check: str, detail: str) -> CheckLine:
+    def _line(self, check: str, detail_if_passed: str) -> CheckLine:
         problems = self._problems.get(check)
-        if problems is None:
-            return CheckLine(check=check, passed=True, detail=detail)
-        return CheckLine(check=check, passed=False, detail=f"{len(problems)}×, first: {problems[0]}")
+        detail = f"{len(problems)}×, first: {problems[0]}" if problems else detail_if_passed
+        return CheckLine(check=check, passed=not problems, detail=detail)
 
-    def _distinct(self) -> CheckLine:
+    def _searched_for(self) -> str:
+        if self._content is not Content.TRAIN:
+            return "nothing is looked for: the content is held out itself"
+        identifiers = "no id and no customer" if self._held_out else "no project says which ids and customers"
+        return f"no name, product or phrasing{',' if self._held_out else ';'} {identifiers}"
+
+    def _distinct_line(self) -> CheckLine:
         distinct = len(self._substances)
-        twins = sum(count * (count - 1) // 2 for count in self._substances.values())
-        share = distinct / self._looked if self._looked else 0.0
+        equal_pairs = sum(count * (count - 1) // 2 for count in self._substances.values())
+        share = distinct / self._seeds if self._seeds else 0.0
         detail = (
-            f"{distinct} of {self._looked} without names, ids and figures; {len(self._prompts)} openings; "
-            f"{space_at_least(self._looked, twins):,} scenarios or more (95 %)"
+            f"{distinct} of {self._seeds} without names, ids and figures; {len(self._openings)} openings; "
+            f"{min_space(self._seeds, equal_pairs):,} scenarios or more (95 %)"
         )
-        return CheckLine(check="seeds differ in substance", passed=share >= DISTINCT_LEAST, detail=detail)
+        return CheckLine(check="seeds differ in substance", passed=share >= MIN_DISTINCT, detail=detail)
 
-    def _problem(self, check: str, seed: int, text: str) -> None:
-        self._problems.setdefault(check, []).append(f"seed {seed}: {text}")
+    def _note(self, check: str, seed: int, problem: str) -> None:
+        self._problems[check].append(f"seed {seed}: {problem}")
 
 
-def _tried(way: Way, task: Task, environment: PlayedEnvironment, seed: int) -> float:
-    """What a way gets in a scenario."""
+def _reward_of(probe: Probe, task: Task, environment: ScenarioEnvironment, seed: int) -> float:
     environment.reset(seed)
-    for message, _ in zip(way(task), range(SAID_MOST), strict=False):
+    for message, _ in zip(probe(task), range(MAX_MESSAGES), strict=False):
         if environment.step(message).done:
             break
     return environment.reward()
 
 
-def _luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckLine:
-    """The mean of each difficulty that has enough scenarios."""
-    judged = {
+def luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckLine:
+    """Compares the mean of each difficulty that has enough scenarios with `MAX_LUCK`."""
+    means = {
         level: fmean(rewards)
         for level, rewards in sorted(by_difficulty.items())
-        if len(rewards) >= LUCK_LEAST
+        if len(rewards) >= MIN_LUCK_SEEDS
     }
     check = f"no luck: {name}"
-    if not judged:
+    if not means:
         most = max(map(len, by_difficulty.values()), default=0)
-        told = f"not judged: {most} scenarios of a difficulty, {LUCK_LEAST} are wanted"
-        return CheckLine(check=check, passed=True, detail=told)
-    counts = sorted({len(by_difficulty[level]) for level in judged})
-    means = ", ".join(f"{level}: {mean:.2f}" for level, mean in judged.items())
-    return CheckLine(
-        check=check,
-        passed=max(judged.values()) <= LUCK_MOST,
-        detail=f"mean by difficulty {means} ({'–'.join(map(str, counts))} scenarios each)",
-    )
+        detail = f"not judged: {most} scenarios of a difficulty, {MIN_LUCK_SEEDS} are needed"
+        return CheckLine(check=check, passed=True, detail=detail)
+    counts = "–".join(map(str, sorted({len(by_difficulty[level]) for level in means})))
+    listed = ", ".join(f"{level}: {mean:.2f}" for level, mean in means.items())
+    detail = f"mean by difficulty {listed} ({counts} scenarios each)"
+    return CheckLine(check=check, passed=max(means.values()) <= MAX_LUCK, detail=detail)
 
 
-def space_at_least(drawn: int, twins: int) -> int:
-    """How many scenarios there are at least, at 95 % confidence, where `drawn` ones hold `twins` equal pairs.
+def min_space(drawn: int, equal_pairs: int) -> int:
+    """A lower bound, at 95 % confidence, of the number of scenarios from which `drawn` ones were drawn.
 
     Of n draws from S equally likely scenarios n(n − 1)/2S pairs are equal on average, and their number is
-    nearly a Poisson's (the birthday problem); Garwood's upper limit of its mean gives the least S. Where
-    some scenarios are likelier than others the space is larger still.
+    nearly a Poisson's (the birthday problem); Garwood's upper limit of its mean gives the least S. If some
+    scenarios are likelier than others the space is larger still.
     """
     from scipy.stats import chi2
 
-    most = float(chi2.ppf(0.95, 2 * (twins + 1))) / 2
+    most = float(chi2.ppf(0.95, 2 * (equal_pairs + 1))) / 2
     return int(drawn * (drawn - 1) / 2 / most)
 
 
 def _substance(task: Task, names: Iterable[str]) -> str:
-    """Digest of a scenario without what only names it: its id, digits, people, places."""
+    """Digest of a scenario without its id, its digits, and the names of people and places."""
     text = task.model_copy(update={"id": ""}).model_dump_json().lower()
     if words := sorted({name.lower() for name in names if name}, key=len, reverse=True):
         text = re.sub("|".join(map(re.escape, words)), "*", text)
     return digest(re.sub(r"\d+", "0", text))
+
+
+def _names(task: Task) -> Iterator[str]:
+    """Words that only name a person or a place in a scenario."""
+    tables = task.tables
+    for user in tables["users"].values():
+        yield from (*user["name"].values(), user["user_id"], user["email"])
+    for record in (*tables["users"].values(), *tables["orders"].values()):
+        address = record["address"]
+        street = address["address1"].partition(" ")[2]
+        yield from (street, address["city"], f'"state":"{address["state"]}"', f" {address['state']} ")
+
+
+def _check_new_process(
+    environments: Environments, name: str, content: Content, jobs: Sequence[Job]
+) -> CheckLine:
+    """Compare scenarios and grades with those that another process makes.
+
+    A module that a model wrote is asked in the other order: what it makes must not depend on what it made
+    before. For other environments a new process has other hashes of strings.
+    """
+    elsewhere = environments.offer(name).elsewhere
+    try:
+        here = _digests(lambda level: environments.generator(name, level, content), jobs)
+        if elsewhere is None:
+            there = _digests_of_new_process(name, content, jobs, environments.project)
+        else:
+            there = _digests(lambda level: elsewhere(level, content), jobs[::-1])[::-1]
+    except Trace2EvolveError as error:
+        return CheckLine(check=NEW_PROCESS, passed=False, detail=f"it cannot be made there: {error}")
+    for (seed, level), digest_here, digest_there in zip(jobs, here, there, strict=True):
+        if digest_here != digest_there:
+            detail = f"another scenario or grade there, first: seed {seed} at difficulty {level}"
+            return CheckLine(check=NEW_PROCESS, passed=False, detail=detail)
+    return CheckLine(check=NEW_PROCESS, passed=True, detail=f"{len(jobs)} scenarios with their grades")
+
+
+def _digests_of_new_process(
+    name: str, content: Content, jobs: Sequence[Job], project: Project | None
+) -> list[str]:
+    folders = None if project is None else [str(project.root), str(project.suites_folder)]
+    path = [entry for entry in sys.path if entry]
+    source = (
+        f"import sys; sys.path[:] = {path!r}; import json; from {__name__} import remake; "
+        "print(json.dumps(remake(*json.loads(sys.argv[1]))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source, json.dumps([name, content.value, jobs, folders])],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONHASHSEED": str(random.Random(name).randrange(1, 1 << 16))},
+    )
+    if done.returncode:
+        raise GeneratorError((done.stderr.strip().splitlines() or ["it printed nothing"])[-1])
+    digests: list[str] = json.loads(done.stdout)
+    return digests
+
+
+def remake(name: str, content: str, jobs: Sequence[Job], folders: Sequence[str] | None) -> list[str]:
+    """Digests of scenarios with their grades, made in this process from nothing but their names.
+
+    `folders` are the root and the folder of suites of the project that knows the environment, if one does.
+    """
+    environments = Environments() if folders is None else project_environments(Project(*map(Path, folders)))
+    return _digests(lambda level: environments.generator(name, level, Content(content)), jobs)
+
+
+def _digests(make: Callable[[int], Generator], jobs: Sequence[Job]) -> list[str]:
+    generators = {level: make(level) for level in {level for _, level in jobs}}
+    return [_graded_digest(generators[level], seed) for seed, level in jobs]
+
+
+def _graded_digest(generator: Generator, seed: int) -> str:
+    """Digest of a scenario and of the grades of its history, its gold actions and its shortcut."""
+    task = generator.scenario(seed)
+    calls = [ToolCall(id="call", name=action.name, arguments=action.arguments) for action in task.actions]
+    gold = [Message(role="assistant", tool_calls=[call]) for call in calls]
+    shortcut = list(generator.shortcut(task))
+    grades = [
+        generator.grade(task, [*task.history, *messages], solved=solved)
+        for messages in ([], gold, shortcut)
+        for solved in (False, True)
+    ]
+    return digest([task.model_dump(mode="json"), grades, [said.model_dump(mode="json") for said in shortcut]])

@@ -1,251 +1,301 @@
-"""The one environment: plays a generator's scenarios on a world, and pays what the generator grades.
+"""The environment: plays a generator's scenarios on a world and pays the generator's grades.
 
-One simulation that somebody else drives: the conversation of τ², one message of the agent at a time.
-
-Where a rollout asks an agent for each message, a trainer has the messages already and wants to know what
-comes back on them. The same rules hold as in `rollout.conversation.converse`: a test holds one to the other.
+An `Episode` is one simulation that the caller drives, one message of the agent at a time: a trainer has the
+agent's messages already and needs the replies to them. Its turns are those of every conversation. A rollout
+is an agent's way through one scenario; a group holds all rollouts of one scenario.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
-from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.engine.turns import Turns
+from pytest_trace2evolve.errors import CaseError, GeneratorError, InfrastructureError, ParticipantError
+from pytest_trace2evolve.records.completion import Usage, usage_of
 from pytest_trace2evolve.records.environment import GRADES, TOP, Reaction
-from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message, ToolCall
-from pytest_trace2evolve.records.protocols import Generator, ToolSchema, World
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import Agent, Generator, ToolSchema, World
+from pytest_trace2evolve.records.task import Script, Task, script_of
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, TerminationReason
 from pytest_trace2evolve.scoring.reward import check_communication, check_state
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.utils.concurrency import all_of
 
-STEPS_MOST = 60
-"""Steps of a simulation at most, as in the suites of the support world."""
+MAX_LOST = 0.05
+"""Share of lost rollouts up to which the others count."""
 
-ERRORS_MOST = 10
-"""Errors of tools at most, τ²'s own budget."""
+EASIEST, HARDEST = 1, 5
+DIFFICULTIES = range(EASIEST, HARDEST + 1)
 
-
-class Customer(Protocol):
-    """Whoever plays the customer, and answers at once."""
-
-    def reply(self, history: Sequence[Message]) -> Message:
-        """The customer's next message, given everything said so far."""
+MAX_STEPS = 60  # messages and batches of tool results, as in the suites of the support world
+MAX_ERRORS = 10  # tool errors, τ²'s own budget
 
 
-class Play:
-    """One simulation of a task, from the agent's first turn on.
+def check_difficulty(capability: str, difficulty: int) -> None:
+    """Raise a `GeneratorError` for a difficulty that no generator has."""
+    if difficulty not in DIFFICULTIES:
+        raise GeneratorError(
+            f"environment {capability!r}: difficulty {difficulty}: must be from {EASIEST} to {HARDEST}"
+        )
 
-    Args:
-        task: What is played; its message history was said before.
-        world: Where the agent's tools are.
-        customer: Who answers the agent's texts.
-        max_steps: Messages and batches of tool results after which it ends.
-        max_errors: Errors of tools after which it ends.
 
-    Attributes:
-        trace: Everything said so far.
-        end: Why it ended; None as long as it goes on.
+def require_script(task: Task) -> Script:
+    """The customer's script of a scenario; a `CaseError` if it has none."""
+    script = script_of(task)
+    if script is None:
+        raise CaseError(f"scenario {task.id!r} has no customer script: write user_scenario.script")
+    return script
 
-    Raises:
-        WorldError: the task's initial state does not fit the world.
+
+class Episode:
+    """One simulation of a task with a scripted customer, from the agent's first turn on.
+
+    The message history of the task comes first, and the customer draws wordings from the seed.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        world: World,
-        customer: Customer,
-        *,
-        max_steps: int = STEPS_MOST,
-        max_errors: int = ERRORS_MOST,
-    ) -> None:
+    def __init__(self, task: Task, world: World, seed: int, *, max_steps: int = MAX_STEPS) -> None:
         self.task = task
-        self.end: TerminationReason | None = None
         self._world = world
-        self._customer = customer
-        self._steps_left, self._errors_left = max_steps, max_errors
-        self._state: tuple[int, bool] | None = None
-        self._session = world.open()
-        self._session.initialise(task.initial_state)
-        self.trace: list[Message] = [*(task.history or [Message(role="assistant", content=GREETING)])]
-        for call in (call for message in task.history for call in message.tool_calls or ()):
-            self._session.call(call.name, call.arguments, call.requestor)
-        self._session.sync()
-        self._go_on()
+        self._customer = ScriptedUser(require_script(task), seed=seed)
+        session = world.open()
+        session.initialise(task.initial_state)
+        self._turns = Turns(task, session, max_steps=max_steps, max_errors=MAX_ERRORS)
+        self._checked_changes = -1
+        self._state_matches = False
+        self._turns.begin()
+        self._let_customer_reply()
+
+    @property
+    def trace(self) -> list[Message]:
+        """All messages so far."""
+        return self._turns.trace
+
+    @property
+    def end(self) -> TerminationReason | None:
+        """Why the episode ended; None while it runs."""
+        return self._turns.end
 
     def step(self, message: Message) -> tuple[Message, ...]:
-        """Take the agent's next message; what came back on it. Nothing comes back once it has ended."""
+        """Take the agent's next message; returns the replies to it, none once the episode has ended."""
         if self.end is not None:
             return ()
-        self.trace.append(message)
-        place = len(self.trace)
-        if not message.tool_calls and (message.content or "").strip() == STOP:
-            self.end = TerminationReason.AGENT_STOP
-        else:
-            self._count()
-            self._go_on()
-        return tuple(self.trace[place:])
+        first_reply = len(self.trace) + 1
+        self._turns.say(message)
+        self._let_customer_reply()
+        return tuple(self.trace[first_reply:])
+
+    def _let_customer_reply(self) -> None:
+        while self.end is None and self._turns.speaker == "user":
+            self._turns.say(self._customer.reply(self.trace))
 
     def solved(self) -> bool:
-        """Whether the databases are as after the gold actions now, and all was said that must be.
+        """Whether the databases are as after the gold actions, and the agent said what it must.
 
-        A simulation that was broken off for its budgets solves nothing.
-
-        Raises:
-            TraceError: the message history is not whole.
-            WorldError: the task does not fit the world.
+        An episode that a budget ended is not solved.
         """
         if self.end is not None and self.end not in REGULAR_ENDS:
             return False
-        # Replaying is what costs; only what changes the databases makes it differ.
+        # Replaying the calls is expensive, and only calls that change the databases make a difference.
         changes = sum(
             self._world.changes_state(call.name)
             for message in self.trace
             for call in message.tool_calls or ()
         )
-        if self._state is None or self._state[0] != changes:
-            matched, assertions = check_state(self.task, self.trace, self._world)
-            self._state = changes, matched and all(check.met for check in assertions)
-        return self._state[1] and all(check.met for check in check_communication(self.task, self.trace))
-
-    def _go_on(self) -> None:
-        """Everything up to the agent's next turn, or to the end."""
-        while self.end is None:
-            last = self.trace[-1]
-            if last.tool_calls:
-                self._answer(last.tool_calls)
-            elif last.requestor == "assistant" if last.role == "tool" else last.role == "user":
-                return
-            else:
-                said = self._customer.reply(self.trace)
-                self.trace.append(said)
-                if not said.tool_calls and any(mark in (said.content or "") for mark in USER_STOPS):
-                    self.end = TerminationReason.USER_STOP
-                    return
-            self._count()
-
-    def _answer(self, calls: Sequence[ToolCall]) -> None:
-        for call in calls:
-            result = self._session.call(call.name, call.arguments, call.requestor)
-            self._errors_left -= result.error
-            self.trace.append(result.answering(call))
-        self._session.sync()
-
-    def _count(self) -> None:
-        """Count a step; budgets are looked at only when no tool call is waiting, as in τ²."""
-        self._steps_left -= 1
-        if self.trace[-1].tool_calls:
-            return
-        if self._errors_left <= 0:
-            self.end = TerminationReason.TOO_MANY_ERRORS
-        elif self._steps_left <= 0:
-            self.end = TerminationReason.MAX_STEPS
+        if changes != self._checked_changes:
+            matches, assertions = check_state(self.task, self.trace, self._world)
+            self._state_matches = matches and all(check.met for check in assertions)
+            self._checked_changes = changes
+        return self._state_matches and all(check.met for check in check_communication(self.task, self.trace))
 
 
-Customers = Callable[[Task, int], Customer]
-"""The customer of a scenario and its seed."""
+class ScenarioEnvironment:
+    """Plays the scenarios of one generator, one after another, with the tools of the target world.
 
-
-class PlayedEnvironment:
-    """Scenarios of one generator, one after another; everything is built anew by `reset`.
-
-    Args:
-        generator: Makes the scenarios, and grades.
-        world: Where they are played: the target's own, with its tools.
-        customers: Makes the customer of each.
-        early: End a rollout as soon as nothing can raise its reward, or the top is reached; rollouts stay
-            short so. False plays on to where the conversation ends, as a suite does.
-        max_steps: Messages and batches of tool results after which a rollout ends.
-        max_errors: Errors of tools after which it ends.
+    A rollout ends `early`, as soon as nothing can raise its reward or the top is reached, which keeps it
+    short; otherwise it is played on to where the conversation ends, as in a suite.
     """
 
-    def __init__(
-        self,
-        generator: Generator,
-        world: World,
-        customers: Customers,
-        *,
-        early: bool = True,
-        max_steps: int = STEPS_MOST,
-        max_errors: int = ERRORS_MOST,
-    ) -> None:
+    def __init__(self, generator: Generator, world: World, *, early: bool = True) -> None:
         self.capability = generator.capability
         self._generator = generator
         self._world = world
-        self._customers = customers
         self._early = early
-        self._budgets = {"max_steps": max_steps, "max_errors": max_errors}
-        self._play: Play | None = None
+        self._current: Episode | None = None
         self._reward: float | None = None
 
     def tools(self) -> Sequence[ToolSchema]:
-        """The tools that the agent has: the world's own."""
+        """The agent's tools: the world's own."""
         return self._world.tools("assistant")
 
     def reset(self, seed: int) -> Sequence[Message]:
-        """Begin the scenario of a seed from nothing; what was said before it is the agent's turn.
+        """Start the scenario of a seed from nothing; returns the messages before the agent's turn.
 
         Raises:
-            GeneratorError: the scenario is over before the agent's turn.
-            WorldError: the scenario does not fit the world.
+            CaseError, GeneratorError, WorldError: the scenario has no customer script, is over before the
+                agent's turn, or does not fit the world.
         """
-        task = self._generator.scenario(seed)
-        self._play = Play(task, self._world, self._customers(task, seed), **self._budgets)
+        episode = self._current = Episode(self._generator.scenario(seed), self._world, seed)
         self._reward = None
-        if self._play.end is not None:
+        if episode.end is not None:
             raise GeneratorError(
-                f"environment {self.capability!r}: the scenario of seed {seed} is over before it is the "
-                "agent's turn; mend its message history"
+                f"environment {self.capability!r}: the scenario of seed {seed} is over before the agent's "
+                "turn; fix its message history"
             )
-        return tuple(self._play.trace)
+        return self.trace
 
     def step(self, message: Message) -> Reaction:
-        """Take the agent's next message: its tool calls are made, or the customer answers."""
-        play = self._playing()
-        if self._over():
+        """Take the agent's next message: its tool calls run, or the customer replies."""
+        if self._is_over():
             return Reaction(done=True)
-        messages = play.step(message)
+        messages = self._episode.step(message)
         self._reward = None
-        return Reaction(messages=messages, done=self._over())
+        return Reaction(messages=messages, done=self._is_over())
 
     def reward(self) -> float:
-        """The reward of what was done since the last reset.
-
-        Raises:
-            GeneratorError: the generator's grade is none of `GRADES`.
-        """
-        play = self._playing()
+        """The reward since the last reset."""
+        episode = self._episode
         if self._reward is None:
-            grade = self._generator.grade(play.task, play.trace, solved=play.solved())
+            grade = self._generator.grade(episode.task, episode.trace, solved=episode.solved())
             if grade not in GRADES:
-                raise GeneratorError(
-                    f"environment {self.capability!r}: a reward of {grade!r}; "
-                    f"one of {', '.join(map(str, GRADES))} is wanted"
-                )
+                raise invalid_grade(self.capability, grade)
             self._reward = float(grade)
         return self._reward
 
     @property
     def task(self) -> Task:
-        """The scenario that is played."""
-        return self._playing().task
+        """The current scenario."""
+        return self._episode.task
 
     @property
     def trace(self) -> Sequence[Message]:
-        """Everything said so far, the history included."""
-        return tuple(self._playing().trace)
+        """All messages so far, the history included."""
+        return tuple(self._episode.trace)
 
-    def _over(self) -> bool:
-        play = self._playing()
-        if play.end is not None:
+    @property
+    def _episode(self) -> Episode:
+        if self._current is None:
+            raise GeneratorError(f"environment {self.capability!r} has no scenario yet: call reset(seed)")
+        return self._current
+
+    def _is_over(self) -> bool:
+        episode = self._episode
+        if episode.end is not None:
             return True
         if not self._early:
             return False
-        if self._generator.settled(play.task, play.trace):
+        if self._generator.settled(episode.task, episode.trace):
             return True
-        # The top is for what is solved: another process, where grades may come from, is not asked in vain.
-        return play.solved() and self.reward() == TOP
+        # Only a solved scenario gets the top; do not ask for a grade, perhaps of another process, in vain.
+        return episode.solved() and self.reward() == TOP
 
-    def _playing(self) -> Play:
-        if self._play is None:
-            raise GeneratorError(f"environment {self.capability!r} plays nothing yet: reset(seed) begins")
-        return self._play
+
+def invalid_grade(capability: str, grade: object) -> GeneratorError:
+    """The error of a generator whose grade is none of `GRADES`."""
+    return GeneratorError(
+        f"environment {capability!r}: a reward of {grade!r}; must be one of {', '.join(map(str, GRADES))}"
+    )
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """An agent's way through one scenario.
+
+    Attributes:
+        reward: None if the rollout was lost; `trouble` says why.
+        trace: All messages, the history included.
+        tokens: Tokens of the whole rollout, by the usage of its last answer; 0 if the endpoint reports none.
+    """
+
+    seed: int
+    reward: float | None
+    trace: Sequence[Message]
+    usage: Usage
+    tokens: int
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All rollouts of one scenario."""
+
+    seed: int
+    rollouts: Sequence[Rollout]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of the rollouts that were not lost."""
+        return [rollout.reward for rollout in self.rollouts if rollout.reward is not None]
+
+
+def count_lost(what: str, groups: Sequence[Group]) -> int:
+    """How many rollouts have no reward.
+
+    Raises:
+        InfrastructureError: so many that the others prove nothing; names `what` was played.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    lost = [rollout for rollout in rollouts if rollout.reward is None]
+    if len(lost) > MAX_LOST * len(rollouts):
+        raise InfrastructureError(
+            f"{what}: {len(lost)} of {len(rollouts)} rollouts were lost, more than {MAX_LOST:.0%}, and the "
+            f"others alone prove nothing; first: {lost[0].trouble}"
+        )
+    return len(lost)
+
+
+async def roll(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rollout:
+    """Play one scenario with an agent.
+
+    An agent that fails to answer ends its rollout and is paid for what it did until then. A rollout that
+    infrastructure ended has no reward. An `EndpointError` goes through: no further request can succeed.
+    """
+    history_length = len(environment.reset(seed))
+    trouble, reward = "", None
+    try:
+        while not environment.step(await agent.respond(environment.trace)).done:
+            pass
+        reward = environment.reward()
+    except ParticipantError:
+        reward = environment.reward()
+    except InfrastructureError as error:
+        trouble = str(error)
+    played = environment.trace[history_length:]
+    return Rollout(seed, reward, environment.trace, usage_of(played, "assistant"), _tokens(played), trouble)
+
+
+async def roll_groups(
+    make_environment: Callable[[], ScenarioEnvironment],
+    make_agent: Callable[[int], Agent],
+    seeds: Sequence[int],
+    group: int,
+    *,
+    at_once: int,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> list[Group]:
+    """Play every scenario `group` times; each rollout has an agent of its own, made from its number.
+
+    `on_progress` gets the number of finished rollouts.
+    """
+    jobs = [(seed, place * group + index) for place, seed in enumerate(seeds) for index in range(group)]
+    rollouts: dict[int, list[Rollout]] = {seed: [] for seed in seeds}
+    waiting = iter(jobs)
+    done = 0
+
+    async def work() -> None:
+        nonlocal done
+        environment = make_environment()
+        for seed, number in waiting:
+            rollouts[seed].append(await roll(environment, make_agent(number), seed))
+            done += 1
+            on_progress(done)
+
+    await all_of(work() for _ in range(min(at_once, len(jobs))))
+    return [Group(seed, found) for seed, found in rollouts.items()]
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    """Prompt and completion tokens of the last answer; 0 if it has no usage."""
+    for message in reversed(messages):
+        usage = getattr(message, "usage", None)
+        if message.role == "assistant" and isinstance(usage, dict):
+            return int(usage.get("prompt_tokens") or 0) + int(usage.get("completion_tokens") or 0)
+    return 0

@@ -1,10 +1,9 @@
-"""Wrong ways through scenarios of the support world, for whoever wants rewards and not the capability."""
+"""Probes: agents that want the reward and lack the capability, in scenarios of the support world."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pytest_trace2evolve.cases import phrasing as speech
 from pytest_trace2evolve.cases.expert import (
     CANCEL,
     EXCHANGE,
@@ -14,245 +13,209 @@ from pytest_trace2evolve.cases.expert import (
     RETURN,
     STATUS_FOR,
 )
-from pytest_trace2evolve.environments.admission import Way
-from pytest_trace2evolve.environments.generators.trajectory import ahead, call_of, reads_ahead
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.cases.teacher import CLAIM, MORE
+from pytest_trace2evolve.environments.generators.support import (
+    call_message,
+    opening_of,
+    order_id_of,
+    reads_before_change,
+    remaining_actions,
+    say,
+)
+from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
 
+Probe = Callable[[Task], Iterable[Message]]
+"""The messages of an agent in a scenario, whatever comes back."""
 
-def _say(text: str) -> Message:
-    return Message(role="assistant", content=text)
+DECLINE = "I cannot help you with that."
+REFUSE = "I am sorry, I cannot do that: our policy does not allow it."
+LEAVE = f"Then everything stays as it is. {MORE}"
+DONE = f"{CLAIM} {MORE}"
+PROMISE = "I will do what you asked for. Do you confirm (yes/no)?"
+QUESTIONS = (
+    "Could you tell me your email, name and zip code?",
+    "Could you tell me the order number?",
+    "Could you tell me the new address?",
+    "Could you tell me the items and options?",
+)
 
 
 def _call(name: str, **arguments: Any) -> Message:
     return Message(role="assistant", tool_calls=[ToolCall(id=f"call_{name}", name=name, arguments=arguments)])
 
 
-def nothing(task: Task) -> Iterable[Message]:
-    """Refuses everything, politely."""
-    return [_say("I cannot help you with that.")] * 9
+def _saying(*texts: str) -> Probe:
+    """Calls nothing."""
+    return lambda task: list(map(say, texts))
 
 
-def silence(task: Task) -> Iterable[Message]:
-    """Ends the conversation at once."""
-    return [_say("###STOP###")]
+def _reading_and_saying(*texts: str) -> Probe:
+    """Reads what the expert reads before its change."""
+    return lambda task: [*reads_before_change(task), *map(say, texts)]
 
 
-def handing_over(task: Task) -> Iterable[Message]:
-    """Lets a human do it."""
-    return [
-        _call("transfer_to_human_agents", summary="It is all too much."),
-        _say("You are being transferred to a human agent."),
+def _hand_over(task: Task) -> Iterable[Message]:
+    transfer = _call("transfer_to_human_agents", summary="It is all too much.")
+    return [transfer, say("You are being transferred to a human agent.")]
+
+
+def _repeat_first_call(task: Task) -> Iterable[Message]:
+    return [call_message(task.actions[0], number) for number in range(30)]
+
+
+def _read_again(task: Task) -> Iterable[Message]:
+    """Repeats the last call of the history, and claims to be done."""
+    in_history = len(task.actions) - len(remaining_actions(task))
+    again = [call_message(task.actions[in_history - 1], 1)] if in_history else []
+    return [*again, *[say(DONE)] * 3]
+
+
+def _read_everything(task: Task) -> Iterable[Message]:
+    reads = [
+        _call(f"get_{kind}_details", **{f"{kind}_id": record})
+        for kind in ("user", "order", "product")
+        for record in task.tables[f"{kind}s"]
     ]
+    return [*reads, *[say(DONE)] * 3]
 
 
-def claims(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and says that it is done."""
-    return [*reads_ahead(task), *[_say(f"{speech.CLAIM} {speech.MORE}")] * 3]
+def _say_everything(task: Task) -> Iterable[Message]:
+    return [*reads_before_change(task), say(f"Here is everything: {task.tables['orders']}")]
 
 
-def asks(task: Task) -> Iterable[Message]:
-    """Asks the customer for all that stands in the records."""
-    questions = (
-        "your email, name and zip code",
-        "the order number",
-        "the new address",
-        "the items and options",
-    )
-    return [*[_say(f"Could you tell me {one}?") for one in questions], _say(f"{speech.CLAIM} {speech.MORE}")]
+ANYWHERE: Mapping[str, Probe] = {
+    "nothing": _saying(*[DECLINE] * 9),
+    "silence": _saying(STOP),
+    "repeats": _repeat_first_call,
+}
+"""Probes for any world that must not be paid in any scenario."""
+
+WRONG: Mapping[str, Probe] = {
+    "nothing": ANYWHERE["nothing"],
+    "silence": ANYWHERE["silence"],
+    "handing_over": _hand_over,
+    "claims": _reading_and_saying(DONE, DONE, DONE),
+    "asks": _saying(*QUESTIONS, DONE),
+    "promises": _reading_and_saying(*[PROMISE] * 9),
+    "repeats": ANYWHERE["repeats"],
+    "reads_again": _read_again,
+    "reads_all": _read_everything,
+    "says_all": _say_everything,
+}
+"""Probes that must not be paid in any scenario."""
 
 
-def promises(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and then asks for a yes over and over."""
-    return [*reads_ahead(task), *[_say("I will do what you asked for. Do you confirm (yes/no)?")] * 9]
+class _Records:
+    """The records of a scenario, as a probe looks at them."""
+
+    def __init__(self, task: Task) -> None:
+        self.tables: Mapping[str, Mapping[str, Any]] = task.tables
+        self.orders = self.tables["orders"]
+        self.says = opening_of(task)
+        self.named_orders = re.findall(r"#W\d+", self.says)
+        self.customer = self._customer(task.actions[0])
+
+    def _customer(self, identification: Action) -> Mapping[str, Any]:
+        """The customer whom the expert identifies."""
+        values = set(map(str, identification.arguments.values()))
+        users = self.tables["users"].values()
+        for user in users:
+            name = {user["name"]["first_name"], user["name"]["last_name"], user["address"]["zip"]}
+            if user["email"] in values or name <= values:
+                found: Mapping[str, Any] = user
+                return found
+        return next(iter(users))
+
+    def items_named(self, order: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return [item for item in order["items"] if item["name"] in self.says]
+
+    def change(self, tool: str, order: Mapping[str, Any], **more: Any) -> Message:
+        """A change of an order: all items, the first other variants, what paid; `more` replaces arguments."""
+        paid = order["payment_history"][0]["payment_method_id"]
+        if tool == CANCEL:
+            arguments: dict[str, Any] = {"reason": "no longer needed"}
+        elif tool == MODIFY_ADDRESS:
+            arguments = dict(self.customer["address"])
+        elif tool == MODIFY_PAYMENT:
+            methods = (method for method in self.customer["payment_methods"] if method != paid)
+            arguments = {"payment_method_id": next(methods, paid)}
+        else:
+            arguments = {"item_ids": [item["item_id"] for item in order["items"]], "payment_method_id": paid}
+            if tool != RETURN:
+                arguments["new_item_ids"] = list(map(self._other_variant, order["items"]))
+        return _call(tool, **{"order_id": order["order_id"], **arguments, **more})
+
+    def _other_variant(self, item: Mapping[str, Any]) -> str:
+        variants = self.tables["products"][item["product_id"]]["variants"]
+        others = (key for key, variant in variants.items() if key != item["item_id"] and variant["available"])
+        return str(next(others, item["item_id"]))
 
 
-def repeats(task: Task) -> Iterable[Message]:
-    """Makes the expert's first call again and again."""
-    return [call_of(task.actions[0], number) for number in range(30)]
+def _changing(changes: Callable[[Task, _Records], Iterable[Message]]) -> Probe:
+    """Reads what the expert reads before its change, and then makes other changes."""
+    return lambda task: [*reads_before_change(task), *changes(task, _Records(task))]
 
 
-def reads_again(task: Task) -> Iterable[Message]:
-    """Makes once more the last call that was made before its turn, and says that it is done."""
-    known = len(task.actions) - len(ahead(task))
-    again = [call_of(task.actions[known - 1], 1)] if known else []
-    return [*again, *[_say(f"{speech.CLAIM} {speech.MORE}")] * 3]
-
-
-def reads_all(task: Task) -> Iterable[Message]:
-    """Reads every record that there is, and says that it is done."""
-    return [*_readings(task), *[_say(f"{speech.CLAIM} {speech.MORE}")] * 3]
-
-
-def says_all(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and tells the customer all that the records hold."""
-    held = str(task.tables["orders"])
-    return [*reads_ahead(task), _say(f"Here is everything: {held}")]
-
-
-def _readings(task: Task) -> Iterator[Message]:
-    tables = task.tables
-    for name, key in (("user", "users"), ("order", "orders"), ("product", "products")):
-        for one in tables[key]:
-            yield _call(f"get_{name}_details", **{f"{name}_id": one})
-
-
-def changes_all(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and then makes every change of every order of the customer, in turn."""
-    said = [*reads_ahead(task)]
-    tables = task.tables
-    user = _customer(task, tables)
-    for order_id in user["orders"]:
+def _change_everything(task: Task, records: _Records) -> Iterator[Message]:
+    for order_id in records.customer["orders"]:
         for tool in (CANCEL, RETURN, EXCHANGE, MODIFY_ITEMS, MODIFY_ADDRESS, MODIFY_PAYMENT):
-            said.append(_call(tool, **_some(tool, tables["orders"][order_id], user, tables)))
-    return said
+            yield records.change(tool, records.orders[order_id])
 
 
-def always(tool: str) -> Way:
-    """Reads what the expert reads, and then makes one kind of change of the order that was read last."""
-
-    def way(task: Task) -> Iterable[Message]:
-        tables = task.tables
-        read = [one for one in task.actions if one.name == "get_order_details"]
-        if not read:
-            return reads_ahead(task)
-        order = tables["orders"][read[-1].arguments["order_id"]]
-        user = _customer(task, tables)
-        return [*reads_ahead(task), _call(tool, **_some(tool, order, user, tables))]
-
-    return way
+def _change_to_account_address(task: Task, records: _Records) -> Iterator[Message]:
+    """The first order that is named goes to the account's address."""
+    for order_id in records.named_orders:
+        if order_id in records.customer["orders"]:
+            yield _call(MODIFY_ADDRESS, order_id=order_id, **records.customer["address"])
+            return
 
 
-def refuses(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and refuses whatever is asked for."""
-    return [*reads_ahead(task), *[_say("I am sorry, I cannot do that: our policy does not allow it.")] * 5]
+def _change_first_fitting_order(task: Task, records: _Records) -> Iterator[Message]:
+    """The first order whose state fits, unless one is named; named items get the first other variant."""
+    gold = next((action for action in remaining_actions(task) if action.name in STATUS_FOR), None)
+    if gold is None or (records.named_orders and "new_item_ids" not in gold.arguments):
+        return
+    for order in (records.orders[order_id] for order_id in records.customer["orders"]):
+        items = records.items_named(order)[:1]
+        if items and order["status"] == STATUS_FOR[gold.name]:
+            reason = {"reason": gold.arguments["reason"]} if gold.name == CANCEL else {}
+            yield records.change(gold.name, {**order, "items": items}, **reason)
+            return
 
 
-def to_account(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and sends the order that is named first to the account's address."""
-    tables = task.tables
-    user = _customer(task, tables)
-    order = next((one for one in _named(task) if one in user["orders"]), None)
-    changed = [_call(MODIFY_ADDRESS, order_id=order, **user["address"])] if order else []
-    return [*reads_ahead(task), *changed]
+def _return_items(count: int, *, are_named: bool) -> Probe:
+    """Returns the first items of the order that is named, or the first ones that are named."""
+
+    def changes(task: Task, records: _Records) -> Iterator[Message]:
+        for order_id in records.named_orders:
+            if order_id in records.orders:
+                order = records.orders[order_id]
+                items = records.items_named(order) if are_named else order["items"]
+                yield records.change(RETURN, {**order, "items": items[:count]})
+                return
+
+    return _changing(changes)
 
 
-def stays(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and leaves everything as it is."""
-    return [*reads_ahead(task), _say(f"Then everything stays as it is. {speech.MORE}")]
+def _always(tool: str) -> Probe:
+    """Makes one kind of change of the order that the expert reads last."""
+
+    def changes(task: Task, records: _Records) -> Iterator[Message]:
+        if any(action.name == "get_order_details" for action in task.actions):
+            yield records.change(tool, records.orders[order_id_of(task)])
+
+    return _changing(changes)
 
 
-def status_fits(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and of orders that are not named takes the first whose state fits.
-
-    Items of an order that is named go for the first variant that can be had.
-    """
-    wanted = next((one for one in ahead(task) if one.name in STATUS_FOR), None)
-    reads = reads_ahead(task)
-    if wanted is None or (_named(task) and "new_item_ids" not in wanted.arguments):
-        return reads
-    tables = task.tables
-    user, says = _customer(task, tables), _says(task)
-    for order_id in user["orders"]:
-        order = tables["orders"][order_id]
-        items = [item for item in order["items"] if item["name"] in says]
-        if items and order["status"] == STATUS_FOR[wanted.name]:
-            arguments = _some(wanted.name, {**order, "items": items[:1]}, user, tables)
-            if "reason" in arguments:
-                arguments["reason"] = wanted.arguments["reason"]
-            return [*reads, _call(wanted.name, **arguments)]
-    return reads
-
-
-def takes(count: int, *, named: bool) -> Way:
-    """Reads what the expert reads, and returns the first items of the order, or of those that are named."""
-
-    def way(task: Task) -> Iterable[Message]:
-        tables = task.tables
-        order_id = next((one for one in _named(task) if one in tables["orders"]), None)
-        if order_id is None:
-            return reads_ahead(task)
-        order, says = tables["orders"][order_id], _says(task)
-        items = [item for item in order["items"] if not named or item["name"] in says][:count]
-        arguments = _some(RETURN, {**order, "items": items}, _customer(task, tables), tables)
-        return [*reads_ahead(task), _call(RETURN, **arguments)]
-
-    return way
-
-
-WRONG: Mapping[str, Way] = {
-    one.__name__: one
-    for one in (
-        nothing,
-        silence,
-        handing_over,
-        claims,
-        asks,
-        promises,
-        repeats,
-        reads_again,
-        reads_all,
-        says_all,
-    )
+LUCK: Mapping[str, Probe] = {
+    "changes_all": _changing(_change_everything),
+    "refuses": _reading_and_saying(*[REFUSE] * 5),
+    "account's address": _changing(_change_to_account_address),
+    "stays": _reading_and_saying(LEAVE),
+    "status fits": _changing(_change_first_fitting_order),
+    "one item": _return_items(1, are_named=True),
+    "first two items": _return_items(2, are_named=False),
+    **{f"always {tool}": _always(tool) for tool in STATUS_FOR},
 }
-"""Ways that must not be paid in any scenario."""
-
-LUCK: Mapping[str, Way] = {
-    "changes_all": changes_all,
-    "refuses": refuses,
-    "account's address": to_account,
-    "stays": stays,
-    "status fits": status_fits,
-    "one item": takes(1, named=True),
-    "first two items": takes(2, named=False),
-    **{f"always {tool}": always(tool) for tool in STATUS_FOR},
-}
-"""Ways that are right now and then, and must not be paid on average."""
-
-
-def _says(task: Task) -> str:
-    """What the customer opens with."""
-    says: str = task.user_scenario["script"]["turns"][0]["says"]
-    return says
-
-
-def _named(task: Task) -> Iterable[str]:
-    """The orders that the customer names, in turn."""
-    return re.findall(r"#W\d+", _says(task))
-
-
-def _customer(task: Task, tables: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Who is served: the one whom the expert finds."""
-    found: Action = task.actions[0]
-    told = set(map(str, found.arguments.values()))
-    for user in tables["users"].values():
-        name = {user["name"]["first_name"], user["name"]["last_name"], user["address"]["zip"]}
-        if user["email"] in told or name <= told:
-            customer: Mapping[str, Any] = user
-            return customer
-    return next(iter(tables["users"].values()))
-
-
-def _some(
-    tool: str, order: Mapping[str, Any], user: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Arguments for a change of an order: all items, the first other variant, what paid."""
-    items = [item["item_id"] for item in order["items"]]
-    paid = order["payment_history"][0]["payment_method_id"]
-    arguments: dict[str, Any] = {"order_id": order["order_id"]}
-    if tool == CANCEL:
-        return {**arguments, "reason": "no longer needed"}
-    if tool == MODIFY_ADDRESS:
-        return {**arguments, **user["address"]}
-    if tool == MODIFY_PAYMENT:
-        other = next((one for one in user["payment_methods"] if one != paid), paid)
-        return {**arguments, "payment_method_id": other}
-    arguments |= {"item_ids": items, "payment_method_id": paid}
-    if tool == RETURN:
-        return arguments
-    new = []
-    for item in order["items"]:
-        variants = tables["products"][item["product_id"]]["variants"]
-        free = [one for one, variant in variants.items() if one != item["item_id"] and variant["available"]]
-        new.append((free or [item["item_id"]])[0])
-    return {**arguments, "new_item_ids": new}
+"""Probes that are right now and then, and must not be paid on average."""

@@ -1,4 +1,4 @@
-"""Baselines: committed evidence, compact and reviewable, one file a suite and name."""
+"""Baselines: committed evidence, compact and reviewable, one file for each suite and name."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,13 +10,13 @@ from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.evidence import SCHEMA, Evidence
 from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 
 RESTORE = "restore it from git, or remove it and save it anew"
 """The remedy for evidence that was edited."""
 
 DIGEST = "digest"
-"""The field of a file of evidence that holds the digest of the rest. Files written before it have none."""
+"""The field of a file of evidence with the digest of the rest; older files have none."""
 
 
 def render_evidence(evidence: Evidence) -> str:
@@ -29,7 +29,7 @@ def render_evidence(evidence: Evidence) -> str:
 
 
 def evidence_digest(evidence: Evidence) -> str:
-    """Identifies evidence by its content, however the file that holds it is written."""
+    """Identifies evidence by its content, whatever the layout of the file that holds it."""
     return digest_text(_content_of(evidence))
 
 
@@ -52,26 +52,15 @@ def _content(version: object, provenance: object, simulations: Iterable[object])
 
 
 def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:
-    """Write evidence to a file that is whole or absent.
-
-    Raises:
-        FileExistsError: `exclusive`, and there is a file already.
-        OSError: it could not be written.
-    """
     write_atomic(path, render_evidence(evidence), exclusive=exclusive)
 
 
 def is_evidence(record: object) -> bool:
-    """Whether a decoded JSON value is evidence of ours rather than a results file of tau2's."""
+    """Whether a decoded JSON value is our evidence rather than a results file of tau2's."""
     return isinstance(record, dict) and "provenance" in record and "schema_version" in record
 
 
 def parse_evidence(record: object, path: Path) -> Evidence:
-    """Evidence from a decoded JSON value.
-
-    Raises:
-        ResultsError: it is damaged, edited or of another format version; names the file and the place.
-    """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA:
         raise ResultsError(f"{path}: evidence format {version!r} is not {SCHEMA}, the one this version reads")
@@ -80,9 +69,9 @@ def parse_evidence(record: object, path: Path) -> Evidence:
     try:
         evidence = Evidence.model_validate_json(canonical_json(content))
     except ValidationError as error:
-        raise ResultsError(f"{path}: damaged at {complaint(error)}; restore the file") from None
+        raise ResultsError(f"{path}: damaged at {problem_in(error)}; restore the file") from None
     if DIGEST in record:
-        # Of the values as they stand: a field that a later version adds must not change what a file says.
+        # Of the raw values: a field that a later version adds must not change what a file says.
         found = digest_text(_content(version, content["provenance"], content["simulations"]))
         if found != record[DIGEST]:
             raise ResultsError(
@@ -93,11 +82,6 @@ def parse_evidence(record: object, path: Path) -> Evidence:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Read a baseline.
-
-    Raises:
-        ResultsError: the file is missing, damaged, edited or not evidence.
-    """
     record = decode(path)
     if not is_evidence(record):
         raise ResultsError(

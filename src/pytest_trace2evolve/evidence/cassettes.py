@@ -1,6 +1,6 @@
 """Cassettes: the answers of a whole run in one text file, which a later run plays back.
 
-JSON lines in a fixed order, so that recording the same run again gives the same file and a change is a few
+JSON lines in a fixed order, so that recording the same run again gives the same file, and a change is a few
 lines of a diff. Nothing in it depends on time, and it holds no request.
 """
 
@@ -9,16 +9,42 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import CassetteError
-from pytest_trace2evolve.records.answer import CASSETTE_FORMAT, CASSETTE_VERSION, Answer, CassetteHeader
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.completion import Answer
+from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.reading import RESULTS, complaint, parse_json, reported, text_of
+from pytest_trace2evolve.utils.reading import RESULTS, parse_json, problem_in, reported, text_of
 
-_MEND = "restore it, or record it again with --t2e-record"
+CASSETTE_FORMAT = "trace2evolve-cassette"
+CASSETTE_VERSION = 1
+"""Version of the format, keys of answers included; a file of another version is rejected."""
+
+_REMEDY = "restore it, or record it again with --t2e-record"
+
+_Record = TypeVar("_Record", bound=Record)
+
+
+class CassetteHeader(Record):
+    """The first line of a cassette: how it was recorded, and the digest of the lines after it.
+
+    `partial` says why it may not hold the whole run; `scripts`: customers of synthetic cases followed theirs.
+    """
+
+    format: str = CASSETTE_FORMAT
+    version: int = CASSETTE_VERSION
+    answers: int = Field(ge=0)
+    digest: str
+    partial: str = ""
+    candidate: CandidateRef
+    suites: dict[str, str]
+    agent: Settings
+    user: Settings
+    scripts: bool = True
 
 
 @dataclass(frozen=True)
@@ -31,55 +57,51 @@ class Cassette:
 
 
 def render(header: Mapping[str, Any], answers: Iterable[tuple[str, Answer]]) -> str:
-    """The text of a cassette.
-
-    Args:
-        header: The fields of `CassetteHeader` that its answers do not give.
-        answers: By their keys, in the order in which they are to stand.
-    """
-    lines = [_line({"key": key, **_kept(answer)}) for key, answer in answers]
+    """The text of a cassette, from the fields of its header that do not follow from the answers."""
+    # How long an answer took, and where it came from, differs between two recordings of one run.
+    left_out = {"completion": {"seconds", "cached"}}
+    lines = [
+        _line({"key": key, **answer.model_dump(mode="json", exclude_defaults=True, exclude=left_out)})
+        for key, answer in answers
+    ]
     head = CassetteHeader.model_validate(
         {**header, "answers": len(lines), "digest": digest_text("\n".join(lines))}
     )
     return "\n".join([_line(head.model_dump(mode="json")), *lines, ""])
 
 
-def read_cassette(path: Path) -> Cassette:
-    """Read a cassette whole.
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
-    Raises:
-        CassetteError: it is missing, damaged, cut off, no cassette or of another version; names the file and
-            the line.
-    """
+
+def read_cassette(path: Path) -> Cassette:
+    """Read a cassette whole; any damage is a `CassetteError` that names the line."""
     if not os.path.lexists(path):
         raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record")
-    with reported(f"cassette {path}", CassetteError, _MEND):
+    with reported(f"cassette {path}", CassetteError, _REMEDY):
         text = text_of(path, RESULTS)
     first, *lines = text.split("\n")
-    header = _header(path, first)
+    header = _parsed_header(path, first)
     if not lines or lines.pop() != "":
-        raise CassetteError(
-            f"cassette {path}:{max(len(text.splitlines()), 1)}: cut off in the middle of a line; {_MEND}"
-        )
+        raise _damaged(path, max(len(text.splitlines()), 1), "cut off in the middle of a line")
     answers: dict[str, Answer] = {}
     for number, line in enumerate(lines, start=2):
-        key, answer = _answer(path, number, line)
+        record = _parsed(path, number, line)
+        key = record.pop("key", None)
+        if not isinstance(key, str):
+            raise _damaged(path, number, "damaged at key: a text is missing")
         if key in answers:
-            raise CassetteError(f"cassette {path}:{number}: a second answer of key {key}; {_MEND}")
-        answers[key] = answer
+            raise _damaged(path, number, f"a second answer of key {key}")
+        answers[key] = _validated(path, number, Answer, record)
     if len(lines) != header.answers:
-        raise CassetteError(
-            f"cassette {path}:{len(lines) + 1}: ends after {len(lines)} answers of {header.answers}; {_MEND}"
-        )
+        raise _damaged(path, len(lines) + 1, f"ends after {len(lines)} answers of {header.answers}")
     if digest_text("\n".join(lines)) != header.digest:
-        raise CassetteError(
-            f"cassette {path}:1: its digest is not that of the lines below, which were changed; {_MEND}"
-        )
+        raise _damaged(path, 1, "its digest is not that of the lines below, which were changed")
     return Cassette(path, header, answers)
 
 
-def _header(path: Path, line: str) -> CassetteHeader:
-    record = _record(path, 1, line)
+def _parsed_header(path: Path, line: str) -> CassetteHeader:
+    record = _parsed(path, 1, line)
     if record.get("format") != CASSETTE_FORMAT:
         raise CassetteError(f"cassette {path}:1: is no cassette of --t2e-record")
     version = record.get("version")
@@ -88,37 +110,23 @@ def _header(path: Path, line: str) -> CassetteHeader:
             f"cassette {path}:1: version {version} is not {CASSETTE_VERSION}, which this release reads; "
             "record it again with --t2e-record"
         )
-    try:
-        return CassetteHeader.model_validate(record)
-    except ValidationError as error:
-        raise CassetteError(f"cassette {path}:1: damaged at {complaint(error)}; {_MEND}") from None
+    return _validated(path, 1, CassetteHeader, record)
 
 
-def _answer(path: Path, number: int, line: str) -> tuple[str, Answer]:
-    record = _record(path, number, line)
-    key = record.pop("key", None)
-    if not isinstance(key, str):
-        raise CassetteError(f"cassette {path}:{number}: damaged at key: a text is missing; {_MEND}")
-    try:
-        return key, Answer.model_validate(record)
-    except ValidationError as error:
-        raise CassetteError(f"cassette {path}:{number}: damaged at {complaint(error)}; {_MEND}") from None
-
-
-def _record(path: Path, number: int, line: str) -> dict[str, Any]:
-    with reported(f"cassette {path}:{number}", CassetteError, _MEND):
+def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
+    with reported(f"cassette {path}:{number}", CassetteError, _REMEDY):
         record = parse_json(line)
     if not isinstance(record, dict):
-        raise CassetteError(f"cassette {path}:{number}: not a JSON object; {_MEND}")
+        raise _damaged(path, number, "not a JSON object")
     return record
 
 
-def _kept(answer: Answer) -> dict[str, Any]:
-    """An answer without what two recordings of one run would not share: how long it took, and where from."""
-    return answer.model_dump(
-        mode="json", exclude_defaults=True, exclude={"completion": {"seconds", "cached"}}
-    )
+def _validated(path: Path, number: int, kind: type[_Record], record: dict[str, Any]) -> _Record:
+    try:
+        return kind.model_validate(record)
+    except ValidationError as error:
+        raise _damaged(path, number, f"damaged at {problem_in(error)}") from None
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _damaged(path: Path, number: int, problem: str) -> CassetteError:
+    return CassetteError(f"cassette {path}:{number}: {problem}; {_REMEDY}")

@@ -1,14 +1,12 @@
-"""The first simulations of a candidate and an agent, with an account of them that is only appended to.
+"""Stores of finished simulations, and the account of the first simulations of a candidate and an agent.
 
-The simulations of one candidate by one agent that a store keeps are a draw. The first simulation of a key
-stays for ever: a second one would let a run choose between them. An account next to the store names every
-simulation with the digest of its file, each line with the digest of the lines before it, so that a simulation
-that was deleted, replaced, edited or added by hand is found.
+A run that was stopped, or is started again, takes finished simulations from a store. Only traces are stored:
+their scores are derived anew.
 
-Finished simulations by the key of everything that could have changed their trace.
-
-A run that was stopped, or is started again, takes from here what it would otherwise make again. Only traces
-are kept: their scores are derived anew.
+The simulations of one candidate by one agent are a draw. The first simulation of a key stays for good: a
+second one would let a run choose between them. An account next to the store names every simulation with the
+digest of its file, each line with the digest of the lines before it, so that a simulation that was deleted,
+replaced, edited or added by hand is found.
 """
 
 import contextlib
@@ -16,23 +14,22 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
-
-from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.journal import Journal, journal_path, read, remove_journal
-from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import alone_in, staged, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, complaint, open_regular, text_of
+from pytest_trace2evolve.utils.reading import RECORDS, open_regular, parse_json, reported, text_of
 
 FORMAT = 1
-"""Raised when a stored trace would no longer be what a fresh one is."""
+"""Version of simulations and accounts; raised when a stored trace would no longer equal a fresh one."""
+
+_DIGEST_IN_NAME = 12
+"""Digits of the digest in the name of a file that is not yet in its place."""
 
 
 def simulation_key(parts: dict[str, Any]) -> str:
@@ -45,48 +42,34 @@ def simulation_key(parts: dict[str, Any]) -> str:
     return digest({"format": FORMAT, **parts})
 
 
-def simulation_text(simulation: Simulation) -> str:
-    """What is stored of a simulation."""
-    record = simulation.model_dump(mode="json", exclude_unset=True)
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+class Store:
+    """A folder of simulations by key, a file each, without an account; several processes may write to it."""
 
-
-@dataclass(frozen=True)
-class FinishedStore:
-    """A folder of simulations, a file each; writers of many processes do not disturb one another.
-
-    The simulations of suites lie in a `draws.DrawStore`.
-    """
-
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def holds(self, key: str) -> bool:
-        """Whether there is a simulation of a key."""
         return self._path(key).exists()
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key; None where there is none.
+        return self._read(key, "delete the file to run it again") if self.holds(key) else None
+
+    def put(self, key: str, simulation: Simulation) -> None:
+        """Store a simulation; its journal is removed.
 
         Raises:
-            ResultsError: the file is damaged; it is named, and never passed over.
+            OSError: it could not be written; nothing is stored.
         """
-        path = self._path(key)
-        if not path.exists():
-            return None
-        try:
-            return Simulation.model_validate(decode(path))
-        except ValidationError as error:
-            raise ResultsError(
-                f"{path}: damaged at {complaint(error)}; delete the file to run it again"
-            ) from None
+        write_atomic(self._path(key), _rendered(simulation))
+        remove_journal(self.folder, key)
 
     def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is there.
+        """The journal of a simulation; None if the simulation is stored.
 
         Raises:
             BlockingIOError: another process is making it.
-            OSError: the journal cannot be opened.
-            ResultsError: it was changed.
+            OSError: the journal or the account cannot be written.
+            ResultsError: the journal or the account was changed, or the journal was deleted.
         """
         journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
         if not self.holds(key):
@@ -94,65 +77,27 @@ class FinishedStore:
         journal.remove()
         return None
 
-    def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation; its journal is removed.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        write_atomic(self._path(key), simulation_text(simulation))
-        remove_journal(self.folder, key)
-
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"
 
-
-"""The version of the account's format."""
-
-_STAGED = 12
-"""Digits of the digest in the name of a file that is not yet in its place."""
-
-
-class Store(Protocol):
-    """Keeps simulations by key."""
-
-    def holds(self, key: str) -> bool:
-        """Whether there is a simulation of a key."""
-
-    def get(self, key: str) -> Simulation | None:
-        """The simulation of a key; None if there is none."""
-
-    def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation; its journal is removed."""
-
-    def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is there.
-
-        Raises:
-            BlockingIOError: another process is making it.
-            OSError: the journal cannot be opened.
-            ResultsError: it was changed or deleted.
-        """
+    def _read(self, key: str, remedy: str, content: str | None = None) -> Simulation:
+        path = self._path(key)
+        with reported(path, ResultsError, remedy):
+            text = text_of(path, RECORDS)
+            if content is not None and digest_text(text) != content:
+                raise ResultsError(f"{path}: was changed since it was stored; {remedy}")
+            return Simulation.model_validate(parse_json(text))
 
 
-@dataclass
-class _Lines:
-    """What was read of an account so far: `offset` bytes, and the digest of all its lines."""
-
-    draw: str = ""
-    begun: set[str] = field(default_factory=set)
-    made: dict[str, str] = field(default_factory=dict)
-    lost: dict[str, set[str]] = field(default_factory=dict)
-    chain: str = ""
-    chains: set[str] = field(default_factory=set)
-    offset: int = 0
-    count: int = 0
+def _rendered(simulation: Simulation) -> str:
+    record = simulation.model_dump(mode="json", exclude_unset=True)
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
-class DrawStore:
-    """The draw of one candidate and one agent under fixed conditions.
+class DrawStore(Store):
+    """The draw of one candidate and one agent under fixed conditions: the first simulation of a key stays.
 
-    It is safe to use from several threads and processes.
+    It may be used from several threads and processes.
 
     Args:
         simulations: The folder of all stored simulations.
@@ -162,221 +107,161 @@ class DrawStore:
     """
 
     def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str, str], run: str) -> None:
-        self.path = accounts / f"{digest(list(who))}.jsonl"
-        self._folder = simulations
-        self._who = who
+        super().__init__(simulations)
         self._run = run
         self._mutex = threading.RLock()
-        self._lines = _Lines()
+        self._account = _Account(accounts / f"{digest(list(who))}.jsonl", who)
+
+    @property
+    def path(self) -> Path:
+        """The file of the account."""
+        return self._account.path
 
     @property
     def id(self) -> str:
-        """The id of the draw; it begins if there was none.
-
-        Raises:
-            OSError: its account cannot be written.
-            ResultsError: its account was changed.
-        """
-        with self._mutex:
-            if not self._lines.draw:
-                self._begin()
-                self._read()
-            return self._lines.draw
+        """The id of the draw; it begins if there was none."""
+        if not self._account.draw:
+            self._refresh()
+        return self._account.draw
 
     @property
     def head(self) -> str:
-        """The digest of all lines of the account.
-
-        Raises:
-            OSError, ResultsError: as in `id`.
-        """
-        _ = self.id
+        """The digest of all lines of the account."""
         self._refresh()
-        return self._lines.chain
+        return self._account.chain
 
     def continues(self, head: str) -> bool:
-        """Whether the account still has all lines that it had when its `head` was this.
-
-        Raises:
-            OSError, ResultsError: as in `id`.
-        """
-        _ = self.head
-        return head in self._lines.chains
+        """Whether the account still has all lines that it had when its `head` was this."""
+        self._refresh()
+        return head in self._account.chains
 
     def key(self, key: str) -> str:
-        """The key under which this draw keeps a simulation: no other draw reads it."""
+        """The key under which this draw stores a simulation: no other draw reads it."""
         return digest([self.id, key])
 
     def holds(self, key: str) -> bool:
         """Whether there is a simulation of a key.
 
         Raises:
-            ResultsError: there should be one and it is gone, or one was added by hand.
+            ResultsError: it was deleted, or added by hand.
         """
         path = self._path(key)
-        # The file before the account: whoever stores a simulation writes the account first.
-        present = path.exists()
-        if self._known(key) is None:
-            if present:
+        # The file before the account: a process that stores a simulation writes the account first.
+        is_present = path.exists()
+        if self._recorded(key) is None:
+            if is_present:
                 raise self._added(path)
             return False
-        return present or self._recovered(key)
+        if not is_present:
+            self._finish(key, path)
+        return True
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key; None if there is none.
-
-        Raises:
-            ResultsError: as in `holds`, or the file is not the one that was stored.
-        """
-        if not self.holds(key):
-            return None
-        path = self._path(key)
-        self._verify(key)
-        try:
-            return Simulation.model_validate(decode(path))
-        except ValidationError as error:
-            raise ResultsError(f"{path}: damaged at {complaint(error)}; {self._remedy}") from None
+        return self._read(key, self._remedy, self._recorded(key)) if self.holds(key) else None
 
     def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation, which the account names from now on; None if the simulation is there.
-
-        Raises:
-            BlockingIOError: another process is making it.
-            OSError: the journal or the account cannot be written.
-            ResultsError: the journal or the account was changed, or the journal was deleted.
-        """
-        _ = self.id
-        if self._known(key) is not None:
+        """As in `Store`; the account names the journal from now on."""
+        if self._recorded(key) is not None:
             return None
-        path = journal_path(self._folder, key)
-        begun = key in self._lines.begun
+        path = journal_path(self.folder, key)
         try:
-            journal = Journal(path, key, must_exist=begun, remedy=self._remedy)
+            journal = Journal(path, key, must_exist=key in self._account.begun, remedy=self._remedy)
         except FileNotFoundError:
-            if self._known(key) is None:
+            if self._recorded(key) is None:
                 raise self._deleted(path) from None
             return None  # stored in the meantime
         try:
-            with self._turn():
-                if key in self._lines.made:
+            with self._locked():
+                if key in self._account.made:
                     journal.remove()
                     return None
                 if not journal.linked:
                     raise self._deleted(path)
-                if key not in self._lines.begun:
+                if key not in self._account.begun:
                     if not journal.empty:
                         raise self._added(path)
-                    self._append({"begun": key, "run": self._run}, durable=False)
+                    self._account.append({"begun": key, "run": self._run}, durable=False)
         except BaseException:
             journal.close()
             raise
         return journal
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation, unless there is one of its key: the first one stays. Its journal is removed.
+        """Store a simulation unless there is one of its key. Its journal is removed.
 
         A process that is killed on the way leaves no trace of it, or all of it.
 
         Raises:
-            OSError: it could not be written; nothing is kept.
+            OSError: it could not be written; nothing is stored.
         """
-        text = simulation_text(simulation)
+        text = _rendered(simulation)
         path, content = self._path(key), digest_text(text)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with staged(path, [text]) as temporary, self._turn():
-            if key in self._lines.made:
+        with staged(path, [text]) as temporary, self._locked():
+            if key in self._account.made:
                 return
-            # A process that was killed before it named its file here left it behind.
+            # A process that was killed before it named its file in the account left it behind.
             for abandoned in path.parent.glob(f".{key}.*.part"):
                 abandoned.unlink(missing_ok=True)
-            ready = self._ready(key, content)
+            ready = _ready(path, content)
             temporary.replace(ready)
             try:
-                self._append({"made": key, "digest": content, "run": self._run})
+                self._account.append({"made": key, "digest": content, "run": self._run})
             except BaseException:
                 ready.unlink(missing_ok=True)
                 raise
             ready.replace(path)
-            remove_journal(self._folder, key)
+            remove_journal(self.folder, key)
 
     def lose(self, key: str) -> None:
-        """Note that this run lost the simulation of a key.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        with self._turn():
-            if self._run not in self._lines.lost.get(key, ()):
-                self._append({"lost": key, "run": self._run})
+        with self._locked():
+            if self._run not in self._account.lost.get(key, ()):
+                self._account.append({"lost": key, "run": self._run})
 
     def losses(self, key: str) -> int:
         """How many runs lost the simulation of a key."""
         self._refresh()
-        return len(self._lines.lost.get(key, ()))
+        return len(self._account.lost.get(key, ()))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the stored simulations and the journals, a line each; all of them are read."""
+        """Read all stored simulations and journals; yields what is wrong with them, a line each."""
         try:
             self._refresh()
-            for key in sorted(self._lines.made.keys() | self._lines.begun):
-                try:
-                    if key in self._lines.made:
-                        self.holds(key)
-                        self._verify(key)
-                        remove_journal(self._folder, key)  # a kill may have left it
-                    else:
-                        self._require_journal(key)
-                except ResultsError as error:
-                    yield str(error)
         except ResultsError as error:
             yield str(error)
+            return
+        for key in sorted(self._account.made.keys() | self._account.begun):
+            try:
+                if key in self._account.made:
+                    self.get(key)
+                    remove_journal(self.folder, key)  # a kill may have left it
+                else:
+                    self._check_journal(key)
+            except ResultsError as error:
+                yield str(error)
 
-    def _verify(self, key: str) -> None:
-        """See that a stored file is the one that the account names.
-
-        Raises:
-            ResultsError: it is not.
-        """
-        path = self._path(key)
-        try:
-            content = digest_text(text_of(path, RECORDS))
-        except (OSError, ValueError) as error:
-            raise ResultsError(f"{path}: cannot be read ({error}); {self._remedy}") from None
-        if content != self._known(key):
-            raise ResultsError(f"{path}: was changed since it was stored; {self._remedy}")
-
-    def _known(self, key: str) -> str | None:
+    def _recorded(self, key: str) -> str | None:
         """The digest of the file of a key; None if the account does not name it."""
-        if key not in self._lines.made:
+        if key not in self._account.made:
             self._refresh()
-        return self._lines.made.get(key)
+        return self._account.made.get(key)
 
-    def _recovered(self, key: str) -> bool:
-        """Finish what a killed process began: its simulation is on the disk and not in its place.
-
-        Raises:
-            ResultsError: there is nothing to be finished: the file was deleted.
-        """
-        path = self._path(key)
-        with self._turn():
-            ready = self._ready(key, self._lines.made[key])
+    def _finish(self, key: str, path: Path) -> None:
+        """Put a simulation in its place if a killed process had only written and recorded it."""
+        with self._locked():
+            ready = _ready(path, self._account.made[key])
             if not path.exists() and ready.exists():
                 ready.replace(path)
         if not path.exists():
             raise self._deleted(path)
-        return True
 
-    def _require_journal(self, key: str) -> None:
-        """See that the journal of a simulation that was begun is there and as it was written.
-
-        Raises:
-            ResultsError: it was changed or deleted.
-        """
-        path = journal_path(self._folder, key)
+    def _check_journal(self, key: str) -> None:
+        """Check that the journal of a simulation that was begun is there and as it was written."""
+        path = journal_path(self.folder, key)
         try:
             read(path, key, self._remedy)
         except FileNotFoundError:
-            if self._known(key) is None:  # else its simulation was stored in the meantime
+            if self._recorded(key) is None:  # else its simulation was stored in the meantime
                 raise self._deleted(path) from None
 
     def _deleted(self, path: Path) -> ResultsError:
@@ -395,108 +280,123 @@ class DrawStore:
         )
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Be the only one who appends; everything that others appended is read."""
-        _ = self.id
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock for appending, with all lines of other processes read."""
+        self._refresh()
         with self._mutex, alone_in(self.path.parent, if_possible=True):
-            self._read()
+            self._account.read()
             yield
 
-    def _begin(self) -> None:
-        if self.path.exists():
-            return
+    def _refresh(self) -> None:
+        """Read the account, which begins if there was none."""
+        with self._mutex:
+            self._account.read()
+
+
+def draws_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
+    for path in sorted(accounts.glob("*.jsonl")):
+        store = DrawStore(simulations, accounts, ("", "", ""), "")
+        store._account = _Account(path, ("", "", ""))
+        yield store
+
+
+def _ready(path: Path, content: str) -> Path:
+    """The file of a simulation that is written and not yet in its place."""
+    return path.with_name(f".{path.stem}.{content[:_DIGEST_IN_NAME]}.part")
+
+
+class _Account:
+    """The file that names the simulations of a draw, and what was read of it so far.
+
+    Attributes:
+        draw: The id of the draw; empty before the first line was read.
+        begun: Keys of simulations that were begun.
+        made: Digests of the files of stored simulations, by key.
+        lost: The runs that lost a simulation, by key.
+        chain: The digest of all lines; `chains` holds those of all earlier lines, too.
+    """
+
+    def __init__(self, path: Path, who: tuple[str, str, str]) -> None:
+        self.path = path
+        self.draw = ""
+        self.begun: set[str] = set()
+        self.made: dict[str, str] = {}
+        self.lost: dict[str, set[str]] = {}
+        self.chain = ""
+        self.chains: set[str] = set()
+        self._who = who
+        self._offset = 0
+        self._count = 0
+
+    def read(self) -> None:
+        """Read the lines that were appended; the first line is written if there is none.
+
+        Raises:
+            ResultsError: a line was changed, or the file is shorter than it was.
+        """
+        if not self._offset and not self.path.exists():
+            self._write_first_line()
+        try:
+            with open_regular(self.path) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(self._offset)
+                added = file.read()
+        except FileNotFoundError:
+            raise self._changed("was deleted while a run used it") from None
+        if size < self._offset:
+            raise self._changed("is shorter than it was")
+        # A line without its end was not written whole; the next process that appends removes it.
+        for raw in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._add(raw)
+
+    def _write_first_line(self) -> None:
         named = dict(zip(("candidate", "agent", "conditions"), self._who, strict=True))
         record = {"format": FORMAT, "draw": uuid4().hex, **named}
         with contextlib.suppress(FileExistsError):  # another process was first
             write_atomic(self.path, _line(record, ""), exclusive=True)
 
-    def _refresh(self) -> None:
-        with self._mutex:
-            self._read()
-
-    def _read(self) -> None:
-        """Take in what was appended.
-
-        Raises:
-            ResultsError: a line was changed, or the account is shorter than it was.
-        """
-        lines = self._lines
-        try:
-            with open_regular(self.path) as file:
-                size = file.seek(0, 2)
-                if size == lines.offset:
-                    return
-                file.seek(lines.offset)
-                fresh = file.read()
-        except FileNotFoundError:
-            if lines.offset:
-                raise self._changed("was deleted while a run used it") from None
-            return
-        if size < lines.offset:
-            raise self._changed("is shorter than it was")
-        # A line without its end was not written whole; whoever appends next takes it away.
-        for raw in fresh[: fresh.rfind(b"\n") + 1].splitlines(keepends=True):
-            self._take(raw)
-            lines.offset += len(raw)
-
-    def _take(self, raw: bytes) -> None:
-        lines = self._lines
-        lines.count += 1
-        try:
-            record = json.loads(raw)
-            chain = record.pop("chain")
-            fits = _line(record, lines.chain).encode() == raw
-        except (ValueError, AttributeError, KeyError, RecursionError):
-            fits, record, chain = False, {}, ""
-        if not fits or (lines.count == 1) != ("draw" in record):
-            raise self._changed(f"was changed at line {lines.count}")
-        lines.chain = chain
-        lines.chains.add(chain)
-        if "draw" in record:
-            if record.get("format") != FORMAT:
-                raise ResultsError(
-                    f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; "
-                    "upgrade"
-                )
-            lines.draw = str(record["draw"])
-        elif "made" in record:
-            lines.made.setdefault(record["made"], record["digest"])
-        elif "begun" in record:
-            lines.begun.add(record["begun"])
-        elif "lost" in record:
-            lines.lost.setdefault(record["lost"], set()).add(record["run"])
-
-    def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
-        """Append a line; `durable`: also safe from a power cut."""
-        line = _line(record, self._lines.chain).encode()
+    def append(self, record: dict[str, Any], *, durable: bool = True) -> None:
+        """Append a line; `durable`: flushed to the disk, so that it survives a power cut."""
+        line = _line(record, self.chain).encode()
         with self.path.open("r+b") as file:
-            file.truncate(self._lines.offset)
-            file.seek(self._lines.offset)
+            file.truncate(self._offset)
+            file.seek(self._offset)
             file.write(line)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        self._take(line)
-        self._lines.offset += len(line)
+        self._add(line)
+
+    def _add(self, raw: bytes) -> None:
+        number = self._count + 1
+        try:
+            record = json.loads(raw)
+            chain = record.pop("chain")
+            is_sound = _line(record, self.chain).encode() == raw
+        except (ValueError, AttributeError, KeyError, RecursionError):
+            is_sound, record, chain = False, {}, ""
+        if not is_sound or (number == 1) != ("draw" in record):
+            raise self._changed(f"was changed at line {number}")
+        if "draw" in record and record.get("format") != FORMAT:
+            raise ResultsError(
+                f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; upgrade"
+            )
+        self._count, self._offset = number, self._offset + len(raw)
+        self.chain = chain
+        self.chains.add(chain)
+        if "draw" in record:
+            self.draw = str(record["draw"])
+        elif "made" in record:
+            self.made.setdefault(record["made"], record["digest"])
+        elif "begun" in record:
+            self.begun.add(record["begun"])
+        elif "lost" in record:
+            self.lost.setdefault(record["lost"], set()).add(record["run"])
 
     def _changed(self, how: str) -> ResultsError:
         return ResultsError(
             f"{self.path}: {how}; restore it, or delete it to begin another draw, which the ledger counts"
         )
-
-    def _ready(self, key: str, content: str) -> Path:
-        return self._folder / key[:2] / f".{key}.{content[:_STAGED]}.part"
-
-    def _path(self, key: str) -> Path:
-        return self._folder / key[:2] / f"{key}.json"
-
-
-def accounts_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
-    """All draws of a project, to see whether they are as they were stored."""
-    for path in sorted(accounts.glob("*.jsonl")):
-        store = DrawStore(simulations, accounts, ("", "", ""), "")
-        store.path = path
-        yield store
 
 
 def _line(record: dict[str, Any], before: str) -> str:

@@ -1,42 +1,36 @@
-"""Whether baselines, verdicts and evidence are as the ledger knows them.
+"""Compares baselines, verdicts, evidence and traces with what the ledger says about them.
 
 A file's own digest shows an edit; only the ledger shows an edit by somebody who renews that digest too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import RESTORE, evidence_digest, read_evidence
 from pytest_trace2evolve.evidence.results import decode, traces_digest
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Saved, Traces
+from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Evaluation, Traces
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
 from pytest_trace2evolve.utils.canonical import digest
 
 VERDICT_NAME = "verdict.json"
 """The file of a run's folder that holds its verdict."""
 
+BaselineEntry = BaselineSave | Evaluation
 
-@dataclass(frozen=True)
-class Edited:
-    """A file that is not as the ledger knows it.
 
-    Attributes:
-        path: The file.
-        text: What is wrong, and the remedy, in one line.
-    """
+def evidence_place(suite: str) -> str:
+    return f"evidence/{suite}.json"
 
-    path: Path
-    text: str
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
+def verdict_digest(folder: Path) -> str:
+    return digest(decode(folder / VERDICT_NAME))
 
 
 def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
-    """Identifies the outcomes of a split's simulations, in whatever order they come."""
+    """Identifies the outcomes of a split's simulations, whatever their order."""
     return digest(
         sorted(
             [record.task_id, record.trial, record.id, record.task_digest, record.status, record.reward or 0.0]
@@ -45,80 +39,69 @@ def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
     )
 
 
-def edited_baseline(
-    entries: Sequence[Dated], suite: str, name: str, path: Path, evidence: Evidence
-) -> Edited | None:
-    """A saved baseline that is not what the ledger says was saved under its name last.
-
-    Entries of a save decide. Without any, runs that used the baseline do.
+def check_baseline(entries: Sequence[Dated], suite: str, name: str, path: Path, evidence: Evidence) -> None:
+    """Check that a saved baseline is as it was saved last, or as the last run used it if no save is recorded.
 
     Args:
-        entries: All that the ledger holds.
+        entries: All entries of the ledger.
         suite, name: The baseline's suite and name.
         path: Its file.
-        evidence: What the file holds, all of it.
+        evidence: The whole content of the file.
 
-    Returns:
-        None if it agrees, or if the ledger knows nothing of it.
+    Raises:
+        ResultsError: it is not. A baseline that the ledger does not know passes: see `unverified_baseline`.
     """
-    known = _latest(entries, _named(entries, suite, name))
-    if not known:
-        return None
+    known = _latest(entries, _entries_of_baseline(entries, suite, name))
     found = evidence_digest(evidence)
-    told = {entry.name: _evidence_of(entry) for entry in known}
-    if found in told.values():
-        return None
+    if not known or any(_baseline_evidence(entry) == found for entry in known):
+        return
     entry = known[-1]
-    verb = "saved" if isinstance(entry, Saved) else "used"
-    text = (
-        f"was edited: it holds evidence {found}, and run {entry.run} {verb} {told[entry.name]} under this "
-        f"name ({entry.at:%Y-%m-%d}, ledger entry {entry.name}); {RESTORE}"
+    verb = "saved" if isinstance(entry, BaselineSave) else "used"
+    raise ResultsError(
+        f"{path}: was edited: it holds evidence {found}, and run {entry.run} {verb} "
+        f"{_baseline_evidence(entry)} under this name ({_place(entry)}); {RESTORE}"
     )
-    return Edited(path, text)
 
 
-def is_known(entries: Iterable[Dated], suite: str, name: str) -> bool:
-    """Whether the ledger can say what a saved baseline holds."""
-    return bool(_named(entries, suite, name))
-
-
-def other_outcomes(
+def unverified_baseline(
     entries: Iterable[Dated], suite: str, name: str, evidence: Evidence, splits: Mapping[str, Iterable[str]]
-) -> str:
-    """One line if the latest run of an older version used other outcomes under a baseline's name; else empty.
+) -> str | None:
+    """What is suspicious about a saved baseline that the ledger does not know: may be empty.
 
-    Such a run recorded the outcomes of its split alone, and baselines were then replaced without an entry:
-    the file may have been edited, or saved anew.
+    Runs of older versions recorded only the outcomes of their split, and at that time baselines were replaced
+    without an entry: if the outcomes differ, the file may have been edited, or saved anew.
 
     Args:
         splits: The tasks of each split of the suite.
+
+    Returns:
+        None if the ledger knows the baseline: `check_baseline` has verified it.
     """
-    old = [
+    if _entries_of_baseline(entries, suite, name):
+        return None
+    old = (
         entry
         for entry in entries
         if isinstance(entry, Evaluation)
         and entry.baseline_evidence is None
         and (entry.suite, entry.baseline.id) == (suite, name)
         and entry.split in splits
-    ]
-    for entry in sorted(old, key=lambda entry: (entry.at, entry.name), reverse=True)[:1]:
-        tasks = set(splits[entry.split])
-        held = outcomes_digest(one for one in evidence.simulations if one.task_id in tasks)
-        if held != entry.baseline.digest:
-            return (
-                f"baseline {name!r} holds other outcomes on {entry.split} than run {entry.run} used "
-                f"({entry.at:%Y-%m-%d}); if nobody saved it anew since, restore it from git"
-            )
-    return ""
+    )
+    entry = max(old, key=_age, default=None)
+    if entry is None:
+        return ""
+    tasks = set(splits[entry.split])
+    outcomes = outcomes_digest(record for record in evidence.simulations if record.task_id in tasks)
+    if outcomes == entry.baseline.digest:
+        return ""
+    return (
+        f"baseline {name!r} holds other outcomes on {entry.split} than run {entry.run} used "
+        f"({entry.at:%Y-%m-%d}); if nobody saved it anew since, restore it from git"
+    )
 
 
-def edited_run(folder: Path, entries: Iterable[Dated]) -> Iterator[Edited]:
-    """The verdict and the evidence of a run's folder that are not what the run recorded.
-
-    Args:
-        folder: The run's folder.
-        entries: The ledger's entries of that run.
-    """
+def edits_in_run(folder: Path, entries: Iterable[Dated]) -> Iterator[ResultsError]:
+    """The edits of the verdict and the evidence in a run's folder, given the ledger's entries of that run."""
     own = [entry for entry in entries if isinstance(entry, Evaluation) and entry.verdict is not None]
     path = folder / VERDICT_NAME
     if own and path.exists():
@@ -127,106 +110,82 @@ def edited_run(folder: Path, entries: Iterable[Dated]) -> Iterator[Edited]:
         except ResultsError as error:
             found = str(error)
         if wrong := next((entry for entry in own if entry.verdict != found), None):
-            yield Edited(
-                path,
-                f"was edited: its content has digest {found}, and run {wrong.run} recorded {wrong.verdict} "
-                f"(ledger entry {wrong.name}); run it again",
+            yield ResultsError(
+                f"{path}: was edited: its content has digest {found}, and run {wrong.run} recorded "
+                f"{wrong.verdict} (ledger entry {wrong.name}); run it again"
             )
     for suite in sorted({entry.suite for entry in own}):
-        file = folder / evidence_place(suite)
-        digests = {entry.evidence for entry in own if entry.suite == suite}
-        if not file.exists():
+        path = folder / evidence_place(suite)
+        if not path.exists():
             continue
+        recorded = {entry.evidence for entry in own if entry.suite == suite}
         try:
-            held = evidence_digest(read_evidence(file))
+            found = evidence_digest(read_evidence(path))
         except ResultsError as error:
-            yield Edited(file, str(error).removeprefix(f"{file}: "))
+            yield error
             continue
-        if held not in digests:
-            yield Edited(
-                file,
-                f"was edited: it holds evidence {held}, and the run recorded {', '.join(map(str, digests))}; "
-                "run it again",
+        if found not in recorded:
+            yield ResultsError(
+                f"{path}: was edited: it holds evidence {found}, and the run recorded "
+                f"{', '.join(map(str, recorded))}; run it again"
             )
 
 
-def edited_traces(entries: Iterable[Dated], run: str, path: Path) -> Edited | None:
-    """A results file or folder that is not what the run left that it says made it.
+def check_traces(entries: Iterable[Dated], run: str, path: Path) -> None:
+    """Check that a results file or folder is as the run that it names left it.
 
     Args:
-        entries: All that the ledger holds, or its entries of one suite.
-        run: The id of the run that it names; empty if it names none.
-        path: The file or folder.
-
-    Returns:
-        None if it agrees, or if the ledger knows no traces of the run.
+        run: The id of the run; empty if the file names none.
 
     Raises:
-        ResultsError: a file of it cannot be read.
+        ResultsError: it is not. Traces of a run that the ledger does not know pass.
     """
-    known = {entry.digest: entry for entry in _traces_of(entries, run)}
-    if not known or (held := traces_digest(path)) in known:
-        return None
-    *_, entry = known.values()
-    return Edited(
-        path,
-        f"was edited: it holds traces {held}, and run {run} left {entry.digest} ({entry.at:%Y-%m-%d}, "
-        f"ledger entry {entry.name}); restore it, or run it again",
+    known = _traces_of(entries, run)
+    if not known or (found := traces_digest(path)) in {entry.digest for entry in known}:
+        return
+    entry = known[-1]
+    raise ResultsError(
+        f"{path}: was edited: it holds traces {found}, and run {run} left {entry.digest} ({_place(entry)}); "
+        "restore it, or run it again"
     )
 
 
 def knows_traces(entries: Iterable[Dated], run: str) -> bool:
-    """Whether the ledger can say what traces a run left."""
     return bool(_traces_of(entries, run))
 
 
-def edited_copy(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> Edited | None:
-    """Evidence outside of `baselines/` that is not what the ledger says of the run that it names.
+def check_evidence(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> None:
+    """Check that evidence outside of `baselines/` is what the run that it names recorded.
 
-    Returns:
-        None if it agrees, or if the ledger knows no evidence of the run on the suite.
+    Raises:
+        ResultsError: it is not. Evidence of a run that the ledger does not know passes.
     """
     found = evidence_digest(evidence)
-    known = _evidence_on(entries, suite)
-    entry = next((one for one in known.values() if one.run == evidence.provenance.run_id), None)
-    if found in known or entry is None:
-        return None
-    told = entry.baseline.digest if isinstance(entry, Saved) else entry.evidence
-    return Edited(
-        path,
-        f"was edited: it holds evidence {found}, and run {entry.run} recorded {told} "
-        f"({entry.at:%Y-%m-%d}, ledger entry {entry.name}); restore it, or run it again",
+    known = _evidence_of_suite(entries, suite)
+    run = evidence.provenance.run_id
+    recorded = next((value for value, entry in known.items() if entry.run == run), None)
+    if found in known or recorded is None:
+        return
+    raise ResultsError(
+        f"{path}: was edited: it holds evidence {found}, and run {run} recorded {recorded} "
+        f"({_place(known[recorded])}); restore it, or run it again"
     )
 
 
 def knows_evidence(entries: Iterable[Dated], suite: str, evidence: Evidence) -> bool:
     """Whether the ledger holds the digest of evidence of a suite."""
-    return evidence_digest(evidence) in _evidence_on(entries, suite)
+    return evidence_digest(evidence) in _evidence_of_suite(entries, suite)
 
 
-def evidence_place(suite: str) -> str:
-    """Where a run's folder keeps its evidence of a suite."""
-    return f"evidence/{suite}.json"
-
-
-def verdict_digest(folder: Path) -> str:
-    """Identifies all that a run's `verdict.json` says, as it stands.
-
-    Raises:
-        ResultsError: it is missing or damaged.
-    """
-    return digest(decode(folder / VERDICT_NAME))
-
-
-def refuse_unrecorded(
+def check_promotion(
     folder: Path, record: RunVerdict, entries: Iterable[Dated], suites: Iterable[str]
 ) -> None:
-    """Refuse to rely on a verdict that the ledger does not bear out.
+    """Check that the ledger confirms a promotion before it is relied on.
 
     Args:
         folder: The run's folder.
         record: Its verdict.
-        entries: All that the ledger holds.
+        entries: All entries of the ledger.
         suites: The suites whose verdicts are relied on.
 
     Raises:
@@ -235,8 +194,8 @@ def refuse_unrecorded(
             recorded.
     """
     path = folder / VERDICT_NAME
-    entries = list(entries)
-    own = [entry for entry in entries if isinstance(entry, Evaluation) and entry.run == record.run]
+    evaluations = [entry for entry in entries if isinstance(entry, Evaluation)]
+    own = [entry for entry in evaluations if entry.run == record.run]
     for suite in suites:
         if not any(entry.suite == suite for entry in own):
             raise ResultsError(
@@ -254,19 +213,18 @@ def refuse_unrecorded(
                 f"{path}: ledger entry {entry.name} of run {record.run} was written by an older version, "
                 "without digests of the verdict and the evidence; run it again"
             )
-        for later in entries:
-            if isinstance(later, Evaluation) and _withdraws(later, entry):
+        for later in evaluations:
+            if _withdraws(later, entry):
                 raise ResultsError(
                     f"{path}: run {later.run} repeated this test on {entry.suite}::{entry.split} and ended "
-                    f"in {later.decision.value} ({later.at:%Y-%m-%d}, ledger entry {later.name}); the worse "
-                    "of the two counts"
+                    f"in {later.decision.value} ({_place(later)}); the worse of the two counts"
                 )
-    for wrong in edited_run(folder, own):
-        raise ResultsError(str(wrong))
+    for edit in edits_in_run(folder, own):
+        raise edit
 
 
 def _withdraws(later: Evaluation, entry: Evaluation) -> bool:
-    """Whether a later verdict on the same claim takes back a promotion."""
+    """Whether a later verdict on the same claim withdraws a promotion."""
     same = ("suite", "split", "lock", "agent", "policy", "goal", "baseline_identity")
     return (
         later.decision is not Decision.PROMOTE
@@ -277,49 +235,53 @@ def _withdraws(later: Evaluation, entry: Evaluation) -> bool:
     )
 
 
-def _named(entries: Iterable[Dated], suite: str, name: str) -> list[Saved | Evaluation]:
-    """What tells a baseline's evidence: saves of it, or else runs that used it; oldest first."""
+def _age(entry: Dated) -> tuple[datetime, str]:
+    return entry.at, entry.name
+
+
+def _place(entry: Dated) -> str:
+    return f"{entry.at:%Y-%m-%d}, ledger entry {entry.name}"
+
+
+def _baseline_evidence(entry: BaselineEntry) -> str | None:
+    return entry.baseline.digest if isinstance(entry, BaselineSave) else entry.baseline_evidence
+
+
+def _entries_of_baseline(entries: Iterable[Dated], suite: str, name: str) -> list[BaselineEntry]:
+    """The saves of a baseline, or else the runs that used it, oldest first."""
     known = [
         entry
         for entry in entries
-        if isinstance(entry, Saved | Evaluation)
+        if isinstance(entry, BaselineEntry)
         and (entry.suite, entry.baseline.id) == (suite, name)
-        and _evidence_of(entry) is not None
+        and _baseline_evidence(entry) is not None
     ]
-    saves = [entry for entry in known if isinstance(entry, Saved)]
-    return sorted(saves or known, key=lambda entry: (entry.at, entry.name))
+    saves = [entry for entry in known if isinstance(entry, BaselineSave)]
+    return sorted(saves or known, key=_age)
+
+
+def _latest(entries: Iterable[Dated], known: Sequence[BaselineEntry]) -> list[BaselineEntry]:
+    """Those of `known` that no other of them follows: one, or one for each merged branch."""
+    parents = {entry.name: entry.parents for entry in entries}
+    ancestors: set[str] = set()
+    waiting = [name for entry in known for name in entry.parents]
+    while waiting:
+        name = waiting.pop()
+        if name not in ancestors:
+            ancestors.add(name)
+            waiting += parents.get(name, ())
+    return [entry for entry in known if entry.name not in ancestors]
 
 
 def _traces_of(entries: Iterable[Dated], run: str) -> list[Traces]:
     return [entry for entry in entries if isinstance(entry, Traces) and entry.run == run]
 
 
-def _evidence_on(entries: Iterable[Dated], suite: str) -> dict[str, Saved | Evaluation]:
-    """Entries of saves and of gated runs, by the digest of the evidence that was saved or measured."""
+def _evidence_of_suite(entries: Iterable[Dated], suite: str) -> dict[str, BaselineEntry]:
+    """The saves and the gated runs of a suite, by the digest of the evidence that was saved or measured."""
     return {
         digest: entry
         for entry in entries
-        if isinstance(entry, Saved | Evaluation) and entry.suite == suite
-        if (digest := entry.baseline.digest if isinstance(entry, Saved) else entry.evidence)
+        if isinstance(entry, BaselineEntry) and entry.suite == suite
+        if (digest := entry.baseline.digest if isinstance(entry, BaselineSave) else entry.evidence)
     }
-
-
-def _evidence_of(entry: Saved | Evaluation) -> str | None:
-    return entry.baseline.digest if isinstance(entry, Saved) else entry.baseline_evidence
-
-
-def _latest(entries: Iterable[Dated], known: Sequence[Saved | Evaluation]) -> list[Saved | Evaluation]:
-    """Those of `known` that no other of them follows: one, or one a branch that was merged."""
-    by_name = {entry.name: entry for entry in entries}
-    wanted = {entry.name for entry in known}
-    followed: set[str] = set()
-    for entry in known:
-        behind, seen = list(entry.parents), set[str]()
-        while behind:
-            name = behind.pop()
-            if name in seen or name not in by_name:
-                continue
-            seen.add(name)
-            behind += by_name[name].parents
-        followed |= seen & wanted
-    return [entry for entry in known if entry.name not in followed]

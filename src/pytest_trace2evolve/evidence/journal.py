@@ -1,11 +1,11 @@
 """The answers of a simulation that is not stored yet, in the order in which they arrived.
 
 An answer is written before it is used. A simulation that begins again, after a kill or a loss, takes the
-answers from here: to stop a run in the middle draws nothing anew. Each line carries the digest of all lines
-before it, so an edit is found. A file that ends before its time, as after a kill, is a shorter journal.
+answers from here: stopping a run in the middle draws nothing anew. Each line carries the digest of all lines
+before it, so an edit is found. A file that ends early, as after a kill, is a shorter journal.
 
-Lines reach the operating system at once and the disk when it likes: they survive the end of the process, and
-not a power cut.
+Lines reach the operating system at once and the disk later: they survive the end of the process, but not a
+power cut.
 """
 
 import contextlib
@@ -19,8 +19,9 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.records.answer import Answer, JournalEntry
+from pytest_trace2evolve.records.completion import Answer, JournalEntry
 from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.files import lock_file
 from pytest_trace2evolve.utils.reading import RECORDS, cause_of, open_regular
 
 FORMAT = 1
@@ -28,20 +29,19 @@ FORMAT = 1
 
 
 class Journal:
-    """The journal of one simulation, open and held by this process.
+    """The journal of one simulation, open and locked by this process.
 
     Answers are taken in order. If a request differs from the one that was answered there, the rest of the
-    journal is not used: the journal says so for ever, and new answers follow.
-
-    Attributes:
-        path: The file.
-        redrawn: Whether answers were left unused, so that the simulation is not the one that was begun.
+    journal is discarded: the journal records that for good, and new answers follow.
 
     Args:
         path: The file; it is made if there is none.
         key: The key of the simulation.
         must_exist: Whether a missing file is an error.
         remedy: What to do about a damaged file, for the error's text.
+
+    Attributes:
+        redrawn: Whether answers were discarded, so that the simulation is not the one that was begun.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -59,7 +59,8 @@ class Journal:
             flags |= os.O_CREAT
         self._handle = os.open(path, flags, 0o644)
         try:
-            _hold(self._handle)
+            # On a file system without locks, two runs at once make the same simulation twice.
+            lock_file(self._handle, wait=False, if_possible=True)
             found = read(path, key, remedy)
             os.ftruncate(self._handle, found.size)  # a process that was killed left a part of a line
         except BaseException:
@@ -75,17 +76,15 @@ class Journal:
         self.close()
 
     def __del__(self) -> None:
-        """Close what was opened for somebody who no longer waits for it."""
+        """Close a journal that was opened for a caller that no longer waits for it."""
         self.close()
 
     @property
     def empty(self) -> bool:
-        """Whether it holds no line."""
         return not self._entries and not self.redrawn
 
     @property
     def linked(self) -> bool:
-        """Whether the file is still in its place."""
         try:
             return os.path.samestat(os.fstat(self._handle), self.path.stat())
         except FileNotFoundError:
@@ -93,16 +92,12 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        """Seconds that the answers took which are still to be taken."""
+        """The time that the answers took which are still to be taken."""
         answers = [entry.answer for entry in self._entries[self._place :]]
-        return sum(one.completion.seconds for one in answers if one and one.completion)
+        return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
 
     def take(self, request: str) -> JournalEntry | None:
-        """The next answer, if it is one to this request; None if a model has to be asked.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """The next answer, if it answers this request; None if a model has to be asked."""
         if self._place == len(self._entries):
             return None
         entry = self._entries[self._place]
@@ -115,23 +110,21 @@ class Journal:
         return None
 
     def add(self, entry: JournalEntry) -> None:
-        """Write an answer down.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
-        self._write(_text(entry))
+        request = json.dumps(entry.request)
+        if entry.answer is None:
+            content = f'"first_tokens": {json.dumps(entry.first_tokens)}'
+        else:
+            content = f'"answer": {entry.answer.model_dump_json(exclude_defaults=True)}'
+        self._write(f'{{"request": {request}, {content}}}')
         self._entries.append(entry)
         self._place += 1
 
     def close(self) -> None:
-        """Let others have the file."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
     def remove(self) -> None:
-        """Close and delete it."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -146,7 +139,6 @@ class Journal:
 
 
 def journal_path(folder: Path, key: str) -> Path:
-    """The journal of a simulation in a folder of stored simulations."""
     return folder / key[:2] / f"{key}.journal"
 
 
@@ -158,7 +150,7 @@ def remove_journal(folder: Path, key: str) -> None:
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a journal: `size` are the bytes of its whole lines, `chain` the digest of them."""
+    """The content of a journal: `size` is the number of bytes of its whole lines, `chain` their digest."""
 
     entries: list[JournalEntry]
     redrawn: bool
@@ -167,7 +159,7 @@ class Content:
 
 
 def read(path: Path, key: str, remedy: str) -> Content:
-    """Read a journal, which somebody else may be writing.
+    """Read a journal, which another process may be writing.
 
     Raises:
         FileNotFoundError: there is none.
@@ -176,31 +168,24 @@ def read(path: Path, key: str, remedy: str) -> Content:
     entries: list[JournalEntry] = []
     redrawn, size = False, 0
     chain = digest(["journal", FORMAT, key])
-    for number, raw in enumerate(_lines(path, remedy), 1):
+    for number, raw in enumerate(_whole_lines(path, remedy), 1):
         try:
             stated, _, text = raw.decode("utf-8").rstrip("\n").partition(" ")
             chain = digest_text(chain + text)
             record = json.loads(text)
-            fits = stated == chain
+            is_sound = stated == chain
             if "redrawn" in record:
                 redrawn = True
-                fits = fits and record["redrawn"] in range(len(entries))
+                is_sound = is_sound and record["redrawn"] in range(len(entries))
                 del entries[record["redrawn"] :]
             else:
                 entries.append(_entry(record))
         except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
-            fits = False
-        if not fits:
+            is_sound = False
+        if not is_sound:
             raise ResultsError(f"{path}: was changed at line {number}; {remedy}")
         size += len(raw)
     return Content(entries, redrawn, chain, size)
-
-
-def _text(entry: JournalEntry) -> str:
-    request = json.dumps(entry.request)
-    if entry.answer is None:
-        return f'{{"request": {request}, "first_tokens": {json.dumps(entry.first_tokens)}}}'
-    return f'{{"request": {request}, "answer": {entry.answer.model_dump_json(exclude_defaults=True)}}}'
 
 
 def _entry(record: Mapping[str, Any]) -> JournalEntry:
@@ -209,8 +194,7 @@ def _entry(record: Mapping[str, Any]) -> JournalEntry:
     return JournalEntry(record["request"], first_tokens=dict(record["first_tokens"]))
 
 
-def _lines(path: Path, remedy: str) -> Iterator[bytes]:
-    """The whole lines of a file."""
+def _whole_lines(path: Path, remedy: str) -> Iterator[bytes]:
     try:
         with open_regular(path, RECORDS) as file:
             yield from (raw for raw in file if raw.endswith(b"\n"))
@@ -218,20 +202,3 @@ def _lines(path: Path, remedy: str) -> Iterator[bytes]:
         raise
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: cannot be read ({cause_of(error)}); {remedy}") from None
-
-
-def _hold(handle: int) -> None:
-    """Lock a file, if there are locks; the lock ends with the process.
-
-    Raises:
-        BlockingIOError: another process holds it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # no such call on Windows: there two runs at once make the same simulation twice
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if isinstance(error, BlockingIOError):  # any other: a file system without locks
-            raise

@@ -1,16 +1,14 @@
-"""The ledger: a folder of small files, one an entry, each named by its digest and naming its parents.
+"""The ledger: a folder of small files, one for each entry, named by its digest and naming its parents.
 
-Reading verifies everything, so that what was edited, taken out, dated back or copied in is named. No file
-is ever changed, so two branches that both wrote merge without conflict; the next entry names both heads.
-
-What is wrong among entries whose files are as they were written: pure, so that laws can be tested.
+Reading verifies everything, so that an entry that was edited, removed, backdated or copied in is reported. No
+file is ever changed, so two branches that both wrote merge without conflict; the next entry names both heads.
 """
 
 import contextlib
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,123 +31,35 @@ from pytest_trace2evolve.records.ledger import (
 )
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import alone_in, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, cause_of, complaint, parse_json, read_bytes, text_of
-
-
-def problems_among(
-    entries: Mapping[str, Dated],
-    roots: Collection[str],
-    root: str | None,
-    present: Collection[str],
-    latest: datetime,
-) -> dict[str, str]:
-    """The problems by the name of the entry that has them, one each.
-
-    Args:
-        entries: The entries whose content is that of their names.
-        roots: The names of all roots in the folder.
-        root: The root that is this project's.
-        present: The names of all files, the damaged ones too: those are named already.
-        latest: An entry dated later is dated in the future.
-    """
-    found: dict[str, str] = {}
-    for name in roots:
-        if name != root:
-            found[name] = f"is the root of another ledger, and this project's is {root}; remove it"
-    own = {name: entry for name, entry in entries.items() if entry.root == root}
-    for name in entries.keys() - own.keys():
-        other = entries[name].root
-        found[name] = f"belongs to the ledger of root {other}, and this project's root is {root}; remove it"
-    # The next entry of a machine with the right time says that their dates are wrong: the harm ends there.
-    ahead = ahead_of_their_time(own)
-    for name, entry in sorted(own.items()):
-        for parent in sorted({entry.root, *entry.parents}):
-            if parent not in present:
-                found[parent] = f"was deleted, and entry {name} names it; restore it from git"
-            elif parent in own and own[parent].at >= entry.at and parent not in entry.ahead:
-                found.setdefault(name, _back_dated(entry, parent, own[parent]))
-        if entry.at > latest and name not in ahead:
-            found.setdefault(
-                name, f"is dated {_told(entry.at)}, in the future; set the clock, or restore it from git"
-            )
-    return found | _replayed(own, found)
-
-
-def ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
-    """The entries that are dated after a later one, and when each was written at the earliest.
-
-    A later entry lists those among its parents. What the same run wrote before them is dated by the same
-    clock.
-    """
-    found: set[str] = set()
-    for entry in entries.values():
-        wrong = set[str]()
-        behind = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
-        while behind:
-            name = behind.pop()
-            wrong.add(name)
-            before = {one for one in entries[name].parents if one in entries} - wrong
-            behind += [one for one in before if entries[one].at > entry.at and _one_run(entries, name, one)]
-        found |= wrong
-    start = datetime.min.replace(tzinfo=UTC)
-    earliest: dict[str, datetime] = {}
-    for name in sorted(found, key=lambda one: (entries[one].at, one)):
-        before = {one for one in entries[name].parents if one in entries}
-        earliest[name] = max((earliest.get(one, entries[one].at) for one in before), default=start)
-    return earliest
-
-
-def _one_run(entries: Mapping[str, Dated], *names: str) -> bool:
-    runs = {getattr(entries[name], "run", None) for name in names}
-    return len(runs) == 1 and None not in runs
-
-
-def _back_dated(entry: Dated, parent: str, before: Dated) -> str:
-    dates = f"is dated {_told(entry.at)}, not after its parent {parent} ({_told(before.at)})"
-    return f"{dates}; restore it from git"
-
-
-def _replayed(entries: Mapping[str, Dated], found: Collection[str]) -> dict[str, str]:
-    """Evaluations of a split of a run that another entry holds already."""
-    first: dict[tuple[str, str, str], str] = {}
-    again: dict[str, str] = {}
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].at, item[0])):
-        if not isinstance(entry, Evaluation):
-            continue
-        key = (entry.run, entry.suite, entry.split)
-        if key in first and name not in found:
-            what = f"run {entry.run} on {entry.suite}::{entry.split}"
-            again[name] = f"records {what} again, after {first[key]}; remove it"
-        first.setdefault(key, name)
-    return again
-
-
-def _told(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
+from pytest_trace2evolve.utils.reading import (
+    RECORDS,
+    cause_of,
+    parse_json,
+    problem_in,
+    read_bytes,
+    text_of,
+)
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-"""How far another machine's clock may be ahead before an entry of its counts as dated in the future."""
-
-_RESTORE = "restore it from git"
+"""How far another machine's clock may be ahead before its entry counts as dated in the future."""
 
 GIT_PATIENCE = 10.0
 """Seconds to wait for git."""
+
+_RESTORE = "restore it from git"
 
 Made = TypeVar("Made", bound=Dated)
 
 
 @dataclass(frozen=True)
 class History:
-    """What a ledger holds.
+    """The content of a ledger.
 
     Attributes:
-        root: The name of the root that its entries chain to; None where the ledger is empty.
+        root: The name of the root that its entries chain to; None if the ledger is empty.
         entries: The entries by name that are as they were written and belong to it.
-        problems: What is wrong with it, a line each: the file, the cause and the remedy. Damage that a repair
-            accepted is left out.
-        damaged: The entries that have these problems by name, each with the digest of its file as it is; None
-            if the file is missing.
+        problems: A line each: the file, the cause and the remedy. Damage that a repair accepted is left out.
+        damaged: Digests of the files of the entries with these problems, by name; None if one is missing.
     """
 
     root: str | None
@@ -159,14 +69,13 @@ class History:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The names of entries that no other names: the parents of the next. The root, where it has none."""
+        """The entries that no other entry names, which are the parents of the next one; else the root."""
         named = {parent for entry in self.entries.values() for parent in entry.parents}
         heads = tuple(sorted(self.entries.keys() - named))
         return heads or (() if self.root is None else (self.root,))
 
     @property
     def in_time(self) -> list[Dated]:
-        """The entries, oldest first."""
         return sorted(self.entries.values(), key=lambda entry: (entry.at, entry.name))
 
 
@@ -177,27 +86,47 @@ class Ledger:
     folder: Path
 
     def read(self, now: datetime | None = None) -> History:
-        """Everything in the folder, verified. A damaged ledger is read too: its problems are told.
+        """Everything in the folder, verified. A damaged ledger is read too, with its problems.
 
         Args:
-            now: The time; entries dated well after it are named.
+            now: The time; entries dated well after it are reported.
         """
         try:
-            names = self._names()
-            history = self._verified(names, now or datetime.now(UTC))
-            # Who writes while the folder is listed may show a child before its parent.
-            while history.problems and self._names() != names:
+            while True:
                 names = self._names()
                 history = self._verified(names, now or datetime.now(UTC))
+                # A process that writes meanwhile may show a child before its parent.
+                if not history.problems or self._names() == names:
+                    return history
         except OSError as error:
             why = error.strerror or error
-            return History(None, {}, (f"{self._named()}: cannot be read: {why}; {_RESTORE}",))
-        return history
+            return History(None, {}, (f"{self.folder.name}: cannot be read: {why}; {_RESTORE}",))
+
+    def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
+        """Write an entry whose parents are the heads.
+
+        Processes of one machine take turns; others (of another branch or machine) write concurrently.
+
+        Args:
+            make: Makes the entry from the name of the ledger's root, its parents' names and the time.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # On a file system without locks, two entries may get the same parents.
+        with alone_in(self.folder, if_possible=True):
+            return self._write(make)
+
+    def append_once(
+        self, make: Callable[[str, tuple[str, ...], datetime], Made], same: Callable[[Dated], bool]
+    ) -> None:
+        """Write an entry as `append` does, unless there is one that is the `same`; processes take turns."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with alone_in(self.folder, if_possible=True):
+            if not any(same(entry) for entry in self.read().entries.values()):
+                self._write(make)
 
     def _names(self) -> set[str]:
-        """The names of the files of entries."""
         try:
-            files = os.listdir(self.folder)  # noqa: PTH208 - a glob takes a folder it may not read for empty
+            files = os.listdir(self.folder)  # noqa: PTH208 - a glob takes an unreadable folder for an empty one
         except FileNotFoundError:
             return set()
         return {file.removesuffix(".json") for file in files if file.endswith(".json") and file[0] != "."}
@@ -213,60 +142,41 @@ class Ledger:
         roots = {name: entry for name, entry in sound.items() if isinstance(entry, Root)}
         dated = {name: entry for name, entry in sound.items() if isinstance(entry, Dated)}
         root = self._own_root(roots, Counter(entry.root for entry in dated.values()))
-        found = broken | problems_among(dated, roots.keys(), root, present, now + CLOCK_TOLERANCE)
+        found = broken | _problems_among(dated, roots.keys(), root, present, now + CLOCK_TOLERANCE)
         entries = {name: entry for name, entry in dated.items() if entry.root == root}
-        for name, earliest in ahead_of_their_time(entries).items():
+        for name, earliest in _ahead_of_their_time(entries).items():
             entries[name] = entries[name].model_copy(update={"earliest": earliest})
         damaged = {name: self._digest(name) for name in sorted(found)}
         for entry in entries.values():
             if isinstance(entry, Repair):
-                damaged = {name: text for name, text in damaged.items() if not entry.accepts(name, text)}
+                damaged = {name: file for name, file in damaged.items() if not entry.accepts(name, file)}
         return History(
             root=root,
             entries=entries,
-            problems=tuple(f"{self._named()}/{name}.json: {found[name]}" for name in damaged),
+            problems=tuple(f"{self.folder.name}/{name}.json: {found[name]}" for name in damaged),
             damaged=damaged,
         )
 
+    def _own_root(self, roots: Mapping[str, Root], claimed: Counter[str]) -> str | None:
+        """The root that is this project's: the only one, or the repository's own, or that of most entries."""
+        names = {*roots, *claimed}
+        if len(names) <= 1:
+            return names.pop() if names else None
+        own = _first_commit(self.folder.parent)
+        for name, root in roots.items():
+            if root.origin == own:
+                return name
+        return max(names, key=lambda name: (name in roots, claimed[name], name))
+
     def _digest(self, name: str) -> str | None:
-        """Digest of an entry's file as it is; None if there is none that can be read."""
+        """Digest of an entry's file as it is; None if it cannot be read."""
         try:
             content = read_bytes(self.folder / f"{name}.json", ResultsError)
         except ResultsError:
             return None
         return digest_text(content.decode("latin-1").replace("\r\n", "\n"))
 
-    def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
-        """Write an entry whose parents are the heads.
-
-        Writers of one machine take turns; others (another branch's, another machine's) write beside it.
-
-        Args:
-            make: Makes the entry of the name of the ledger's root, its parents' names and the time.
-
-        Raises:
-            OSError: it could not be written; nothing is left behind.
-        """
-        with self._turn():
-            return self._written(make)
-
-    def append_once(
-        self, make: Callable[[str, tuple[str, ...], datetime], Made], same: Callable[[Dated], bool]
-    ) -> None:
-        """Write an entry unless there is one that is the same; of several processes only one writes it.
-
-        Args:
-            make: As in `append`.
-            same: Whether an entry makes this one superfluous.
-
-        Raises:
-            OSError: as in `append`.
-        """
-        with self._turn():
-            if not any(same(entry) for entry in self.read().entries.values()):
-                self._written(make)
-
-    def _written(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
+    def _write(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
         while True:
             history = self.read()
             root = history.root or self._begin()
@@ -283,36 +193,14 @@ class Ledger:
             try:
                 write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
             except FileExistsError:
-                continue  # a writer that took no turn wrote the same in the same microsecond
+                continue  # a process without the lock wrote the same in the same microsecond
             return entry
 
-    def _own_root(self, roots: Mapping[str, Root], claimed: Counter[str]) -> str | None:
-        """The root that is this project's: the only one, or the repository's own, or that of most entries."""
-        names = {*roots, *claimed}
-        if len(names) <= 1:
-            return names.pop() if names else None
-        own = _first_commit(self.folder.parent)
-        for name, root in roots.items():
-            if root.origin == own:
-                return name
-        return max(names, key=lambda name: (name in roots, claimed[name], name))
-
     def _begin(self) -> str:
-        """Write the root; returns its name."""
         root = Root(origin=_first_commit(self.folder.parent) or uuid4().hex)
         with contextlib.suppress(FileExistsError):
             write_atomic(self.folder / f"{root.name}.json", render(root), exclusive=True)
         return root.name
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Hold the folder if the system can: otherwise entries may come to lie beside each other."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(self.folder, if_possible=True):
-            yield
-
-    def _named(self) -> str:
-        return self.folder.name
 
 
 def render(entry: Entry) -> str:
@@ -321,11 +209,7 @@ def render(entry: Entry) -> str:
 
 
 def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
-    """The entry of a file.
-
-    Raises:
-        ValueError: it is not as it was written; says how, and the mend.
-    """
+    """The entry of a file; ValueError, with the remedy, if it is not as it was written."""
     try:
         text = text_of(path, RECORDS)
     except (OSError, ValueError) as error:
@@ -340,7 +224,7 @@ def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
     try:
         entry = ENTRIES.validate_json(text)
     except ValidationError as error:
-        raise ValueError(f"is no entry ({complaint(error)}); {_RESTORE}") from None
+        raise ValueError(f"is no entry ({problem_in(error)}); {_RESTORE}") from None
     if entry.name != path.stem:
         if entry.name in present:
             raise ValueError(f"is a copy of entry {entry.name} under another name; remove it")
@@ -350,13 +234,99 @@ def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
     return entry
 
 
-def _first_commit(folder: Path) -> str | None:
-    """What the branches of a repository share: a digest of its first commit and the project's place in it.
+def _problems_among(
+    entries: Mapping[str, Dated],
+    roots: Collection[str],
+    root: str | None,
+    present: Collection[str],
+    latest: datetime,
+) -> dict[str, str]:
+    """The problems among entries whose own files are sound, by the name of the entry, one each.
 
-    None without git, before the first commit, or where the history was cut off (a shallow clone).
+    Args:
+        roots: The names of all roots in the folder; `root` is this project's.
+        present: The names of all files, damaged ones included: those are reported already.
+        latest: An entry dated later is dated in the future.
     """
-    shallow = _git(folder, "rev-parse", "--is-shallow-repository")
-    if shallow != "false":
+    found: dict[str, str] = {}
+    for name in roots:
+        if name != root:
+            found[name] = f"is the root of another ledger, and this project's is {root}; remove it"
+    own = {name: entry for name, entry in entries.items() if entry.root == root}
+    for name in entries.keys() - own.keys():
+        other = entries[name].root
+        found[name] = f"belongs to the ledger of root {other}, and this project's root is {root}; remove it"
+    # Once an entry of a machine with the right time lists them as `ahead`, their dates do no more harm.
+    ahead = _ahead_of_their_time(own)
+    for name, entry in sorted(own.items()):
+        for parent in sorted({entry.root, *entry.parents}):
+            if parent not in present:
+                found[parent] = f"was deleted, and entry {name} names it; {_RESTORE}"
+            elif parent in own and own[parent].at >= entry.at and parent not in entry.ahead:
+                dates = f"{_utc(entry.at)}, not after its parent {parent} ({_utc(own[parent].at)})"
+                found.setdefault(name, f"is dated {dates}; {_RESTORE}")
+        if entry.at > latest and name not in ahead:
+            found.setdefault(name, f"is dated {_utc(entry.at)}, in the future; set the clock, or {_RESTORE}")
+    return found | _repeated(own, found)
+
+
+def _ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
+    """The entries that are dated after a later one, and when each was written at the earliest.
+
+    A later entry lists those among its parents. What the same run wrote before them has the same wrong clock.
+    """
+    found: set[str] = set()
+    for entry in entries.values():
+        wrong: set[str] = set()
+        waiting = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
+        while waiting:
+            name = waiting.pop()
+            wrong.add(name)
+            run = getattr(entries[name], "run", None)
+            waiting += [
+                parent
+                for parent in {*entries[name].parents} - wrong
+                if parent in entries
+                and entries[parent].at > entry.at
+                and run is not None
+                and getattr(entries[parent], "run", None) == run
+            ]
+        found |= wrong
+    earliest: dict[str, datetime] = {}
+    for name in sorted(found, key=lambda name: (entries[name].at, name)):
+        parents = [parent for parent in entries[name].parents if parent in entries]
+        earliest[name] = max(
+            (earliest.get(parent, entries[parent].at) for parent in parents),
+            default=datetime.min.replace(tzinfo=UTC),
+        )
+    return earliest
+
+
+def _repeated(entries: Mapping[str, Dated], reported: Collection[str]) -> dict[str, str]:
+    """Evaluations of a split of a run that another entry holds already."""
+    first: dict[tuple[str, str, str], str] = {}
+    found: dict[str, str] = {}
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].at, item[0])):
+        if not isinstance(entry, Evaluation):
+            continue
+        key = (entry.run, entry.suite, entry.split)
+        if key in first and name not in reported:
+            what = f"run {entry.run} on {entry.suite}::{entry.split}"
+            found[name] = f"records {what} again, after {first[key]}; remove it"
+        first.setdefault(key, name)
+    return found
+
+
+def _utc(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _first_commit(folder: Path) -> str | None:
+    """Identifies what the branches of a repository share: its first commit and the project's place in it.
+
+    None without git, before the first commit, or in a shallow clone.
+    """
+    if _git(folder, "rev-parse", "--is-shallow-repository") != "false":
         return None
     commits = _git(folder, "rev-list", "--max-parents=0", "HEAD")
     place = _git(folder, "rev-parse", "--show-prefix")

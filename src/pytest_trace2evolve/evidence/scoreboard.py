@@ -1,36 +1,14 @@
-"""The scoreboard: one line a gated run, appended by the controller alone."""
+"""The scoreboard: one line for each gated split of a run, appended by the controller alone."""
 
 import contextlib
 import os
 from collections.abc import Iterator
-from io import FileIO
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.files import lock_file
 from pytest_trace2evolve.utils.reading import RECORDS, read_text
-
-COLUMNS = (
-    "time",
-    "candidate",
-    "parent",
-    "suite",
-    "split",
-    "baseline",
-    "reward",
-    "reward_delta",
-    "action_match",
-    "action_match_delta",
-    "read_action_match_delta",
-    "write_action_match_delta",
-    "fixed",
-    "broken",
-    "max_steps",
-    "verdict",
-    "label",
-    "failed_checks",
-    "run",
-)
 
 
 class ScoreboardLine(Record):
@@ -57,19 +35,28 @@ class ScoreboardLine(Record):
     run: str
 
     def render(self) -> str:
-        """The line, with a tab between columns."""
         return "\t".join(_cell(getattr(self, column)) for column in COLUMNS)
 
 
-def append(path: Path, lines: list[ScoreboardLine]) -> None:
-    """Append lines under a lock; a file that could not take them all is left as it was.
+COLUMNS = tuple(ScoreboardLine.model_fields)
 
-    Raises:
-        OSError: the file could not be written.
-    """
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return " ".join(str(value).split())
+
+
+def append(path: Path, lines: list[ScoreboardLine]) -> None:
+    """Append lines under a lock; if the file cannot take them all, it is left as it was (OSError)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Unbuffered: a buffered file would flush again while it is being cut back.
-    with path.open("a+b", buffering=0) as file, _locked(file):
+    # Unbuffered: a buffered file would flush again while it is being truncated.
+    with path.open("a+b", buffering=0) as file:
+        lock_file(file.fileno(), wait=True)
         end = file.seek(0, os.SEEK_END)
         text = "".join(f"{line.render()}\n" for line in lines)
         if end == 0:
@@ -77,8 +64,10 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
         else:
             file.seek(end - 1)
             text = text if file.read(1) == b"\n" else "\n" + text
+        data = text.encode("utf-8")
         try:
-            _write_all(file, text.encode("utf-8"))
+            while data:
+                data = data[file.write(data) :]
             os.fsync(file.fileno())
         except OSError:
             with contextlib.suppress(OSError):
@@ -87,11 +76,7 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of a scoreboard as they stand, by column; headings that a merge left between them are none.
-
-    Raises:
-        ResultsError: it cannot be read, or a line has not as many columns as the heading; names the line.
-    """
+    """The lines of a scoreboard by column, without headings that a merge left between them."""
     if not os.path.lexists(path):
         return
     lines = read_text(path, ResultsError, "restore it from git", limit=RECORDS).splitlines()
@@ -103,32 +88,3 @@ def read(path: Path) -> Iterator[dict[str, str]]:
             )
         if tuple(cells) != COLUMNS:
             yield dict(zip(COLUMNS, cells, strict=True))
-
-
-def _write_all(file: FileIO, data: bytes) -> None:
-    while data:
-        data = data[file.write(data) :]
-
-
-@contextlib.contextmanager
-def _locked(file: FileIO) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:  # no such call on Windows: there a line is one append, which is as good as it gets
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, tuple):
-        return ",".join(str(item) for item in value)
-    return " ".join(str(value).split())

@@ -1,15 +1,15 @@
 """The policy `calibrated`: proves what matters, watches the rest for harm, and states its error."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Counts, Flags
-from pytest_trace2evolve.gate.judgement import Judgement, Question, Sensitivity
-from pytest_trace2evolve.gate.multiplicity import regressed
-from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.gate.planning import (
+from pytest_trace2evolve.gate.alpha_spending import stage_alpha
+from pytest_trace2evolve.gate.checks import Finding, Outcome, Rules, confirmed_regressions, evaluate, find
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.intervals import (
+    Sensitivity,
     detectable,
     detectable_tasks,
     detects,
@@ -17,19 +17,23 @@ from pytest_trace2evolve.gate.planning import (
     settling,
     spread_of,
 )
-from pytest_trace2evolve.gate.stages import stage_alpha
-from pytest_trace2evolve.gate.strict import Check, ask
-from pytest_trace2evolve.gate.tally import MAX_STEPS, PASS_RATE, REGRESSIONS, REWARD, Comparisons, Tally
-from pytest_trace2evolve.gate.vectorized import (
-    FAIL,
+from pytest_trace2evolve.gate.pairs import (
+    MAX_STEPS,
+    REGRESSIONS,
+    REWARD,
+    Comparisons,
+    Pairs,
+    means_line,
+)
+from pytest_trace2evolve.gate.protocols import (
     NOT_APPLICABLE,
-    PASS,
+    STATUSES,
     UNDECIDED,
-    Finding,
-    Outcome,
-    Rules,
-    evaluate,
-    find,
+    Check,
+    Judgement,
+    Policy,
+    Question,
+    run_check,
 )
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
@@ -40,17 +44,10 @@ DROP_SHARE = 0.7
 """The level of a drop of the reward under goal `no-regression`, as a share of alpha. The other checks can
 discard too: at all of alpha, 6 % of the comparisons of equal agents would be discarded at 114 tasks."""
 
-_STATUS = {
-    NOT_APPLICABLE: CheckStatus.NOT_APPLICABLE,
-    PASS: CheckStatus.PASS,
-    UNDECIDED: CheckStatus.UNDECIDED,
-    FAIL: CheckStatus.FAIL,
-}
-
 
 @dataclass(frozen=True)
-class Calibrated:
-    """The default policy, and what a project sets otherwise.
+class Calibrated(Policy):
+    """The default policy, and the settings that a project changes.
 
     Attributes:
         name: The policy's name.
@@ -60,7 +57,7 @@ class Calibrated:
         block_suspected: Whether suspected tasks withhold a promotion.
         within: Whether these very tasks are meant (estimand `suite`), not those they were drawn from.
         confirm: Most fresh simulations of a live run, both sides together.
-        further: Checks of others.
+        further: Checks of plugins.
     """
 
     name: str = "calibrated"
@@ -81,17 +78,17 @@ class Calibrated:
         A guard, and goal `no-regression`, ask for harm alone: nothing must be shown, so no margin counts.
         """
         improve = question.goal is Goal.IMPROVE and not question.guard
-        harm_alone = question.guard or question.goal is Goal.NO_REGRESSION
+        no_regression = question.goal is Goal.NO_REGRESSION and not question.guard
         margins = {name: margin for name, margin in self.margins.items() if not (improve and name == REWARD)}
         level = question.stage_alpha or self.alpha
         return Rules(
             improve=improve,
-            margins={} if harm_alone else margins,
+            margins={} if question.guard or no_regression else margins,
             weights=self.weights,
             claim_alpha=self._claim_alpha(question),
             harm_alpha=level,
-            watch_alpha=0.0 if harm_alone and not question.guard else self.alpha,
-            drop_alpha=DROP_SHARE * level if harm_alone and not question.guard else 0.0,
+            watch_alpha=0.0 if no_regression else self.alpha,
+            drop_alpha=DROP_SHARE * level if no_regression else 0.0,
             guard=question.guard,
             block_suspected=self.block_suspected and not question.guard,
             within=self.within,
@@ -105,20 +102,18 @@ class Calibrated:
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check."""
-        rules = self.rules(question)
-        compared = comparisons_of(pairs)
-        others = [ask(check, pairs) for check in self.further]
-        p = {one.id: np.array([one.p]) for one in others if one.p is not None}
+        rules, compared = self.rules(question), pairs.compared
+        further = [run_check(check, pairs) for check in self.further]
+        p = {result.id: np.array([result.p]) for result in further if result.p is not None}
         outcome = evaluate(compared, rules, p)
-        results = [self._result(name, pairs, compared, outcome, rules) for name in outcome.findings] + [
-            _of_others(one, outcome, rules) for one in others
-        ]
-        confirmed = regressed(compared, rules.harm_alpha)[0]
+        results = [_result(name, pairs, outcome, rules) for name in outcome.findings]
+        results += [_result_of_plugin(result, outcome, rules) for result in further]
+        confirmed = confirmed_regressions(compared, rules.harm_alpha)[0]
         return Judgement(
             results=tuple(results),
             regressions=tuple(pairs.named(confirmed)),
             suspected=tuple(pairs.named(compared.suspected[0] & ~confirmed)),
-            settling=self._settling(results, outcome, pairs, rules, question),
+            settling=_settling(results, outcome.findings[REWARD], pairs, rules, question),
             alpha=rules.claim_alpha,
             sensitivity=_sensitivity(compared, outcome.findings[REWARD], rules),
         )
@@ -127,93 +122,21 @@ class Calibrated:
         """Whether each comparison would have detected a drop of the mean reward, shape (R,)."""
         rules = self.rules(question)
         found = find(compared, rules)[REWARD]
-        return detects(drop, found.deviation, found.tasks, compared.usual_trials, _level(rules))
+        return detects(drop, found.deviation, found.tasks, compared.usual_trials, rules.drop_level)
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
+        """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
         return np.stack(list(evaluate(compared, self.rules(question)).answers.values()))
 
-    def _result(
-        self,
-        name: str,
-        pairs: Pairs,
-        compared: Comparisons,
-        outcome: Outcome,
-        rules: Rules,
-    ) -> CheckResult:
-        found, answer = outcome.findings[name], int(outcome.answers[name][0])
-        check, status = _id(name, rules), _STATUS[answer]
-        if answer == NOT_APPLICABLE:
-            return CheckResult(id=check, status=status, detail=_absent(name))
-        claimed = name == REWARD and rules.improve
-        margin = None if claimed else rules.margins.get(name)
-        detail = _detail(name, pairs, compared, rules, found)
-        if np.isnan(found.estimate[0]):
-            detail = f"{detail}; needs two trials of a task on either side"
-        if pairs.identical and answer == UNDECIDED and not claimed:
-            status = CheckStatus.PASS
-        level = rules.claim_alpha if claimed or margin is not None else rules.harm_alpha
-        return CheckResult(
-            id=check,
-            status=status,
-            estimate=_number(found.estimate),
-            low=_number(found.low),
-            high=_number(found.high),
-            threshold=0.0 if margin is None else -margin,
-            p=_number(found.gain if claimed else found.harm),
-            detectable=_detectable(name, found, compared, level, rules),
-            detail=f"identical evidence; {detail}" if pairs.identical and name == REWARD else detail,
-        )
 
-    def _settling(
-        self,
-        results: Sequence[CheckResult],
-        outcome: Outcome,
-        pairs: Pairs,
-        rules: Rules,
-        question: Question,
-    ) -> tuple[Settling, ...]:
-        """What would settle the reward, where it is what is open."""
-        reward = next(result for result in results if result.id == _id(REWARD, rules))
-        if reward.status is not CheckStatus.UNDECIDED or pairs.identical:
-            return ()
-        if question.filled or question.guard:
-            return ()
-        found = outcome.findings[REWARD]
-        estimate = float(found.estimate[0])
-        if np.isnan(estimate):
-            return ()
-        distance = estimate if rules.improve else rules.margins[REWARD] + min(estimate, 0.0)
-        spread = spread_of(pairs, float(found.deviation[0]))
-        further = rules.claim_alpha * question.next_share / question.share
-        return (settling(reward.id, distance, spread, rules.claim_alpha, pairs, further_alpha=further),)
+CALIBRATED = Calibrated()
+"""The default policy."""
 
 
-def comparisons_of(pairs: Pairs) -> Comparisons:
-    """One comparison as the kernel takes it."""
-    return Comparisons(
-        baseline=_row(pairs.baseline),
-        candidate=_row(pairs.candidate),
-        fresh=None if pairs.fresh is None else pairs.fresh[None, :],
-        binary=pairs.binary,
-    )
+# The figures of one comparison.
 
 
-def _row(side: Tally) -> Tally:
-    return replace(
-        side,
-        trials=side.trials[None, :],
-        measured=side.measured[None, :],
-        reward=side.reward[None, :],
-        squares=side.squares[None, :],
-        passed=side.passed[None, :],
-        matched={kind: sums[None, :] for kind, sums in side.matched.items()},
-        checked={kind: count[None, :] for kind, count in side.checked.items()},
-        max_steps=side.max_steps[None, :],
-    )
-
-
-def _id(metric: str, rules: Rules) -> str:
+def _check_id(metric: str, rules: Rules) -> str:
     if metric != REWARD:
         return metric
     if rules.improve:
@@ -221,46 +144,63 @@ def _id(metric: str, rules: Rules) -> str:
     return "reward_not_worse" if REWARD in rules.margins else DROP
 
 
-def _number(values: np.ndarray) -> float | None:
+def _number(values: Floats) -> float | None:
     return None if np.isnan(values[0]) else float(values[0])
 
 
-def _absent(metric: str) -> str:
-    if metric in KINDS:
-        kind = {"action_match": "", "read_action_match": "read ", "write_action_match": "write "}[metric]
-        return f"no gold {kind}actions checked"
-    return "nothing was measured on both sides"
+def _result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> CheckResult:
+    """A check's answer with its figures."""
+    found, answer, check = outcome.findings[metric], outcome.answers[metric][0], _check_id(metric, rules)
+    status = STATUSES[answer]
+    if answer == NOT_APPLICABLE:
+        kind = "" if metric == "action_match" else f"{metric.partition('_')[0]} "
+        absent = f"no gold {kind}actions checked" if metric in KINDS else "nothing was measured on both sides"
+        return CheckResult(id=check, status=status, detail=absent)
+    claimed = metric == REWARD and rules.improve
+    margin = None if claimed else rules.margins.get(metric)
+    detail = _detail(metric, pairs, rules, found)
+    if np.isnan(found.estimate[0]):
+        detail = f"{detail}; needs two trials of a task on either side"
+    if pairs.identical and answer == UNDECIDED and not claimed:
+        status = CheckStatus.PASS
+    level = rules.claim_alpha if claimed or margin is not None else rules.harm_alpha
+    return CheckResult(
+        id=check,
+        status=status,
+        estimate=_number(found.estimate),
+        low=_number(found.low),
+        high=_number(found.high),
+        threshold=0.0 if margin is None else -margin,
+        p=_number(found.gain if claimed else found.harm),
+        detectable=_detectable(check, found, pairs.compared, level, rules),
+        detail=f"identical evidence; {detail}" if pairs.identical and metric == REWARD else detail,
+    )
 
 
-def _level(rules: Rules) -> float:
-    """The level at which a drop of the reward blocks or, under goal `no-regression`, discards."""
-    return rules.drop_alpha or rules.watch_alpha
+def _result_of_plugin(result: CheckResult, outcome: Outcome, rules: Rules) -> CheckResult:
+    """A plugin's check: with a p of harm it shares the policy's error, else its answer stands."""
+    if result.p is None or result.status is CheckStatus.NOT_APPLICABLE:
+        return result
+    if outcome.adjusted[result.id][0] <= rules.harm_alpha:
+        return result.model_copy(update={"status": CheckStatus.FAIL})
+    open_ = result.p <= rules.watch_alpha or result.status is CheckStatus.UNDECIDED
+    return result.model_copy(update={"status": CheckStatus.UNDECIDED if open_ else CheckStatus.PASS})
 
 
-def _sensitivity(compared: Comparisons, found: Finding, rules: Rules) -> Sensitivity:
-    trials = float(compared.usual_trials[0])
-    return sensitivity(float(found.deviation[0]), float(found.tasks[0]), trials, _level(rules))
-
-
-def _detail(metric: str, pairs: Pairs, compared: Comparisons, rules: Rules, found: Finding) -> str:
-    old, new = pairs.sides
+def _detail(metric: str, pairs: Pairs, rules: Rules, found: Finding) -> str:
+    compared, (old, new) = pairs.compared, pairs.sides
     if metric == MAX_STEPS:
-        hit = [int((side.max_steps > 0).sum()) for side in pairs.sides]
-        return f"{hit[0]} → {hit[1]} tasks"
+        return f"{int((old.max_steps > 0).sum())} → {int((new.max_steps > 0).sum())} tasks"
     if metric == INVARIANTS:
         return _breaches(compared, found)
     if metric == REGRESSIONS:
-        confirmed = int(regressed(compared, rules.harm_alpha).sum())
-        parts = [f"{int(compared.broken.sum())} broken, {int(compared.fixed.sum())} fixed"]
-        if confirmed:
-            parts.append(f"{confirmed} confirmed")
+        detail = f"{int(compared.broken.sum())} broken, {int(compared.fixed.sum())} fixed"
+        if confirmed := int(confirmed_regressions(compared, rules.harm_alpha).sum()):
+            detail += f"; {confirmed} confirmed"
         if pairs.fresh is not None:
-            parts.append(f"{int((~np.isnan(pairs.fresh)).sum())} tried again")
-        return "; ".join(parts)
-    figures = {REWARD: (old.mean_reward, new.mean_reward), PASS_RATE: (old.pass_rate, new.pass_rate)}
-    before, after = figures[metric] if metric in figures else (old.share(metric), new.share(metric))
-    known = ~np.isnan(before) & ~np.isnan(after)
-    return f"{before[known].mean():.3f} → {after[known].mean():.3f} (n={int(known.sum())})"
+            detail += f"; {int((~np.isnan(pairs.fresh)).sum())} tried again"
+        return detail
+    return means_line(old.figure(metric), new.figure(metric))
 
 
 def _breaches(compared: Comparisons, found: Finding) -> str:
@@ -268,41 +208,53 @@ def _breaches(compared: Comparisons, found: Finding) -> str:
     assert found.worst is not None
     name = list(BREACHES)[int(found.worst[0])]
     sides = (compared.baseline, compared.candidate)
-    checked = [int(side.checked[INVARIANTS][compared.held].sum()) for side in sides]
+    checked = [int(side.checked[INVARIANTS][compared.watched].sum()) for side in sides]
 
-    def broke(kept: Sequence[np.ndarray]) -> list[int]:
-        return [total - int(one[compared.held].sum()) for one, total in zip(kept, checked, strict=True)]
+    def broke(kept: Sequence[Floats]) -> list[int]:
+        sums = [int(trials[compared.watched].sum()) for trials in kept]
+        return [total - count for total, count in zip(checked, sums, strict=True)]
 
     worst = broke([side.kept(name) for side in sides])
-    among = broke([side.matched[INVARIANTS] for side in sides])
+    any_kind = broke([side.matched[INVARIANTS] for side in sides])
     kind = f"{BREACHES[name].value} " if any(worst) else ""
-    every = "" if among == worst else f"; any kind {among[0]} → {among[1]}"
+    every = "" if any_kind == worst else f"; any kind {any_kind[0]} → {any_kind[1]}"
     if checked[0] == checked[1]:
         return f"{kind}{worst[0]} → {worst[1]} of {checked[0]} simulations{every}"
     return f"{kind}{worst[0]} of {checked[0]} → {worst[1]} of {checked[1]} simulations{every}"
 
 
 def _detectable(
-    metric: str, found: Finding, compared: Comparisons, alpha: float, rules: Rules
+    check: str, found: Finding, compared: Comparisons, alpha: float, rules: Rules
 ) -> float | None:
     tasks = float(found.tasks[0])
-    if metric == REWARD and _id(metric, rules) == DROP:
+    if check == DROP:
         return _sensitivity(compared, found, rules).drop
-    if metric == REGRESSIONS:
+    if check == REGRESSIONS:
         return detectable_tasks(int(compared.fixed.sum()), tasks, alpha)
-    if metric == MAX_STEPS:
+    if check == MAX_STEPS:
         better = (compared.baseline.max_steps > 0) & ~(compared.candidate.max_steps > 0)
         return detectable_tasks(int(better.sum()), tasks, alpha)
-    if metric == INVARIANTS:
+    if check == INVARIANTS:
         alpha /= len(BREACHES)
     return detectable(float(found.deviation[0]), tasks, alpha)
 
 
-def _of_others(result: CheckResult, outcome: Outcome, rules: Rules) -> CheckResult:
-    """A check of somebody else's: with a p of harm it shares the policy's error, else its answer stands."""
-    if result.p is None or result.status is CheckStatus.NOT_APPLICABLE:
-        return result
-    if outcome.adjusted[result.id][0] <= rules.harm_alpha:
-        return result.model_copy(update={"status": CheckStatus.FAIL})
-    open_ = result.p <= rules.watch_alpha or result.status is CheckStatus.UNDECIDED
-    return result.model_copy(update={"status": CheckStatus.UNDECIDED if open_ else CheckStatus.PASS})
+def _sensitivity(compared: Comparisons, found: Finding, rules: Rules) -> Sensitivity:
+    trials = float(compared.usual_trials[0])
+    return sensitivity(float(found.deviation[0]), float(found.tasks[0]), trials, rules.drop_level)
+
+
+def _settling(
+    results: Sequence[CheckResult], found: Finding, pairs: Pairs, rules: Rules, question: Question
+) -> tuple[Settling, ...]:
+    """What would settle the reward, if it is open."""
+    reward = next(result for result in results if result.id == _check_id(REWARD, rules))
+    estimate = float(found.estimate[0])
+    if reward.status is not CheckStatus.UNDECIDED or pairs.identical or np.isnan(estimate):
+        return ()
+    if question.filled or question.guard:
+        return ()
+    distance = estimate if rules.improve else rules.margins[REWARD] + min(estimate, 0.0)
+    spread = spread_of(pairs, float(found.deviation[0]))
+    further = rules.claim_alpha * question.next_share / question.share
+    return (settling(reward.id, distance, spread, pairs, alpha=rules.claim_alpha, further_alpha=further),)

@@ -1,32 +1,318 @@
-"""How often each policy errs on a suite's own trials, and what it finds, over resampled comparisons."""
+"""How often each policy errs on a suite's own trials, and what it finds, over resampled comparisons.
 
-from collections.abc import Callable, Mapping, Sequence
+Comparisons are of an agent with itself, and with a planted effect. Tasks are drawn with replacement, since a
+suite's tasks stand for all tasks of their kind. A task with at least twice the planned trials is split, each
+trial used once. A task with fewer cannot be: its trials are drawn anew, each outcome at the task's rate and
+everything else from a recorded trial of the task that ended so. At the recorded rates such trials would vary
+too little, by a factor (M - 1) / M for M trials, and the tasks too much, so rates are shrunk towards their
+mean until both variances are what the recorded trials say they are.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import product
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import scipy
 
-from pytest_trace2evolve.gate.columns import Counts
-from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.resample import Draw, Pool, resample
-from pytest_trace2evolve.gate.rows import RowPolicy, ranks
-from pytest_trace2evolve.gate.tally import Comparisons
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.gate.columns import Columns, Counts, Flags, Floats
+from pytest_trace2evolve.gate.confirm import fresh_trials
+from pytest_trace2evolve.gate.decide import ranks
+from pytest_trace2evolve.gate.intervals import clopper_pearson
+from pytest_trace2evolve.gate.pairs import Comparisons, Tally, mean_of
+from pytest_trace2evolve.gate.protocols import Policy, Question
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 
-CONFIDENCE = 0.95
-"""Of the intervals of all rates."""
+_CHUNK = 1 << 22
+"""Trials drawn at a time."""
 
 _BATCH = 1 << 20
 """Tasks of comparisons that are judged at a time."""
 
-Drawing = Callable[[np.random.Generator, int], Comparisons]
-"""Draws so many comparisons."""
+
+class Drawing(Protocol):
+    """Draws so many comparisons."""
+
+    def __call__(self, random: np.random.Generator, *, rows: int) -> Comparisons:
+        """Comparisons with arrays of shape (rows, N)."""
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """How many comparisons came out how."""
+class Pool:
+    """The measured trials of each task, and what else may be drawn of it: arrays of shape (T, 2M + 1).
+
+    First its trials, passing ones before the others, then unused places up to M; then a success with every
+    action matched, for tasks that never passed; then its trials again as failures with their actions
+    unchanged, for tasks that never failed.
+
+    Attributes:
+        names: The tasks' ids (T of them).
+        counts: Trials of each task, shape (T,).
+        passes: How many of them succeeded, shape (T,).
+        reward: The rewards.
+        shares: By kind, the share of gold actions matched; NaN if it is not known.
+        max_steps: Whether the step budget ended it.
+        lost: Simulations without a reward, which are left out.
+    """
+
+    names: tuple[str, ...]
+    counts: Counts
+    passes: Counts
+    reward: Floats
+    shares: Mapping[str, Floats]
+    max_steps: Flags
+    lost: int = 0
+
+    @property
+    def most(self) -> int:
+        """The largest number of trials of a task (M)."""
+        return int(self.reward.shape[1] // 2)
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks (T)."""
+        return len(self.names)
+
+    @property
+    def simulations(self) -> int:
+        """The number of measured trials."""
+        return int(self.counts.sum())
+
+    @property
+    def usual_trials(self) -> int:
+        """The number of trials that most tasks have; of several the smallest."""
+        return int(np.bincount(self.counts).argmax())
+
+    @property
+    def pass_rate(self) -> float:
+        """Mean over tasks of the share of successes."""
+        return float(self.rates.mean())
+
+    @property
+    def rates(self) -> Floats:
+        """Share of successes by task, as recorded."""
+        return self.passes / self.counts
+
+    def split(self, trials: int) -> Flags:
+        """Which tasks have enough trials to be split into two sides of so many, shape (T,)."""
+        return self.counts >= 2 * trials
+
+    @cached_property
+    def drawn_rates(self) -> Floats:
+        """Rates with the variance over tasks, and the noise of trials, that the recorded trials show.
+
+        The noise of a trial is estimated without bias from the tasks with two or more; what it explains of
+        the spread of recorded rates is taken out of it: each rate keeps sqrt(V / (V + noise / M)) of its
+        distance from the mean, where V is the variance of true rates. Source: Louis (1984), Estimating a
+        population of parameter values using Bayes and empirical Bayes methods.
+        """
+        several = self.counts > 1
+        rates, counts = self.rates, self.counts
+        noise = float(np.mean((rates * (1 - rates) * counts / np.maximum(counts - 1, 1))[several]))
+        mean = rates.mean()
+        true = max(0.0, float(np.mean((rates - mean) ** 2)) - noise * float(np.mean(1 / counts)))
+        total = true + noise / counts
+        kept = np.sqrt(np.divide(true, total, out=np.ones_like(total), where=total > 0))
+        drawn: Floats = mean + kept * (rates - mean)
+        return drawn
+
+    def turning(self, effect: float, trials: int) -> float:
+        """The chance with which a failing (a passing) trial must turn to move the mean reward by an effect.
+
+        Above 1 if the pool has no room for so large an effect.
+        """
+        rates = np.where(self.split(trials), self.rates, self.drawn_rates)
+        good, bad = self._mean_rewards
+        room = float(np.mean((1 - rates if effect > 0 else rates) * (good - bad)))
+        return abs(effect) / room if room > 0 else float("inf") if effect else 0.0
+
+    @cached_property
+    def _mean_rewards(self) -> tuple[Floats, Floats]:
+        """Mean reward by task of a success, and of a failure; 1 and 0 if there is none."""
+        trials, columns = self.reward[:, : self.most], np.arange(self.most)
+        passing = columns < self.passes[:, None]
+        failing = (columns < self.counts[:, None]) & ~passing
+        good = np.where(passing, trials, 0.0).sum(axis=1), self.passes
+        bad = np.where(failing, trials, 0.0).sum(axis=1), self.counts - self.passes
+        return np.nan_to_num(mean_of(*good), nan=1.0), np.nan_to_num(mean_of(*bad), nan=0.0)
+
+    def tally(self, tasks: Counts, columns: Counts) -> Tally:
+        """Sums over drawn trials: tasks (R, N), columns (R, N, K)."""
+        place = tasks[:, :, None] * self.reward.shape[1] + columns
+        reward = self.reward.ravel()[place]
+        trials = np.full(tasks.shape, columns.shape[2])
+        shares = {kind: table.ravel()[place] for kind, table in self.shares.items()}
+        return Tally(
+            trials=trials,
+            measured=trials,
+            reward=reward.sum(axis=2),
+            squares=(reward**2).sum(axis=2),
+            passed=(reward >= SUCCESS).sum(axis=2),
+            matched={kind: np.nansum(share, axis=2) for kind, share in shares.items()},
+            checked={kind: (~np.isnan(share)).sum(axis=2) for kind, share in shares.items()},
+            max_steps=self.max_steps.ravel()[place].sum(axis=2),
+        )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is drawn.
+
+    Attributes:
+        trials: Of each task on either side.
+        effect: The difference of the candidate's mean reward.
+        live: Whether broken tasks get fresh trials.
+        confirm: Fresh simulations that a live run may make.
+        fixed: Whether every task is taken once (estimand `suite`), not drawn with replacement.
+    """
+
+    trials: int
+    effect: float = 0.0
+    live: bool = False
+    confirm: int = 640
+    fixed: bool = False
+
+
+def pool_of(side: Columns) -> Pool:
+    """The measured trials of some evidence, by task.
+
+    Raises:
+        ResultsError: nothing was measured, or no task twice.
+    """
+    if not side.measured.any():
+        raise ResultsError("no simulation was measured: there are no trials to draw from")
+    task, reward = side.task[side.measured], side.reward[side.measured]
+    # Tasks and trials are sorted, so that the order of the files changes no draw.
+    kept = sorted(np.unique(task).tolist(), key=lambda place: natural_order(side.tasks[place]))
+    place_of = np.zeros(len(side.tasks), dtype=np.int64)
+    place_of[kept] = np.arange(len(kept))
+    task = place_of[task]
+    counts = np.bincount(task)
+    if counts.max() < 2:
+        raise ResultsError(
+            "every task has one trial: how much an agent differs from itself cannot be seen; "
+            "give at least two trials of its tasks (--t2e-trials 2)"
+        )
+    shares = {kind: share[side.measured] for kind, share in side.shares.items()}
+    max_steps = side.max_steps[side.measured]
+    keys = [np.nan_to_num(share, nan=-1.0) for share in shares.values()]
+    order = np.lexsort((max_steps, *keys, -reward, task))
+    place = task[order], np.arange(len(task)) - np.repeat(np.cumsum(counts) - counts, counts)
+    most = int(counts.max())
+
+    def table(values: Floats, empty: float, success: float | Floats, failures: float | None = None) -> Floats:
+        filled = np.full((len(counts), 2 * most + 1), empty)
+        filled[place] = values[order]
+        filled[:, most] = success
+        filled[:, most + 1 :] = filled[:, :most] if failures is None else failures
+        return filled
+
+    known = {kind: np.bincount(task, weights=~np.isnan(share)) > 0 for kind, share in shares.items()}
+    return Pool(
+        names=tuple(side.tasks[place] for place in kept),
+        counts=counts,
+        passes=np.bincount(task, weights=reward >= SUCCESS).astype(np.int64),
+        reward=table(reward, 0.0, 1.0, 0.0),
+        shares={
+            kind: table(share, np.nan, np.where(known[kind], 1.0, np.nan)) for kind, share in shares.items()
+        },
+        max_steps=table(max_steps.astype(np.float64), 0.0, 0.0, 0.0) > 0,
+        lost=int((~side.measured).sum()),
+    )
+
+
+def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> Comparisons:
+    """Comparisons drawn from a pool, arrays of shape (rows, T).
+
+    A planted gain turns each failing trial of the candidate into a success with the chance that moves the
+    mean by the effect, a loss each passing one into a failure; the rest of the trial is that of a recorded
+    trial of the same task with the new outcome. Fresh trials are drawn at the tasks' rates with the same
+    turning.
+    """
+    turn = pool.turning(draw.effect, draw.trials)
+    if turn > 1:
+        raise ValueError(f"an effect of {draw.effect} cannot be planted")
+    size = pool.tasks * max(2 * draw.trials, pool.most)
+    chunk = max(1, _CHUNK // size)
+    parts = [_drawn(random, pool, draw, turn, min(chunk, rows - start)) for start in range(0, rows, chunk)]
+    old = Tally.combine(np.concatenate, [part.baseline for part in parts])
+    new = Tally.combine(np.concatenate, [part.candidate for part in parts])
+    fresh = [part.fresh for part in parts if part.fresh is not None]
+    return Comparisons(
+        old, new, fresh=np.concatenate(fresh) if fresh else None, binary=old.binary & new.binary
+    )
+
+
+def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, rows: int) -> Comparisons:
+    trials = draw.trials
+    task = random.integers(0, pool.tasks, (rows, pool.tasks))
+    if draw.fixed:
+        task = np.broadcast_to(np.arange(pool.tasks), task.shape)
+    shape = (*task.shape, 2 * trials)
+    passing, failing = _donors(random, pool, task, shape)
+    columns = np.where(random.random(shape) < pool.drawn_rates[task][:, :, None], passing, failing)
+    if (split := pool.split(trials)).any():
+        here = split[task]
+        columns[here] = _without_replacement(random, pool.counts[task[here]], 2 * trials)
+    old, new = columns[:, :, :trials], columns[:, :, trials:]
+    if draw.effect:
+        new = _turned(random, pool, task, new, draw.effect > 0, turn, (passing, failing))
+    compared = Comparisons(pool.tally(task, old), pool.tally(task, new))
+    if not draw.live:
+        return compared
+    rates = pool.drawn_rates[task]
+    moved = rates + turn * (1 - rates) if draw.effect > 0 else rates * (1 - turn)
+    fresh = fresh_trials(random, compared.broken, rates, moved, draw.confirm)
+    return Comparisons(compared.baseline, compared.candidate, fresh=fresh)
+
+
+def _donors(
+    random: np.random.Generator, pool: Pool, task: Counts, shape: tuple[int, ...]
+) -> tuple[Counts, Counts]:
+    """For each trial to be drawn the columns of a success and of a failure of its task."""
+    most = pool.most
+    passes, counts = pool.passes[task][:, :, None], pool.counts[task][:, :, None]
+    at = random.random(shape)
+    passing = np.where(passes > 0, np.floor(at * passes), most)
+    failing = np.where(
+        passes < counts, passes + np.floor(at * (counts - passes)), most + 1 + np.floor(at * counts)
+    )
+    return passing.astype(np.int64), failing.astype(np.int64)
+
+
+def _without_replacement(random: np.random.Generator, counts: Counts, trials: int) -> Counts:
+    """Columns of different trials of tasks with enough of them, shape (tasks, trials), in random order."""
+    keys = random.random((len(counts), int(counts.max())))
+    keys[np.arange(keys.shape[1]) >= counts[:, None]] = 2.0
+    return np.argsort(keys, axis=1)[:, :trials]
+
+
+def _turned(
+    random: np.random.Generator,
+    pool: Pool,
+    task: Counts,
+    columns: Counts,
+    gain: bool,
+    turn: float,
+    donors: tuple[Counts, Counts],
+) -> Counts:
+    """The candidate's trials after some failures (for a gain) or successes turned."""
+    trials, most = columns.shape[2], pool.most
+    passed = pool.reward[task[:, :, None], columns] >= SUCCESS
+    turns = (random.random(columns.shape) < turn) & (~passed if gain else passed)
+    donor = donors[0 if gain else 1][:, :, :trials]
+    if not gain:
+        # A task that never failed keeps its trial's own actions.
+        donor = np.where((donor > most) & (columns < most), most + 1 + columns, donor)
+    return np.where(turns, donor, columns)
+
+
+class DecisionCounts(NamedTuple):
+    """How many comparisons got which decision."""
 
     discarded: int
     inconclusive: int
@@ -34,36 +320,27 @@ class Decisions:
 
     @property
     def total(self) -> int:
-        """How many there were."""
-        return self.discarded + self.inconclusive + self.promoted
+        """The number of comparisons."""
+        return sum(self)
 
     def rate(self, decision: Decision) -> Interval:
-        """The share of one decision, with its exact interval (Clopper and Pearson, 1934)."""
-        count = (self.discarded, self.inconclusive, self.promoted)[decision.rank]
-        found = scipy.stats.binomtest(count, self.total)
-        between = found.proportion_ci(CONFIDENCE, method="exact")
-        return Interval(estimate=count / self.total, low=float(between.low), high=float(between.high))
+        """The share of one decision, with its exact interval."""
+        count = self[decision.rank]
+        low, high = clopper_pearson(count, self.total)
+        return Interval(estimate=count / self.total, low=low, high=high)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A policy under a goal: what comparisons are judged by."""
-
-    policy: RowPolicy
-    goal: Goal
-
-
-@dataclass(frozen=True)
-class Calibrating:
+class PolicyToCalibrate:
     """A policy to calibrate.
 
     Attributes:
         policy: The policy.
         margin: The loss that it must not promote under `hold`.
-        fixed: Whether it means these very tasks, so that they are not drawn but taken.
+        fixed: Whether it means these very tasks, so that each is taken once and not drawn.
     """
 
-    policy: RowPolicy
+    policy: Policy
     margin: float
     fixed: bool = False
 
@@ -80,15 +357,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration found.
+    """The result of a calibration.
 
     Attributes:
         pool: The trials that were drawn from.
-        draw: How; its effect says nothing.
+        draw: How; its effect has no meaning.
         resamples, seed: How many comparisons of each kind, and the seed.
         margins: By policy, the loss that it must not promote under `hold`.
         effects: The sizes that were planted, gains and losses.
-        impossible: Effects (signed) that the pool does not hold: it passes too rarely or too often.
+        impossible: Effects (signed) for which the pool has no room: it passes too rarely or too often.
         decisions: By policy, goal and planted effect.
     """
 
@@ -99,7 +376,7 @@ class Calibration:
     margins: Mapping[str, float]
     effects: tuple[float, ...]
     impossible: tuple[float, ...]
-    decisions: Mapping[tuple[str, Goal, float], Decisions]
+    decisions: Mapping[tuple[str, Goal, float], DecisionCounts]
 
     def rates(self, policy: str) -> list[Rate]:
         """The figures of a policy in the order in which they are printed."""
@@ -119,7 +396,7 @@ class Calibration:
 
 def calibrate(
     pool: Pool,
-    policies: Sequence[Calibrating],
+    policies: Sequence[PolicyToCalibrate],
     draw: Draw,
     *,
     effects: Sequence[float],
@@ -134,48 +411,42 @@ def calibrate(
         draw: Trials and fresh trials of each comparison.
         effects: Sizes of planted effects, each as a gain and as a loss.
         resamples: Comparisons of each kind.
-        seed: Every kind of comparison is drawn from it anew, so that what else is asked changes nothing.
+        seed: Every kind of comparison is drawn from it anew, so that no other question changes the draws.
     """
     sizes = sorted({*effects})
-    losses = {-judged.margin for judged in policies}
+    losses = {-each.margin for each in policies}
     planted = sorted({0.0, *sizes, *(-size for size in sizes), *losses})
     possible = [effect for effect in planted if pool.turning(effect, draw.trials) <= 1]
-    decisions: dict[tuple[str, Goal, float], Decisions] = {}
+    decisions: dict[tuple[str, Goal, float], DecisionCounts] = {}
     for effect, fixed in product(possible, (False, True)):
-        asked = [Asked(one.policy, goal) for one in policies if one.fixed is fixed for goal in Goal]
+        asked = [(each.policy, goal) for each in policies if each.fixed is fixed for goal in Goal]
         if not asked:
             continue
-        drawing = _from(pool, replace(draw, effect=effect, fixed=fixed))
-        counted = count(drawing, asked, rows=resamples, tasks=pool.tasks, seed=seed)
-        for question, found in zip(asked, counted, strict=True):
-            decisions[question.policy.name, question.goal, effect] = found
+        drawing = partial(resample, pool=pool, draw=replace(draw, effect=effect, fixed=fixed))
+        counted = count_decisions(drawing, asked, rows=resamples, tasks=pool.tasks, seed=seed)
+        for (policy, goal), found in zip(asked, counted, strict=True):
+            decisions[policy.name, goal, effect] = found
     return Calibration(
         pool=pool,
         draw=draw,
         resamples=resamples,
         seed=seed,
-        margins={judged.policy.name: judged.margin for judged in policies},
+        margins={each.policy.name: each.margin for each in policies},
         effects=tuple(sizes),
         impossible=tuple(effect for effect in planted if effect not in possible),
         decisions=decisions,
     )
 
 
-def _from(pool: Pool, draw: Draw) -> Drawing:
-    def drawn(random: np.random.Generator, rows: int) -> Comparisons:
-        return resample(random, pool, draw, rows)
-
-    return drawn
-
-
-def count(drawing: Drawing, asked: Sequence[Asked], *, rows: int, tasks: int, seed: int) -> list[Decisions]:
-    """Judge drawn comparisons, by each of several policies and goals the same ones."""
+def count_decisions(
+    drawing: Drawing, asked: Sequence[tuple[Policy, Goal]], *, rows: int, tasks: int, seed: int
+) -> list[DecisionCounts]:
+    """Judge the same drawn comparisons by each of several policies and goals."""
     random = np.random.default_rng(seed)
-    found: list[list[Counts]] = [[] for _ in asked]
+    totals = np.zeros((len(asked), len(Decision)), dtype=np.int64)
     batch = max(1, _BATCH // max(tasks, 1))
     for start in range(0, rows, batch):
-        compared = drawing(random, min(batch, rows - start))
-        for place, one in enumerate(asked):
-            found[place].append(ranks(one.policy, compared, Question(one.goal)))
-    totals = [np.bincount(np.concatenate(part), minlength=3) for part in found]
-    return [Decisions(*(int(number) for number in total)) for total in totals]
+        compared = drawing(random, rows=min(batch, rows - start))
+        for place, (policy, goal) in enumerate(asked):
+            totals[place] += np.bincount(ranks(policy, compared, Question(goal)), minlength=len(Decision))
+    return [DecisionCounts(*total) for total in totals.tolist()]

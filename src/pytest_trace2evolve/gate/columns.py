@@ -1,6 +1,6 @@
-"""One side's simulations as columns: what the gate reads of each, an array a field.
+"""The simulations of one side as columns: what the gate reads of each, one array per field.
 
-A side of half a million simulations fits here where as many records would not.
+A side of half a million simulations fits into memory this way, where as many records would not.
 """
 
 import math
@@ -20,9 +20,6 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-SUCCESS = 1.0 - 1e-6
-"""A reward from here on is a success (tau2's tolerance)."""
-
 KINDS: Mapping[str, tuple[str, ...]] = {
     "action_match": (),
     "read_action_match": (ToolType.READ,),
@@ -31,7 +28,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 """Shares of gold actions matched, by name: the types of tools that count (none named: all)."""
 
 INVARIANTS = "invariants"
-"""The share of a task's trials that broke no invariant: one of the shares, but none of `KINDS`."""
+"""The share of a task's trials that broke no invariant: one of the shares, but not one of `KINDS`."""
 
 BREACHES: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind for kind in Invariant}
 """The share of a task's trials that kept an invariant, by name. A side has the name only if one of its
@@ -40,13 +37,11 @@ simulations broke the invariant."""
 
 @dataclass(frozen=True)
 class Columns:
-    """The simulations of one side; every array has one place a simulation (n of them).
+    """The simulations of one side; every array has one entry per simulation (n of them).
 
     Attributes:
-        tasks: Names of the tasks, in the order in which they were met.
-        digests: The digests of tasks that were met.
-        task: Place in `tasks`.
-        digest: Place in `digests`.
+        tasks, digests: Ids of the tasks, and digests of their contents, in the order in which they were met.
+        task, digest: Indices into these.
         measured: Whether there is a reward.
         reward: 0 where nothing was measured.
         shares: By kind, the share of gold actions matched; NaN where the task has none or it is not known.
@@ -55,8 +50,7 @@ class Columns:
         asks: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended it.
         ids: The simulations' ids.
-        cost: US dollars; NaN where that is not known.
-        tokens: NaN where that is not known.
+        cost, tokens: US dollars and tokens; NaN if not known.
     """
 
     tasks: tuple[str, ...]
@@ -74,31 +68,26 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """How many simulations there are."""
+        """The number of simulations."""
         return len(self.ids)
 
     def of_tasks(self, tasks: Collection[str]) -> "Columns":
-        """The simulations of some tasks; the others' names are gone too."""
-        kept = [name in tasks for name in self.tasks]
-        places = np.cumsum(kept) - 1
-        rows = np.array(kept, dtype=np.bool_)[self.task]
+        """The simulations of some tasks; the names of the other tasks are dropped."""
+        kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
+        rows = kept[self.task]
+        plain = ("digest", "measured", "reward", "max_steps", "cost", "tokens")
         return replace(
             self,
-            tasks=tuple(name for name, keep in zip(self.tasks, kept, strict=True) if keep),
-            task=places[self.task[rows]],
-            digest=self.digest[rows],
-            measured=self.measured[rows],
-            reward=self.reward[rows],
+            tasks=tuple(name for name in self.tasks if name in tasks),
+            task=(np.cumsum(kept) - 1)[self.task[rows]],
             shares={kind: share[rows] for kind, share in self.shares.items()},
             asks={kind: asked[rows] for kind, asked in self.asks.items()},
-            max_steps=self.max_steps[rows],
             ids=tuple(np.array(self.ids, dtype=object)[rows]),
-            cost=self.cost[rows],
-            tokens=self.tokens[rows],
+            **{name: getattr(self, name)[rows] for name in plain},
         )
 
     def contents(self) -> dict[str, str]:
-        """The digest of each task's content; empty where several were run under one id."""
+        """The digest of each task's content; empty if several contents were run under one id."""
         found: dict[str, str] = {}
         width = max(1, len(self.digests))
         for key in np.unique(self.task * width + self.digest).tolist():
@@ -111,20 +100,21 @@ class Columns:
 Pattern = tuple[tuple[str, int, int | None], ...]
 """Gold actions of a simulation: type of tool, how many, how many matched (None: not known)."""
 
+_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(BREACHES)}
+
 
 class ColumnsBuilder:
-    """Gathers columns, a stretch of simulations at a time."""
+    """Gathers columns, a batch of simulations at a time."""
 
     def __init__(self) -> None:
+        self._ids: list[str] = []
         self._tasks: dict[str, int] = {}
         self._digests: dict[str, int] = {}
-        self._ids: list[str] = []
-        self._task, self._digest, self._trial = array("q"), array("q"), array("q")
-        self._reward, self._cost, self._tokens = array("d"), array("d"), array("d")
+        self._patterns: dict[Pattern, int] = {}
+        self._task, self._digest, self._trial, self._pattern = (array("q") for _ in range(4))
+        self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
         self._max_steps = bytearray()
         self._breaches = array("h")
-        self._kinds = array("q")
-        self._patterns: dict[Pattern, int] = {}
 
     def extend(
         self,
@@ -140,25 +130,44 @@ class ColumnsBuilder:
         tokens: Sequence[float],
         breaches: Sequence[int],
     ) -> None:
-        """Take in simulations by their fields, a place each; NaN where a number is not known.
+        """Add simulations by their fields, one entry each; NaN if a number is not known.
 
-        `breaches` are what `breaches_of` returns.
+        `breaches` are results of `breaches_of`.
         """
         self._ids.extend(ids)
         self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
-        self._digest.extend([self._digests.setdefault(one, len(self._digests)) for one in digests])
+        self._digest.extend([self._digests.setdefault(digest, len(self._digests)) for digest in digests])
         self._trial.extend(trials)
         self._reward.extend(rewards)
         self._max_steps.extend([end == TerminationReason.MAX_STEPS for end in ends])
         self._cost.extend(costs)
         self._tokens.extend(tokens)
         self._breaches.extend(breaches)
-        # Few patterns of gold actions stand for all simulations: shares are worked out once for each.
-        self._kinds.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
+        # All simulations share a few patterns of gold actions: `build` computes the shares once per pattern.
+        self._pattern.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
+
+    def add(self, records: Sequence[SimulationEvidence]) -> None:
+        """Take in records."""
+        used = [_cost_and_tokens(record) for record in records]
+        self.extend(
+            ids=[record.id for record in records],
+            tasks=[record.task_id for record in records],
+            trials=[record.trial for record in records],
+            digests=[record.task_digest for record in records],
+            rewards=[math.nan if record.reward is None else record.reward for record in records],
+            ends=[record.termination_reason for record in records],
+            patterns=[
+                tuple((kind, count.total, count.matched) for kind, count in record.actions.items())
+                for record in records
+            ],
+            costs=[cost for cost, _ in used],
+            tokens=[tokens for _, tokens in used],
+            breaches=[breaches_of(record.invariants) for record in records],
+        )
 
     @property
     def size(self) -> int:
-        """How many simulations were taken in."""
+        """The number of simulations so far."""
         return len(self._ids)
 
     @property
@@ -167,21 +176,20 @@ class ColumnsBuilder:
         return np.array(self._trial, dtype=np.int64)
 
     def build(self) -> Columns:
-        """The columns of what was taken in."""
+        """The columns of all simulations so far."""
         reward = np.array(self._reward, dtype=np.float64)
         measured = ~np.isnan(reward)
-        kinds = np.array(self._kinds, dtype=np.int64)
-        breaches = np.array(self._breaches, dtype=np.int64)
+        pattern = np.array(self._pattern, dtype=np.int64)
         shares, asks = {}, {}
         for name, types in KINDS.items():
-            known = [_share(pattern, types) for pattern in self._patterns]
-            share = np.array([one[0] for one in known], dtype=np.float64)
-            asked = np.array([one[1] for one in known], dtype=np.bool_)
-            shares[name] = np.where(measured, share[kinds], np.nan)
-            asks[name] = asked[kinds]
+            known = [_matched_share(one, types) for one in self._patterns]
+            share = np.array([matched for matched, _ in known], dtype=np.float64)
+            shares[name] = np.where(measured, share[pattern], np.nan)
+            asks[name] = np.array([asked for _, asked in known], dtype=np.bool_)[pattern]
+        breaches = np.array(self._breaches, dtype=np.int64)
         if (watched := measured & (breaches >= 0)).any():
             broken = np.where(watched, breaches, 0)
-            for name, bits in ((INVARIANTS, -1), *((name, 1 << bit) for name, bit in _BITS.items())):
+            for name, bits in {INVARIANTS: -1, **_BITS}.items():
                 if name == INVARIANTS or (broken & bits).any():
                     shares[name] = np.where(watched, ((broken & bits) == 0).astype(np.float64), np.nan)
         return Columns(
@@ -202,51 +210,30 @@ class ColumnsBuilder:
 
 def columns(records: Iterable[SimulationEvidence]) -> Columns:
     """The columns of some records."""
-    everything = list(records)
-    used = [_used(record) for record in everything]
     builder = ColumnsBuilder()
-    builder.extend(
-        ids=[record.id for record in everything],
-        tasks=[record.task_id for record in everything],
-        trials=[record.trial for record in everything],
-        digests=[record.task_digest for record in everything],
-        rewards=[math.nan if record.reward is None else record.reward for record in everything],
-        ends=[record.termination_reason for record in everything],
-        patterns=[_pattern(record) for record in everything],
-        costs=[cost for cost, _ in used],
-        tokens=[tokens for _, tokens in used],
-        breaches=[breaches_of(record.invariants) for record in everything],
-    )
+    builder.add(list(records))
     return builder.build()
-
-
-_BITS: Mapping[str, int] = {name: bit for bit, name in enumerate(BREACHES)}
 
 
 def breaches_of(invariants: Mapping[Invariant, int] | None) -> int:
     """The invariants that a simulation broke as a set of bits; -1 if it was not checked for them."""
     if invariants is None:
         return -1
-    return sum(1 << bit for bit, kind in enumerate(BREACHES.values()) if invariants.get(kind))
+    return sum(bit for name, bit in _BITS.items() if invariants.get(BREACHES[name]))
 
 
-def _pattern(record: SimulationEvidence) -> Pattern:
-    return tuple((kind, count.total, count.matched) for kind, count in record.actions.items())
-
-
-def _used(record: SimulationEvidence) -> tuple[float, float]:
-    """Dollars and tokens of one simulation; NaN where they are not known."""
-    given = math.nan if record.cost is None else record.cost
+def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
+    recorded = math.nan if record.cost is None else record.cost
     if not record.usage:
-        return given, math.nan
+        return recorded, math.nan
     costs = [usage.cost for usage in record.usage.values()]
     known = [cost for cost in costs if cost is not None]
-    cost = sum(known) if len(known) == len(costs) else given
+    cost = sum(known) if len(known) == len(costs) else recorded
     return cost, float(sum(usage.tokens for usage in record.usage.values()))
 
 
-def _share(pattern: tuple[tuple[str, int, int | None], ...], types: tuple[str, ...]) -> tuple[float, bool]:
-    """The share of gold actions matched (NaN: none or not known), and whether any are asked for."""
+def _matched_share(pattern: Pattern, types: tuple[str, ...]) -> tuple[float, bool]:
+    """The share of gold actions matched (NaN: none, or not known), and whether the task names any."""
     counts = [(total, matched) for kind, total, matched in pattern if not types or kind in types]
     total = sum(count for count, _ in counts)
     if not total:

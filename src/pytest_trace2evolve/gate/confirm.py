@@ -1,25 +1,28 @@
 """Whether a task that fell really fell: an exact test on fresh trials of both sides, in two steps.
 
 A task is flagged when it passes on the baseline and not on the candidate. Among noisy tasks many are flagged
-by chance alone, and the trials that flagged them cannot tell: they were picked for it. So a flagged task gets
-fresh trials, which nothing else is estimated from: first `STEP` a side, then `STEP` more where the first
+by chance alone, and the trials that flagged them cannot tell: they were selected for it. So a flagged task
+gets fresh trials, which enter no other estimate: first `STEP` a side, then `STEP` more if the first step
 neither clearly confirmed nor clearly cleared the fall.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from pytest_trace2evolve.gate.trials import Trials
-from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
+from pytest_trace2evolve.gate.columns import Flags, Floats
+from pytest_trace2evolve.gate.significance import fisher
+from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
+from pytest_trace2evolve.scoring.metrics import succeeded
 
 STEP = 8
 """Fresh trials a side in one step."""
 
-MOST = 2 * STEP
+MAX_FRESH = 2 * STEP
 """Fresh trials a side at most."""
 
 CONFIRMED = 1e-4
@@ -28,30 +31,14 @@ candidate."""
 
 CLEARED = 0.5
 """Fisher's p of the first step from which there is clearly no fall. It costs less than a tenth of a point of
-power, and where nothing changed it saves six of sixteen trials a side."""
+power, and if nothing changed it saves six of sixteen trials a side."""
+
+_TIE = (4, 3)
+"""Passes of the first step with p = `CLEARED` that a second step follows all the same: rounding once decided
+so, and the published figures rest on it."""
 
 _GRID = 20_000
-"""Parts of the range of rates over which a p-value's maximum is sought."""
-
-Floats = NDArray[np.float64]
-
-
-def fisher(
-    baseline_passed: ArrayLike,
-    baseline_trials: ArrayLike,
-    candidate_passed: ArrayLike,
-    candidate_trials: ArrayLike,
-) -> Floats:
-    """Fisher's exact one-sided p that the candidate passes no less often than the baseline.
-
-    Small where the candidate is worse. Arrays broadcast.
-    """
-    from scipy.stats import hypergeom
-
-    passed = np.asarray(baseline_passed)
-    total = np.asarray(baseline_trials) + np.asarray(candidate_trials)
-    p = hypergeom.sf(passed - 1, total, passed + np.asarray(candidate_passed), baseline_trials)
-    return _floats(np.minimum(p, 1.0))
+"""Parts of the range of rates over which a p-value's maximum is searched."""
 
 
 def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
@@ -60,16 +47,16 @@ def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
     Args:
         baseline_passed, candidate_passed: Passes among the fresh trials so far. A trial that was lost counts
             as failed on the baseline and as passed on the candidate.
-        done: Fresh trials a side so far: 0, `STEP` or `MOST`.
+        done: Fresh trials a side so far: 0, `STEP` or `MAX_FRESH`.
     """
     if done == 0:
         return STEP
-    return STEP if done == STEP and _tables().goes_on[baseline_passed, candidate_passed] else 0
+    return STEP if done == STEP and two_steps(baseline_passed, candidate_passed) else 0
 
 
-def two_steps(baseline_first: ArrayLike, candidate_first: ArrayLike) -> NDArray[np.bool_]:
+def two_steps(baseline_first: ArrayLike, candidate_first: ArrayLike) -> Flags:
     """Whether a second step follows a first with so many passes. Arrays broadcast."""
-    return np.asarray(_tables().goes_on[np.asarray(baseline_first), np.asarray(candidate_first)])
+    return np.asarray(_tables().continues[np.asarray(baseline_first), np.asarray(candidate_first)])
 
 
 def fresh_p(
@@ -78,20 +65,20 @@ def fresh_p(
     baseline_second: ArrayLike = 0,
     candidate_second: ArrayLike = 0,
 ) -> Floats:
-    """The p-value of fresh trials: small where the candidate is worse. Arrays broadcast.
+    """The p-value of fresh trials: small if the candidate is worse. Arrays broadcast.
 
     Args:
         baseline_first, candidate_first: Passes among the `STEP` trials of the first step.
-        baseline_second, candidate_second: Passes among those of the second; not looked at where the first
-            step stopped.
+        baseline_second, candidate_second: Passes among those of the second; not read if the first step
+            stopped.
 
-    All ways in which the two steps can come out are put in one order: first those that stop confirmed, then
-    those that go on, by Fisher's p over all trials, last those that stop cleared, whose p is 1. The p-value
-    of an outcome is the probability of coming out no later in that order, at the common rate of passing that
-    makes it largest. So it is valid by construction: where both sides pass at a common rate r, P(p ≤ u) is
-    the probability at r of the latest outcome with p ≤ u or any before it, which is at most that outcome's
-    p, and so at most u. A candidate that passes more often than the baseline only makes it smaller, since a
-    pass more on the baseline or less on the candidate never moves an outcome back. This is Boschloo's test
+    All outcomes of the two steps are put in one order: first those that stop confirmed, then those that
+    continue, by Fisher's p over all trials, last those that stop cleared, whose p is 1. The p-value of an
+    outcome is the probability of coming out no later in that order, at the common rate of passing that makes
+    it largest. So it is valid by construction: if both sides pass at a common rate r, P(p ≤ u) is the
+    probability at r of the latest outcome with p ≤ u or any before it, which is at most that outcome's p, and
+    so at most u. A candidate that passes more often than the baseline only makes it smaller, since a pass
+    more on the baseline or less on the candidate never moves an outcome back. This is Boschloo's test
     (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) of a design of two steps.
 
     It finds a fall from .9 to .2 at .05/20 in 92.9 % of cases and at .05/20/6 in 83.0 %. Fisher's p over both
@@ -100,23 +87,43 @@ def fresh_p(
     tables = _tables()
     first = np.asarray(baseline_first), np.asarray(candidate_first)
     both = first[0] + np.asarray(baseline_second), first[1] + np.asarray(candidate_second)
-    return _floats(np.where(tables.goes_on[first], tables.second[both], tables.first[first]))
+    return np.asarray(np.where(tables.continues[first], tables.second[both], tables.first[first]))
+
+
+def fresh_trials(random: np.random.Generator, broken: Flags, old: Floats, new: Floats, most: int) -> Floats:
+    """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others.
+
+    Args:
+        random: Source of chance.
+        broken: The broken tasks, shape (R, N).
+        old, new: Chances of success on either side, shape (R, N).
+        most: Fresh simulations that a run may make, both sides together: tasks are tried in their order as
+            long as it lasts.
+    """
+    p = np.full(broken.shape, np.nan)
+    passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
+    p[broken] = fresh_p(*passes)
+    steps = np.zeros(broken.shape, dtype=np.int64)
+    steps[broken] = 1 + two_steps(passes[0], passes[1])
+    # A step beyond the budget leaves its task unconfirmed, and every further task with it.
+    spent = 2 * STEP * np.cumsum(steps, axis=1)
+    return np.where(spent <= most, p, np.nan)
 
 
 class FreshResult(NamedTuple):
-    """What fresh trials say.
+    """What fresh trials show.
 
     Attributes:
         p: The p-value with every lost trial counted against a fall; valid whatever the losses depend on.
-        worst: The p-value with every lost trial counted for one: what the full data might have said at
-            worst. Equal to `p` where nothing was lost.
+        worst: The p-value with every lost trial counted for one: what the full data might have shown at
+            worst. Equal to `p` if nothing was lost.
     """
 
     p: float
     worst: float
 
 
-def fresh_result(fresh: Fresh) -> FreshResult:
+def fresh_result(fresh: FreshTrials) -> FreshResult:
     """The p-value of a task's fresh trials, and how far lost ones could have lowered it."""
     old, new = _by_step(fresh.baseline), _by_step(fresh.candidate)
     filled = (
@@ -129,7 +136,7 @@ def fresh_result(fresh: Fresh) -> FreshResult:
 def step_passes(
     baseline: Sequence[SimulationEvidence], candidate: Sequence[SimulationEvidence]
 ) -> tuple[int, int]:
-    """Passes of both sides as `next_step` wants them."""
+    """Passes of both sides as `next_step` takes them."""
     return _passed(baseline, 0), _passed(candidate, 1)
 
 
@@ -145,67 +152,62 @@ def _passes(records: list[SimulationEvidence], lost: int) -> int:
 
 def _passed(records: Iterable[SimulationEvidence], lost: int) -> int:
     """Passes of some trials, each without a reward counted as `lost`."""
-    outcomes = [Trials((record,)).passes for record in records]
-    return sum(lost if passed is None else int(passed) for passed in outcomes)
+    return sum(lost if record.reward is None else succeeded(record.reward) for record in records)
 
 
 class _Tables(NamedTuple):
-    """Whether the first step goes on, by passes of it; p-values by passes of the first step and of both."""
+    """Whether a second step follows, by passes of the first; p-values by passes of the first and of both."""
 
-    goes_on: NDArray[np.bool_]
+    continues: Flags
     first: Floats
     second: Floats
 
 
 @cache
 def _tables() -> _Tables:
-    from scipy.special import comb
-
-    one, two = np.arange(STEP + 1), np.arange(MOST + 1)
+    one, two = np.arange(STEP + 1), np.arange(MAX_FRESH + 1)
     after_one = fisher(one[:, None], STEP, one[None, :], STEP)
-    after_two = fisher(two[:, None], MOST, two[None, :], MOST)
+    after_two = fisher(two[:, None], MAX_FRESH, two[None, :], MAX_FRESH)
     confirmed, cleared = after_one <= CONFIRMED, after_one >= CLEARED
-    goes_on = ~confirmed & ~cleared
-    ways_one = np.outer(comb(STEP, one), comb(STEP, one))
-    # In how many ways two steps come to so many passes a side, by way of a first step that goes on.
+    continues = ~confirmed & ~cleared
+    continues[_TIE] = True
+    choose_one, choose_two = _choose(STEP), _choose(MAX_FRESH)
+    ways_one = np.outer(choose_one, choose_one)
+    # The number of ways in which two steps come to so many passes a side, by a first step that continues.
     ways_two = np.zeros(after_two.shape)
-    for i, j in np.argwhere(goes_on):
+    for i, j in np.argwhere(continues):
         ways_two[i : i + STEP + 1, j : j + STEP + 1] += ways_one[i, j] * ways_one
     # By the passes of both sides together, of four steps: a rate of passing weighs nothing else.
-    stopped = np.zeros(2 * MOST + 1)
+    stopped = np.zeros(2 * MAX_FRESH + 1)
     for i, j in np.argwhere(confirmed):
-        stopped[i + j : i + j + MOST + 1] += ways_one[i, j] * comb(MOST, two)
+        stopped[i + j : i + j + MAX_FRESH + 1] += ways_one[i, j] * choose_two
     levels, level_of = np.unique(np.round(np.log(after_two), 9), return_inverse=True)
-    ways = np.zeros((len(levels), 2 * MOST + 1))
+    ways = np.zeros((len(levels), 2 * MAX_FRESH + 1))
     np.add.at(ways, (level_of.reshape(after_two.shape), two[:, None] + two[None, :]), ways_two)
     tail = _largest(np.vstack([stopped, stopped + np.cumsum(ways, axis=0)]))
     first = np.where(confirmed, tail[0], 1.0)
     second = tail[1:][level_of.reshape(after_two.shape)]
-    for table in (goes_on, first, second):
+    for table in (continues, first, second):
         table.setflags(write=False)
-    return _Tables(goes_on, first, second)
+    return _Tables(continues, first, second)
 
 
 def _largest(ways: Floats) -> Floats:
     """The largest probability, over all rates of passing, of each set of outcomes; never below the true one.
 
     Args:
-        ways: A row a set: how many of its outcomes hold 0, 1, … n passes.
+        ways: A row per set: how many of its outcomes hold 0, 1, … n passes.
 
     A probability is a polynomial in the rate with the coefficients ways / C(n, k) in Bernstein's form. Its
     maximum lies above the largest value on a grid of step h by at most h²/8 times the largest curvature, and
     that is at most n (n − 1) times the largest second difference of the coefficients.
     """
-    from scipy.special import comb
-    from scipy.stats import binom
-
     n = ways.shape[1] - 1
-    coefficients = ways / comb(n, np.arange(n + 1))
-    rates = np.linspace(0.0, 1.0, _GRID + 1)
-    values = coefficients @ binom.pmf(np.arange(n + 1)[:, None], n, rates)
-    curvature = n * (n - 1) * np.abs(np.diff(coefficients, 2, axis=1)).max(axis=1)
-    return _floats(np.minimum(values.max(axis=1) + curvature / (8.0 * _GRID**2), 1.0))
+    passes, rates = np.arange(n + 1)[:, None], np.linspace(0.0, 1.0, _GRID + 1)
+    values = ways @ (rates**passes * (1.0 - rates) ** (n - passes))
+    curvature = n * (n - 1) * np.abs(np.diff(ways / _choose(n), 2, axis=1)).max(axis=1)
+    return np.asarray(np.minimum(values.max(axis=1) + curvature / (8.0 * _GRID**2), 1.0))
 
 
-def _floats(values: ArrayLike) -> Floats:
-    return np.asarray(values, dtype=np.float64)
+def _choose(n: int) -> Floats:
+    return np.array([comb(n, k) for k in range(n + 1)], dtype=np.float64)

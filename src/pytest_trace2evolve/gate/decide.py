@@ -1,4 +1,4 @@
-"""From pairs and a policy to a verdict, and from several verdicts to one."""
+"""The decision on a comparison: one rule, for a single verdict with all its figures or for many at once."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,12 +8,27 @@ from types import MappingProxyType
 import numpy as np
 
 from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
-from pytest_trace2evolve.gate.columns import KINDS, Floats
-from pytest_trace2evolve.gate.intervals import bounds
-from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.pairs import Pairs, told
-from pytest_trace2evolve.gate.planning import DETECTED
-from pytest_trace2evolve.gate.tally import Tally, pass_hat
+from pytest_trace2evolve.gate.columns import KINDS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.intervals import DETECTED, bounds
+from pytest_trace2evolve.gate.pairs import (
+    PASS_RATE,
+    REWARD,
+    Comparisons,
+    Pairs,
+    Tally,
+    left_out_lines,
+    mean_of,
+)
+from pytest_trace2evolve.gate.protocols import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    STATUSES,
+    UNDECIDED,
+    Judgement,
+    Policy,
+    Question,
+)
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -29,12 +44,78 @@ from pytest_trace2evolve.records.verdict import (
 LOST_AGAIN = "lost_again"
 """Id of the check of tasks whose simulations keep being lost."""
 
-SIDES = ("baseline", "candidate")
-
 MIN_MEASURED = 0.9
 """Below this share of measured simulations on a side nothing is promoted."""
 
-_COMPARED, _MEASURED, _BEST_CASE = "compared", "measured", "best_case"
+_COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
+
+
+# The rule, on arrays of answers of shape (checks, R).
+
+
+def _ranks(answers: Counts, withheld: Flags) -> Counts:
+    """`Decision.rank` of each comparison: discard on a failed check, else promote if none is undecided.
+
+    `withheld` says of which comparisons a discard is withheld, see `_discard_withheld`.
+    """
+    undecided = (answers == UNDECIDED).any(axis=0) | withheld
+    ranks = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
+    return np.where((answers == FAIL).any(axis=0) & ~withheld, Decision.DISCARD.rank, ranks)
+
+
+def _discard_withheld(answers: Counts, best_case: Counts) -> Flags:
+    """Whether no failed check fails any more once the missing simulations are at their best."""
+    failed = answers == FAIL
+    return np.asarray(failed.any(axis=0) & ~(failed & (best_case == FAIL)).any(axis=0))
+
+
+def _worst_case(answers: Counts) -> Counts:
+    """Whether every check still passes with the missing simulations at their worst."""
+    return np.where(((answers == UNDECIDED) | (answers == FAIL)).any(axis=0), UNDECIDED, PASS)
+
+
+def _enough_measured(shares: Floats | float) -> Counts:
+    return np.where(np.asarray(shares) < MIN_MEASURED, UNDECIDED, PASS)
+
+
+def _lost_whole(side: Tally) -> Flags:
+    """Tasks of which every one of several trials was lost."""
+    return np.asarray((side.trials > 1) & (side.measured == 0))
+
+
+def ranks(
+    policy: Policy, compared: Comparisons, question: Question, asks: Mapping[str, Flags] | None = None
+) -> Counts:
+    """`Decision.rank` of each of many comparisons: 0 discard, 1 inconclusive, 2 promote.
+
+    Of a guard, 2 stands for no harm detected. If simulations were lost, `asks` says by kind whether a task
+    may name such actions, shape (R, N).
+    """
+    answers = policy.answers(compared, question)
+    old, new = compared.baseline, compared.candidate
+    lost = (old.missing > 0).any(axis=1) | (new.missing > 0).any(axis=1)
+    withheld, further = np.zeros_like(lost), []
+    if lost.any():
+        assert asks is not None, "lost simulations can only be filled in if their tasks' actions are known"
+        best, worst = (
+            policy.answers(compared.filled(asks, in_favour=in_favour), replace(question, filled=True))
+            for in_favour in (True, False)
+        )
+        withheld = lost & _discard_withheld(answers, best)
+        shares = [mean_of(side.measured.sum(axis=1), side.trials.sum(axis=1)) for side in (old, new)]
+        lost_whole = (_lost_whole(old) | _lost_whole(new)).any(axis=1)
+        further = [
+            np.where(lost, _worst_case(worst), PASS),
+            np.where(lost, _enough_measured(np.nan_to_num(np.minimum(*shares))), PASS),
+            np.where(lost_whole, UNDECIDED, PASS),
+        ]
+    if question.guard and question.goal is not Goal.NO_REGRESSION:
+        further.append(np.where(policy.detects(compared, question, DETECTED), PASS, UNDECIDED))
+    found = _ranks(np.vstack([answers, *further]), withheld)
+    return np.where(compared.both.any(axis=1), found, Decision.INCONCLUSIVE.rank)
+
+
+# One comparison, with its figures.
 
 
 def decide(
@@ -60,8 +141,7 @@ def decide(
     Args:
         pairs: Both sides, paired by task.
         policy: What a comparison must show.
-        goal: `improve`, `hold` for "nothing worse", or `no-regression` for "no harm shown", which claims
-            nothing: its evidence is never labelled clean.
+        goal: What is claimed. `no-regression` claims nothing: its evidence is never labelled clean.
         label: What kind of evidence this is.
         suite, split: What was compared, for the record.
         guard: The split can block or discard and promotes nothing: without harm there is no decision (None).
@@ -75,7 +155,7 @@ def decide(
             `analysis` counts them. They lower the level of what is claimed, never that of harm.
         lost: Tasks of which a simulation is lost again and again, with the side: such a loss may depend on
             what the agent does, so nothing is promoted.
-        stage_alpha: Level of this stage, where there are several at growing numbers of trials.
+        stage_alpha: Level of this stage, if there are several at growing numbers of trials.
         schedule: Trials of all these stages.
 
     Returns:
@@ -94,30 +174,29 @@ def decide(
     )
     judged = policy.judge(pairs, question)
     results, reason = list(judged.results), partial
+    decision: Decision | None = Decision.INCONCLUSIVE
+    blind = guard and goal is not Goal.NO_REGRESSION and not partial and not pairs.identical
+    blind = blind and not policy.detects(pairs.compared, question, DETECTED)[0]
     if not pairs.both.any():
         reason = reason or "no task was measured on both sides"
-        decision: Decision | None = Decision.INCONCLUSIVE
-    elif partial:
-        decision = Decision.INCONCLUSIVE
-    else:
+    elif not partial:
         results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question, results)]
         results += _lost_again(pairs, lost)
-        decision = _decision(results)
+        decision = _decision(results, blind=blind)
     answer, drop = None, None
     if guard or goal is Goal.NO_REGRESSION:
         drop = judged.sensitivity.drop if judged.sensitivity else None
     if guard and not partial:
-        few = "" if pairs.identical or goal is Goal.NO_REGRESSION else _too_few(judged, len(pairs.names))
-        answer, found = _guarded(decision, results, judged, few)
-        decision = _DECISIONS[answer]
-        reason = reason or found
+        assert decision is not None
+        answer = _GUARD_ANSWERS[decision]
+        reason = reason or _guard_reason(answer, results, judged, len(pairs.names) if blind else None)
+        decision = None if answer is GuardAnswer.NO_HARM_DETECTED else decision
     elif goal is Goal.NO_REGRESSION and decision is Decision.PROMOTE:
         reason = f"no regression detected; {_could_have_detected(judged)}"
     if goal is Goal.NO_REGRESSION and label is Label.CLEAN:
         label = Label.DEVELOPMENT
-    told_lost = [check.detail for check in results if check.id == LOST_AGAIN]
-    if told_lost:
-        reason = "; ".join(filter(None, (reason, f"lost in every attempt: simulations of {told_lost[0]}")))
+    if kept_lost := [check.detail for check in results if check.id == LOST_AGAIN]:
+        reason = "; ".join(filter(None, (reason, f"lost in every attempt: simulations of {kept_lost[0]}")))
     return Verdict(
         decision=decision,
         policy=policy.name,
@@ -132,7 +211,7 @@ def decide(
         regressions=judged.regressions,
         suspected=judged.suspected,
         tasks=len(pairs.names),
-        left_out=told(pairs.left_out),
+        left_out=left_out_lines(pairs.left_out),
         partial=bool(partial),
         identical=pairs.identical,
         alpha=judged.alpha,
@@ -146,45 +225,126 @@ def decide(
     )
 
 
-_DECISIONS = {
-    GuardAnswer.HARM_SHOWN: Decision.DISCARD,
-    GuardAnswer.HARM_SUSPECTED: Decision.INCONCLUSIVE,
-    GuardAnswer.NO_HARM_DETECTED: None,
+def worst(decisions: Iterable[Decision | None]) -> Decision | None:
+    """The verdict over several splits or suites: the worst; None if nothing decided."""
+    known = [decision for decision in decisions if decision is not None]
+    return min(known, key=lambda decision: decision.rank, default=None)
+
+
+def unmeasured(verdict: Verdict) -> bool:
+    """Whether too little was measured for a promotion, whatever the rest had shown."""
+    too_few = (
+        check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
+        for check in verdict.checks
+    )
+    return verdict.candidate.reward is None or any(too_few)
+
+
+def _answers(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -> Counts:
+    """The answers of one comparison, or those of some of its checks, shape (checks, 1)."""
+    answers = {result.id: STATUSES.index(result.status) for result in results}
+    column = [answers.get(name, NOT_APPLICABLE) for name in (answers if ids is None else ids)]
+    return np.array(column, dtype=np.int64)[:, None]
+
+
+def _decision(results: Sequence[CheckResult], *, blind: bool) -> Decision:
+    """The decision of one comparison; `blind` is a guard that could not have detected `DETECTED`."""
+    withheld = any(result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results)
+    answers = np.vstack([_answers(results), [[UNDECIDED if blind else PASS]]])
+    return list(Decision)[int(_ranks(answers, np.array([withheld]))[0])]
+
+
+def _result(name: str, answer: int, detail: str) -> CheckResult:
+    return CheckResult(id=name, status=STATUSES[answer], detail=detail)
+
+
+def _share_result(name: str, measured: float, detail: str) -> CheckResult:
+    status = STATUSES[int(_enough_measured(measured))]
+    return CheckResult(id=name, status=status, estimate=measured, threshold=MIN_MEASURED, detail=detail)
+
+
+def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
+    """A check that withholds a promotion if too many tasks were left out; absent if none was."""
+    tasks = len(pairs.names)
+    if not expected or tasks >= expected:
+        return []
+    return [_share_result(_COMPARED, tasks / expected, f"{tasks} of {expected} tasks")]
+
+
+def _missing_data(
+    pairs: Pairs, policy: Policy, question: Question, judged: Sequence[CheckResult]
+) -> list[CheckResult]:
+    """Checks that can withhold a promotion or a discard; absent if every simulation has a reward."""
+    totals = [(int(side.measured.sum()), int(side.trials.sum())) for side in pairs.sides]
+    shares = [measured / trials if trials else 0.0 for measured, trials in totals]
+    lost_fresh = (
+        pairs.fresh is not None
+        and pairs.fresh_worst is not None
+        and not np.array_equal(pairs.fresh, pairs.fresh_worst, equal_nan=True)
+    )
+    results, least = [], min(shares)
+    if least == 1.0 and not lost_fresh:
+        return []
+    if least < 1.0:
+        results.append(_share_result(_MEASURED, least, f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
+
+    def bound(in_favour: bool) -> tuple[CheckResult, ...]:
+        return policy.judge(pairs.filled(in_favour=in_favour), replace(question, filled=True)).results
+
+    if failed := [result.id for result in judged if result.status is CheckStatus.FAIL]:
+        best = bound(in_favour=True)
+        withheld = _discard_withheld(_answers(judged, failed), _answers(best, failed))[0]
+        still = [each.id for each in best if each.status is CheckStatus.FAIL and each.id in failed]
+        detail = f"would not fail: {', '.join(failed)}" if withheld else f"still fails: {', '.join(still)}"
+        results.append(_result(_BEST_CASE, UNDECIDED if withheld else PASS, detail))
+    worst = bound(in_favour=False)
+    lost = [each.id for each in worst if each.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)]
+    detail = f"would not pass: {', '.join(lost)}" if lost else "every check still passes"
+    results.append(_result(_WORST_CASE, int(_worst_case(_answers(worst))[0]), detail))
+    return results
+
+
+def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
+    """A check that withholds a promotion if a task's simulations keep being lost; absent if none does."""
+    found = {name: side for name, side in lost.items() if name in pairs.names}
+    for side, name in zip(pairs.sides, ("baseline", "candidate"), strict=True):
+        for task in pairs.named(_lost_whole(side)):
+            found.setdefault(task, name)
+    detail = ", ".join(f"{task} ({side})" for task, side in found.items())
+    return [_result(LOST_AGAIN, UNDECIDED, detail)] if found else []
+
+
+# Guards.
+
+_GUARD_ANSWERS = {
+    Decision.DISCARD: GuardAnswer.HARM_SHOWN,
+    Decision.INCONCLUSIVE: GuardAnswer.HARM_SUSPECTED,
+    Decision.PROMOTE: GuardAnswer.NO_HARM_DETECTED,
 }
 
 
-def _guarded(
-    decision: Decision | None, results: Sequence[CheckResult], judged: Judgement, few: str
-) -> tuple[GuardAnswer, str]:
-    """The answer of a guard, with its reason in a line.
-
-    Args:
-        decision: What its checks come to.
-        results: The checks.
-        judged: What the policy answered.
-        few: Why the split could not have detected enough; empty if it could.
-    """
-    if decision is Decision.DISCARD:
-        failed = [check.id for check in results if check.status is CheckStatus.FAIL]
-        return GuardAnswer.HARM_SHOWN, f"{GuardAnswer.HARM_SHOWN.value}: {', '.join(failed)}"
+def _guard_reason(
+    answer: GuardAnswer, results: Sequence[CheckResult], judged: Judgement, too_few: int | None
+) -> str:
+    """The reason of a guard's answer; `too_few` tasks could not have detected a drop of `DETECTED`."""
+    if answer is GuardAnswer.NO_HARM_DETECTED:
+        return f"{answer.value}; {_could_have_detected(judged)}"
+    if answer is GuardAnswer.HARM_SHOWN:
+        reasons = [check.id for check in results if check.status is CheckStatus.FAIL]
+        return f"{answer.value}: {', '.join(reasons)}"
     open_ = [
         check.id if check.p is None else f"{check.id} (p = {check.p:.4f})"
         for check in results
         if check.status is CheckStatus.UNDECIDED
     ]
-    if decision is Decision.INCONCLUSIVE or few:
-        reasons = [part for part in (", ".join(open_), few) if part]
-        suffix = f": {'; '.join(reasons)}" if reasons else ""
-        return GuardAnswer.HARM_SUSPECTED, f"{GuardAnswer.HARM_SUSPECTED.value}{suffix}"
-    found = GuardAnswer.NO_HARM_DETECTED
-    return found, f"{found.value}; {_could_have_detected(judged)}"
+    few = "" if too_few is None else _too_few(judged, too_few)
+    reason = "; ".join(filter(None, (", ".join(open_), few)))
+    return f"{answer.value}: {reason}" if reason else answer.value
 
 
 def _too_few(judged: Judgement, tasks: int) -> str:
-    """Why a guard could not have detected a drop of `DETECTED`; empty if it could have."""
     known = judged.sensitivity
-    if known is None or (known.drop is not None and known.drop <= DETECTED + 1e-9):
-        return ""
+    assert known is not None, "a policy that states no uncertainty detects every drop"
     smallest = "none" if known.drop is None else f"{_points(known.drop)} or more"
     enough = f"; about {known.tasks} tasks would detect it" if known.tasks is not None else ""
     count = f"{tasks} task{'' if tasks == 1 else 's'}"
@@ -205,128 +365,16 @@ def _points(drop: float) -> str:
     return f"{math.ceil(100 * drop - 1e-6)} points"
 
 
-def worst(decisions: Iterable[Decision | None]) -> Decision | None:
-    """The verdict over several splits or suites: the worst; None where nothing decided."""
-    return min((decision for decision in decisions if decision is not None), key=_rank, default=None)
-
-
-def unmeasured(verdict: Verdict) -> bool:
-    """Whether too little was measured for a promotion, whatever the rest had shown."""
-    too_few = (
-        check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
-        for check in verdict.checks
-    )
-    return verdict.candidate.reward is None or any(too_few)
-
-
-def _rank(decision: Decision) -> int:
-    return decision.rank
-
-
-def _decision(results: Sequence[CheckResult]) -> Decision:
-    statuses = {result.status for result in results}
-    withheld = any(result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results)
-    if CheckStatus.FAIL in statuses and not withheld:
-        return Decision.DISCARD
-    return Decision.INCONCLUSIVE if CheckStatus.UNDECIDED in statuses else Decision.PROMOTE
-
-
-def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
-    """A check that withholds a promotion where too many tasks were left out, asked only where any was."""
-    if not expected or len(pairs.names) >= expected:
-        return []
-    share = len(pairs.names) / expected
-    return [
-        CheckResult(
-            id=_COMPARED,
-            status=CheckStatus.PASS if share >= MIN_MEASURED else CheckStatus.UNDECIDED,
-            estimate=share,
-            threshold=MIN_MEASURED,
-            detail=f"{len(pairs.names)} of {expected} tasks",
-        )
-    ]
-
-
-def _missing_data(
-    pairs: Pairs, policy: Policy, question: Question, judged: Sequence[CheckResult]
-) -> list[CheckResult]:
-    """Checks that can withhold a promotion or a discard, asked only if simulations have no reward.
-
-    Args:
-        pairs, policy, question: As in `decide`.
-        judged: What the policy's checks answer.
-    """
-    shares = [_measured_share(side) for side in pairs.sides]
-    fresh, worst_fresh = pairs.fresh, pairs.fresh_worst
-    lost_fresh = (
-        fresh is not None
-        and worst_fresh is not None
-        and not np.array_equal(fresh, worst_fresh, equal_nan=True)
-    )
-    if min(shares) == 1.0 and not lost_fresh:
-        return []
-    results = []
-    if min(shares) < 1.0:
-        results.append(
-            CheckResult(
-                id=_MEASURED,
-                status=CheckStatus.PASS if min(shares) >= MIN_MEASURED else CheckStatus.UNDECIDED,
-                estimate=min(shares),
-                threshold=MIN_MEASURED,
-                detail=f"{shares[0]:.1%} and {shares[1]:.1%} of runs",
-            )
-        )
-    if any(result.status is CheckStatus.FAIL for result in judged):
-        results.append(_best_case(policy.judge(pairs.best_case(), replace(question, filled=True)), judged))
-    filled = policy.judge(pairs.worst_case(), replace(question, filled=True))
-    open_ = (CheckStatus.FAIL, CheckStatus.UNDECIDED)
-    lost = [result.id for result in filled.results if result.status in open_]
-    results.append(
-        CheckResult(
-            id="worst_case",
-            status=CheckStatus.UNDECIDED if lost else CheckStatus.PASS,
-            detail=f"would not pass: {', '.join(lost)}" if lost else "every check still passes",
-        )
-    )
-    return results
-
-
-def _best_case(filled: Judgement, judged: Sequence[CheckResult]) -> CheckResult:
-    """Withholds a discard if no check fails any more once the missing simulations are at their best."""
-    failed = [result.id for result in judged if result.status is CheckStatus.FAIL]
-    still = [
-        result.id for result in filled.results if result.status is CheckStatus.FAIL and result.id in failed
-    ]
-    return CheckResult(
-        id=_BEST_CASE,
-        status=CheckStatus.PASS if still else CheckStatus.UNDECIDED,
-        detail=f"still fails: {', '.join(still)}" if still else f"would not fail: {', '.join(failed)}",
-    )
-
-
-def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
-    """A check that withholds a promotion if a task's simulations keep being lost; absent if none does."""
-    found = {name: side for name, side in lost.items() if name in pairs.names}
-    for side, name in zip(pairs.sides, SIDES, strict=True):
-        for task in pairs.named((side.trials > 1) & (side.measured == 0)):
-            found.setdefault(task, name)
-    if not found:
-        return []
-    told = ", ".join(f"{task} ({side})" for task, side in found.items())
-    return [CheckResult(id=LOST_AGAIN, status=CheckStatus.UNDECIDED, detail=told)]
-
-
-def _measured_share(side: Tally) -> float:
-    total = int(side.trials.sum())
-    return int(side.measured.sum()) / total if total else 0.0
+# Figures of the sides.
 
 
 def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
     """One side's figures, each over the tasks that have it on both sides, so that sides can be subtracted."""
     side = pairs.sides[index]
-    values = {name: [_by_task(one, name) for one in pairs.sides] for name in _FIGURES}
-    means = {}
-    for name, (old, new) in values.items():
+    means: dict[str, float | None] = {}
+    for name in (REWARD, PASS_RATE, *KINDS):
+        # The rate of passing counts tasks, by the majority of their trials, and no trials.
+        old, new = (each.majority if name == PASS_RATE else each.figure(name) for each in pairs.sides)
         known = ~np.isnan(old) & ~np.isnan(new)
         means[name] = float((old, new)[index][known].mean()) if known.any() else None
     return SideFigures(
@@ -334,25 +382,14 @@ def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
         max_steps=int(side.max_steps.sum()),
         measured=int(side.measured.sum()),
         missing=int(side.missing.sum()),
-        pass_hat={} if judged.alpha is None else _pass_hat(pairs, side, judged.alpha),
+        pass_hat={} if judged.alpha is None else _pass_hat(side, pairs.both, judged.alpha),
     )
 
 
-def _pass_hat(pairs: Pairs, side: Tally, alpha: float) -> dict[int, Interval]:
-    """pass^k over the tasks measured on both sides, with its interval, each bound one-sided at alpha."""
+def _pass_hat(side: Tally, tasks: Flags, alpha: float) -> dict[int, Interval]:
+    """pass^k over some tasks with its interval, each bound one-sided at alpha."""
     found = {}
-    for k, chances in pass_hat(side.only(pairs.both)).items():
-        at = bounds(chances[None, :], alpha, least=0.0, most=1.0)
-        found[k] = Interval(estimate=float(at.mean[0]), low=float(at.low[0]), high=float(at.high[0]))
+    for k, chances in side.pass_hat(tasks).items():
+        at = bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)
+        found[k] = Interval(estimate=float(at.estimate[0]), low=float(at.low[0]), high=float(at.high[0]))
     return found
-
-
-_FIGURES = ("reward", "pass_rate", *KINDS)
-
-
-def _by_task(side: Tally, name: str) -> Floats:
-    if name == "reward":
-        return side.mean_reward
-    if name == "pass_rate":
-        return np.where(side.measured > 0, side.passes.astype(np.float64), np.nan)
-    return side.share(name)

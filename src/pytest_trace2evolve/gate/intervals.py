@@ -1,83 +1,90 @@
-"""Newcombe's interval for a difference of two shares, with trials clustered by task.
+"""Confidence intervals, the effects that so many tasks and trials can detect, and how many would settle more.
 
-Intervals of a mean over tasks, guarded against agents that hardly vary; and detectable effects.
-
-Student's t alone lets a true loss of five points through far too often where nearly all tasks agree: no task
-that broke happens to be among those drawn, and the variance looks like nothing. One added pseudo-task with an
-effect of a half keeps the bound honest.
+Student's bounds alone let a true loss of five points through far too often when nearly all tasks agree: no
+task that broke happens to be among those drawn, and the variance looks like nothing. One added pseudo-task
+with an effect of a half keeps them honest.
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.columns import Flags, Floats
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.significance import mcnemar
+from pytest_trace2evolve.records.verdict import Obstacle, Settling
 
-GUARD = 0.5
+LEVEL = 0.95
+"""The level of a two-sided interval, or of all intervals of one report together."""
+
+PSEUDO_TASK = 0.5
 """The pseudo-task's effect: half of the range of a difference of rewards on either side."""
-
-POWER = 0.8
-"""An effect counts as detectable where four of five comparisons would show it."""
 
 _FLAT = 1e-12
 
 
+def student(chance: Floats | float, freedom: Floats | float) -> Floats:
+    """The quantile of Student's t-distribution; NaN without degrees of freedom."""
+    return np.asarray(scipy.special.stdtrit(freedom, chance))
+
+
 @dataclass(frozen=True)
 class Bounds:
-    """A mean over tasks with its one-sided bounds, a value a comparison.
+    """A mean over tasks with its one-sided bounds, one value per comparison.
 
     Attributes:
-        tasks: How many tasks had a value (n).
-        mean, low, high: NaN where no task had one.
+        estimate, low, high: The mean and its bounds; NaN if no task had a value.
+        tasks: The number of tasks with a value (n).
         deviation: Standard deviation over tasks, the pseudo-task included, so that it is never 0.
     """
 
-    tasks: Floats
-    mean: Floats
+    estimate: Floats
     low: Floats
     high: Floats
+    tasks: Floats
     deviation: Floats
 
 
-def bounds(values: Floats, alpha: float | Floats, *, least: float = -1.0, most: float = 1.0) -> Bounds:
+def bounds(values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maximum: float = 1.0) -> Bounds:
     """Bounds of the mean of rows of values, each one-sided at level alpha.
 
     The lower bound is the smaller of Student's with and without a pseudo-task a quarter of the range above
-    the lowest value (-1/2 for differences between -1 and 1); the upper bound mirrors it. Rows without
-    variance get 1 - alpha^(1/n) beside their value instead: that many tasks may be otherwise when none of n
-    was (the exact bound of Clopper and Pearson, 1934), and each costs 1 at most.
+    the minimum (-1/2 for differences between -1 and 1); the upper bound mirrors it. Rows without variance get
+    1 - alpha^(1/n) on either side of their value instead: that many tasks may be otherwise when none of n was
+    (the exact bound of Clopper and Pearson, 1934), and each costs 1 at most.
 
     Args:
-        values: Shape (R, N); NaN where a task has none.
-        alpha: Level, one for all rows or one a row.
-        least, most: The range of a value.
+        values: Shape (R, N); NaN if a task has none.
+        alpha: Level, one for all rows or one per row.
+        minimum, maximum: The range of a value.
     """
     known = ~np.isnan(values)
     n = known.sum(axis=1).astype(np.float64)
     clean = np.where(known, values, 0.0)
-    half = GUARD * (most - least) / 2.0
-    centre = (most + least) / 2.0
+    half = PSEUDO_TASK * (maximum - minimum) / 2.0
+    centre = (maximum + minimum) / 2.0
     level = np.broadcast_to(np.asarray(alpha, dtype=np.float64), n.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = clean.sum(axis=1) / n
         squares = np.where(known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
         error = np.sqrt(squares / (n - 1) / n)
         flat = ~(error > _FLAT)
-        reach = np.where(flat, 1.0 - level ** (1.0 / n), scipy.stats.t.ppf(1.0 - level, n - 1) * error)
-        guards = [_with_task(mean, squares, n, level, centre + side * half) for side in (-1.0, 1.0)]
-        low = np.minimum(mean - reach, guards[0][0])
-        high = np.maximum(mean + reach, guards[1][1])
+        reach = np.where(flat, 1.0 - level ** (1.0 / n), student(1.0 - level, n - 1) * error)
+        guarded_low, _ = _with_task(mean, squares, n, level, centre - half)
+        _, guarded_high = _with_task(mean, squares, n, level, centre + half)
+        low, high = np.minimum(mean - reach, guarded_low), np.maximum(mean + reach, guarded_high)
         deviation = np.sqrt((squares + half**2) / n)
     none = n == 0
     return Bounds(
+        estimate=np.where(none, np.nan, mean),
+        low=np.where(none, np.nan, np.maximum(low, minimum)),
+        high=np.where(none, np.nan, np.minimum(high, maximum)),
         tasks=n,
-        mean=np.where(none, np.nan, mean),
-        low=np.where(none, np.nan, np.maximum(low, least)),
-        high=np.where(none, np.nan, np.minimum(high, most)),
         deviation=np.where(none, np.nan, deviation),
     )
 
@@ -89,12 +96,24 @@ def _with_task(
     more = n + 1
     moved = (mean * n + value) / more
     spread = squares + (value - mean) ** 2 * n / more
-    reach = scipy.stats.t.ppf(1.0 - level, more - 1) * np.sqrt(spread / (more - 1) / more)
+    reach = student(1.0 - level, more - 1) * np.sqrt(spread / (more - 1) / more)
     return moved - reach, moved + reach
 
 
-LEVEL = 0.95
-"""At which an interval, or all intervals of one report together, hold."""
+def clopper_pearson(count: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+    """The exact two-sided interval of a share (Clopper and Pearson, 1934)."""
+    miss = (1 - level) / 2
+    low = scipy.special.betaincinv(count, total - count + 1, miss) if count else 0.0
+    high = scipy.special.betaincinv(count + 1, total - count, 1 - miss) if count < total else 1.0
+    return float(low), float(high)
+
+
+def wilson(share: float, count: float, z: float) -> tuple[float, float]:
+    """Wilson's score interval (1927) of a share of so many; z is the normal quantile of its level."""
+    scale = 1 + z * z / count
+    centre = (share + z * z / (2 * count)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 @dataclass(frozen=True)
@@ -111,31 +130,28 @@ class Cluster:
 def difference_interval(
     first: Sequence[Cluster], second: Sequence[Cluster], *, comparisons: int = 1, level: float = LEVEL
 ) -> tuple[float, float] | None:
-    """The interval of the first share less the second.
+    """The interval of the first share minus the second; None if a side has no trace.
 
     Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10:
-    two Wilson intervals put together. Trials of one task resemble each other, so each side counts as many
-    traces as would tell as much if they were independent: n divided by the design effect (Rao and Scott,
-    1992, "A simple method for the analysis of clustered binary data"), from one correlation of both sides:
-    each side's own would jump where its last trace that differs comes or goes. Tasks that stand on both sides
-    make the two shares alike; that is left out, which makes the interval wider.
+    two Wilson intervals combined. Trials of one task resemble each other, so each side counts as many traces
+    as would carry as much information if they were independent: n divided by the design effect (Rao and
+    Scott, 1992, "A simple method for the analysis of clustered binary data"), from one correlation of both
+    sides: each side's own would jump when its last trace that differs is added or removed. Tasks on both
+    sides make the two shares alike; that is ignored, which makes the interval wider.
 
     Args:
-        first, second: One cluster a task.
-        comparisons: How many intervals shall hold together (Bonferroni).
-        level: At which they do.
-
-    Returns:
-        Lower and upper end; None where a side has no trace.
+        first, second: One cluster per task.
+        comparisons: How many intervals shall hold together at the level (Bonferroni).
+        level: That level.
     """
-    sides = [[one for one in side if one.shown > 0] for side in (first, second)]
+    sides = [[cluster for cluster in side if cluster.shown > 0] for side in (first, second)]
     if not all(sides):
         return None
     alike = correlation(sides)
     (p, n), (q, m) = (_share(side, alike) for side in sides)
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(comparisons, 1)))
-    low_p, high_p = _wilson(p, n, z)
-    low_q, high_q = _wilson(q, m, z)
+    low_p, high_p = wilson(p, n, z)
+    low_q, high_q = wilson(q, m, z)
     low = p - q - math.hypot(p - low_p, high_q - q)
     high = p - q + math.hypot(high_p - p, q - low_q)
     return max(low, -1.0), min(high, 1.0)
@@ -145,18 +161,19 @@ def correlation(sides: Sequence[Sequence[Cluster]]) -> float:
     """How much trials of one task resemble each other, from 0 to 1, of both sides together.
 
     By moments: the squares of clusters' residuals lie between those of independent traces and those of
-    clusters that agree within themselves. A side whose traces all agree tells nothing of it, so it borrows
-    the other's; where neither does, each task counts as a single trace.
+    clusters that agree within themselves. A side whose traces all agree says nothing about it, so it borrows
+    the other's; if neither side does, each task counts as a single trace.
     """
     found = least = most = 0.0
     for side in sides:
-        total = sum(one.shown for one in side)
-        share = min(sum(one.lacking for one in side) / total, 1.0)
+        total = sum(cluster.shown for cluster in side)
+        share = min(sum(cluster.lacking for cluster in side) / total, 1.0)
         spread, count = share * (1 - share), len(side)
         if count > 1:
-            found += count / (count - 1) * sum((one.lacking - share * one.shown) ** 2 for one in side)
+            residuals = sum((cluster.lacking - share * cluster.shown) ** 2 for cluster in side)
+            found += count / (count - 1) * residuals
             least += spread * total
-            most += spread * sum(one.shown**2 for one in side)
+            most += spread * sum(cluster.shown**2 for cluster in side)
     if not least:
         return 1.0
     return min(max((found - least) / (most - least), 0.0), 1.0) if most > least else 0.0
@@ -164,14 +181,182 @@ def correlation(sides: Sequence[Sequence[Cluster]]) -> float:
 
 def _share(side: Sequence[Cluster], alike: float) -> tuple[float, float]:
     """A share, and of how many independent traces it is worth: n / (1 + (m − 1)ρ), m a trace's cluster."""
-    total = sum(one.shown for one in side)
-    mean = sum(one.shown**2 for one in side) / total
-    return min(sum(one.lacking for one in side) / total, 1.0), total / (1 + max(mean - 1, 0.0) * alike)
+    total = sum(cluster.shown for cluster in side)
+    mean = sum(cluster.shown**2 for cluster in side) / total
+    share = min(sum(cluster.lacking for cluster in side) / total, 1.0)
+    return share, total / (1 + max(mean - 1, 0.0) * alike)
 
 
-def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval (1927)."""
-    scale = 1 + z * z / count
-    centre = (share + z * z / (2 * count)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+# Detectable effects.
+
+POWER = 0.8
+"""An effect counts as detectable if four of five comparisons would show it."""
+
+DETECTED = 0.20
+"""The drop of the mean reward that a guard must have been able to detect."""
+
+MAX_TRIALS, MAX_TASKS = 64, 2_000
+"""More trials and tasks than these are no plan."""
+
+_ROUNDING = 1e-9
+"""An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
+
+_DROPS = np.linspace(0.001, 1.0, 1_000)
+
+
+def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
+    """The smallest mean difference that a one-sided t-test at alpha shows in four of five comparisons.
+
+    `deviation` is that of the differences over tasks. None below two tasks.
+    """
+    if tasks < 2 or np.isnan(deviation):
+        return None
+    return float(min(_quantiles(alpha, tasks) * deviation / np.sqrt(tasks), 1.0))
+
+
+def _quantiles(alpha: float, tasks: float) -> float:
+    """Student's quantiles of the level and of the power together."""
+    return float(student(np.array([1 - alpha, POWER]), tasks - 1).sum())
+
+
+def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
+    """The smallest share of tasks turned worse, less those turned better, that McNemar's test shows."""
+    if not tasks:
+        return None
+    worse = np.arange(int(tasks) + 1, dtype=np.float64)
+    enough = worse[mcnemar(worse, np.full(worse.shape, float(better))) <= alpha]
+    return float(enough[0] - better) / float(tasks) if enough.size else None
+
+
+def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floats, alpha: float) -> Flags:
+    """Whether comparisons detect a drop of the mean reward in four of five cases.
+
+    The drop is the one that `calibrate` plants: each success of the candidate fails with the same chance. It
+    adds to the observed variance of a task's difference, s², the noise drop · (1 − drop) / K of K trials
+    (Bhatia and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test takes
+    the mean square of the differences for their variance, so a drop of size d is detected if
+
+        d · sqrt(n) ≥ t(1 − alpha) · sqrt(s² + d² + d (1 − d) / K) + t(.8) · sqrt(s² + d (1 − d) / K).
+
+    Source: the power of a randomisation test by its normal approximation (Lehmann, Nonparametrics, 1975,
+    section 4.2), with Student's quantiles at n − 1 degrees of freedom for the normal ones. s² contains the
+    pseudo-task of `bounds`, so that few tasks that all agree are not taken for certainty.
+
+    Args:
+        drop: Sizes between 0 and 1; broadcast with the rest.
+        deviation: s, as `bounds` gives it.
+        tasks: n; below two nothing is detected.
+        trials: K, trials of a task on either side.
+        alpha: Level of the one-sided test.
+    """
+    spread = drop * (1 - drop) / trials
+    with np.errstate(invalid="ignore"):
+        reject, miss = (student(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER))
+        needed = reject * np.sqrt(deviation**2 + drop**2 + spread) + miss * np.sqrt(deviation**2 + spread)
+        return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The drop of the mean reward that a comparison could have detected.
+
+    Attributes:
+        drop: The smallest that four of five comparisons would have detected, 0 to 1; None: no drop at all.
+        tasks: How many tasks of the same spread and trials would detect `DETECTED`; None: more than
+            `MAX_TASKS`.
+    """
+
+    drop: float | None
+    tasks: int | None
+
+
+def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
+    """The sensitivity of one comparison to a tenth of a point; for the arguments see `detects`."""
+    # Further tasks would vary like those there are; the pseudo-task's share of the variance shrinks.
+    own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
+
+    def finds(drop: float, spread: float, number: float) -> bool:
+        return bool(detects(drop, np.asarray(spread), np.asarray(number), np.asarray(trials), alpha))
+
+    smallest = _first(range(len(_DROPS)), lambda place: finds(_DROPS[place], deviation, tasks))
+    enough = _first(
+        range(2, MAX_TASKS + 1),
+        lambda number: finds(DETECTED, math.sqrt(own + PSEUDO_TASK**2 / number), number),
+    )
+    return Sensitivity(None if smallest is None else float(_DROPS[smallest]), enough)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Variance of a task's difference: `between` tasks, and `within` a trial of both sides together.
+
+    The second is the noise of trials, which more of them average out.
+    """
+
+    between: float
+    within: float
+    trials: int
+    tasks: int
+
+    def error(self, trials: int, tasks: int) -> float:
+        """Standard error of the mean difference over so many tasks of so many trials."""
+        return float(np.sqrt((self.between + self.within / trials) / tasks))
+
+
+def spread_of(pairs: Pairs, deviation: float) -> Spread:
+    """The parts of the spread of the reward's differences.
+
+    With one trial a side the parts cannot be separated; all of it is then taken for noise of trials, as it is
+    if the candidate does not differ.
+    """
+    old, new = pairs.sides
+    both = pairs.both
+    trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[both])))
+    variances = (old.variance + new.variance)[both]
+    known = variances[~np.isnan(variances)]
+    within = float(known.mean()) if known.size and trials > 1 else deviation**2 * trials
+    between = max(0.0, deviation**2 - within / trials)
+    return Spread(between, within, trials, int(both.sum()))
+
+
+def settling(
+    check: str, effect: float, spread: Spread, pairs: Pairs, *, alpha: float, further_alpha: float
+) -> Settling:
+    """What would show an effect of this size in four of five comparisons.
+
+    Args:
+        check: The undecided check.
+        effect: The distance to its threshold, if the estimate is right. Nothing settles 0 or less: below 0
+            the change points the wrong way, and 0 is too small to detect.
+        spread: The spread of differences over tasks.
+        pairs: What was compared, and the cost of a simulation.
+        alpha, further_alpha: The check's level now, and in an analysis with more trials.
+    """
+    if effect < -_ROUNDING:
+        return Settling(check=check, obstacle=Obstacle.WRONG_DIRECTION)
+    if effect <= _ROUNDING:
+        return Settling(check=check, obstacle=Obstacle.TOO_SMALL)
+
+    def enough(trials: int, tasks: int, level: float) -> bool:
+        return tasks >= 2 and bool(_quantiles(level, tasks) * spread.error(trials, tasks) <= effect)
+
+    more_trials = range(spread.trials + 1, MAX_TRIALS + 1)
+    trials = _first(more_trials, lambda count: enough(count, spread.tasks, further_alpha))
+    more_tasks = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+    tasks = _first(more_tasks, lambda count: enough(spread.trials, count, alpha))
+    more = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
+    return Settling(
+        check=check,
+        trials=trials,
+        tasks=tasks,
+        obstacle=Obstacle.TOO_SMALL if trials is None and tasks is None else None,
+        simulations=more,
+        cost=None if more is None or pairs.cost is None else more * pairs.cost,
+        tokens=None if more is None or pairs.tokens is None else round(more * pairs.tokens),
+    )
+
+
+def _first(numbers: range, enough: Callable[[int], bool]) -> int | None:
+    """The first number that is enough, given that every later one is too; None if none is."""
+    place = bisect_left(numbers, True, key=enough)
+    return numbers[place] if place < len(numbers) else None

@@ -15,7 +15,7 @@ watch = false                 # left out
 [checks.latency]              # a check of a plugin, by its id
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,21 +24,142 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, nearest
-from pytest_trace2evolve.gate.calibrated import DROP, Calibrated
-from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags
-from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
-from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP, Calibrated
+from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.pairs import (
+    MAX_STEPS,
+    METRICS,
+    REGRESSIONS,
+    REWARD,
+    Comparisons,
+    Pairs,
+    Tally,
+    mean_of,
+    means_line,
+)
+from pytest_trace2evolve.gate.protocols import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    STATUSES,
+    Check,
+    Judgement,
+    Policy,
+    Question,
+    run_check,
+)
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import complaint, read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
+
+TOLERANCE = 1e-9
+"""Differences within this are rounding, not effects."""
 
 
 @dataclass(frozen=True)
-class Strict:
-    """A named set of checks on point estimates."""
+class PointCheck:
+    """A check of a point estimate.
+
+    Attributes:
+        id: Its name.
+        estimate: By comparison, what is estimated; NaN if the check does not apply.
+        passes: Whether an estimate passes.
+        detail: A line that explains the estimate of one comparison.
+        absent: Why the check does not apply, if it does not.
+    """
+
+    id: str
+    estimate: Callable[[Comparisons], Floats]
+    passes: Callable[[Floats], Flags]
+    detail: Callable[[Pairs], str]
+    absent: str = "nothing was measured on both sides"
+
+    def answers(self, compared: Comparisons) -> Counts:
+        """`PASS`, `FAIL` or `NOT_APPLICABLE` by comparison."""
+        found = self.estimate(compared)
+        return np.where(np.isnan(found), NOT_APPLICABLE, np.where(self.passes(found), PASS, FAIL))
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """The answer of one comparison, with its figures."""
+        status = STATUSES[self.answers(pairs.compared)[0]]
+        if status is CheckStatus.NOT_APPLICABLE:
+            return CheckResult(id=self.id, status=status, detail=self.absent)
+        estimate = float(self.estimate(pairs.compared)[0])
+        return CheckResult(
+            id=self.id, status=status, estimate=estimate, threshold=0.0, detail=self.detail(pairs)
+        )
+
+
+def _rises(change: Floats) -> Flags:
+    return np.asarray(change > TOLERANCE)
+
+
+def _does_not_decline(change: Floats) -> Flags:
+    return np.asarray(change >= -TOLERANCE)
+
+
+def _is_none(count: Floats) -> Flags:
+    return np.asarray(count == 0)
+
+
+def _mean_check(
+    name: str,
+    figure: Callable[[Tally], Floats],
+    passes: Callable[[Floats], Flags] = _does_not_decline,
+    absent: str = PointCheck.absent,
+) -> PointCheck:
+    """A check of the change of a figure's mean, over the tasks that have it on both sides."""
+
+    def change(compared: Comparisons) -> Floats:
+        by_task = figure(compared.candidate) - figure(compared.baseline)
+        known = ~np.isnan(by_task)
+        return mean_of(np.where(known, by_task, 0.0).sum(axis=1), known.sum(axis=1))
+
+    return PointCheck(name, change, passes, lambda pairs: means_line(*map(figure, pairs.sides)), absent)
+
+
+def _share_check(kind: str, actions: str) -> PointCheck:
+    absent = f"no gold {actions} checked"
+    return _mean_check(f"{kind}_not_worse", lambda side: side.figure(kind), absent=absent)
+
+
+def _broken(compared: Comparisons) -> Floats:
+    return np.where(compared.both.any(axis=1), compared.broken.sum(axis=1), np.nan)
+
+
+def _max_steps(compared: Comparisons) -> Floats:
+    hits = compared.candidate.max_steps
+    return np.where(hits.shape[1] > 0, hits.sum(axis=1), np.nan)
+
+
+def _max_steps_line(pairs: Pairs) -> str:
+    before, after = (int(side.max_steps.sum()) for side in pairs.sides)
+    return f"{before} → {after} simulations"
+
+
+REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.figure(REWARD), _rises)
+REWARD_NOT_WORSE = _mean_check("reward_not_worse", lambda side: side.figure(REWARD))
+
+WATCHED: tuple[Check, ...] = (
+    _mean_check("pass_rate_not_worse", lambda side: side.majority),
+    _share_check("action_match", "actions"),
+    _share_check("read_action_match", "read actions"),
+    _share_check("write_action_match", "write actions"),
+    PointCheck(
+        "no_task_regressions",
+        _broken,
+        _is_none,
+        lambda pairs: f"{len(pairs.broken())} broken, {len(pairs.fixed())} fixed",
+    ),
+    PointCheck("no_max_steps", _max_steps, _is_none, _max_steps_line, absent="no task was compared"),
+)
+"""The checks of `strict` besides the reward."""
+
+
+@dataclass(frozen=True)
+class Strict(Policy):
+    """A policy on point estimates: a check of the reward for either goal, and others."""
 
     name: str
     improve: Check
@@ -56,40 +177,30 @@ class Strict:
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check."""
-        return Judgement(tuple(ask(check, pairs) for check in self.checks(question.goal)))
+        return Judgement(tuple(run_check(check, pairs) for check in self.checks(question.goal)))
 
     def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
-        """All of them: a policy on point estimates states no change that it could have missed."""
-        return np.ones(compared.both.shape[0], dtype=np.bool_)
+        """Every one: a policy on point estimates states no change that it could have missed."""
+        return np.ones(len(compared.both), dtype=np.bool_)
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of others are left out.
-
-        Raises:
-            PolicyError: all of them are others'.
-        """
-        asked = [check for check in self.checks(question.goal) if isinstance(check, RowCheck)]
-        if not asked:
-            raise PolicyError(
-                f"policy {self.name!r} has no check that can be asked of many comparisons at once: give one "
-                "of its checks a method 'answers', or leave the policy out of the calibration"
-            )
-        return np.stack([check.answers(compared) for check in asked])
+        """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
+        checks = self.checks(question.goal)
+        return np.stack([check.answers(compared) for check in checks if isinstance(check, PointCheck)])
 
 
 STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)
 """Trace2Evolve's rule, on point estimates."""
 
-CALIBRATED = Calibrated()
-"""Proves what matters, watches the rest for harm, and states its error."""
-
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
 
-_OWN = frozenset({*METRICS, DROP, "measured", "compared", "worst_case", "best_case", "lost_again"}).union(
-    check.id for goal in Goal for check in STRICT.checks(goal)
+_STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED, REWARD_NOT_WORSE)
+
+_RESERVED = {*METRICS, DROP, "measured", "compared", "worst_case", "best_case", "lost_again"}.union(
+    check.id for check in _STRICT_CHECKS
 )
-"""Ids that no check of others may have."""
+"""Ids that no check of a plugin may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
 
@@ -113,9 +224,9 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
     """The policy of a name: a built-in one, or `<name>.toml` in a project's folder of policies.
 
     Args:
-        name: What was asked for.
-        folder: Where a project's own policies lie.
-        further: Checks of others by their ids; a policy uses those that it names.
+        name: The policy's name.
+        folder: The project's own policies.
+        further: Checks of plugins by their ids; a policy uses those that it names.
 
     Raises:
         PolicyError: there is none (the message names the nearest), or its file is wrong.
@@ -123,7 +234,7 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
     own = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
     for known in POLICIES:
         if known in own:
-            raise PolicyError(f"{own[known]}: policy {known!r} is built in; name yours otherwise")
+            raise PolicyError(f"{own[known]}: policy {known!r} is built in; give yours another name")
     if name in POLICIES:
         return POLICIES[name]
     if name in own:
@@ -136,18 +247,13 @@ def version_of(policy: Policy) -> str:
 
     Returns:
         The name of the built-in policy that has these settings; of any other its name and, after a space, a
-        digest of its settings: see `settings_part`.
+        digest of its settings.
     """
     settings = _settings_of(policy)
     for name, known in POLICIES.items():
         if type(known) is type(policy) and _settings_of(known) == settings:
             return name
     return f"{policy.name} {digest(settings)[:8]}"
-
-
-def settings_part(version: str) -> str:
-    """What of a policy's version names its settings: all of a built-in's, the digest of another's."""
-    return version.rpartition(" ")[2]
 
 
 def _settings_of(policy: Policy) -> list[object]:
@@ -161,17 +267,16 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
     """A policy from its file.
 
     Raises:
-        PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names a check
-            that there is none of.
+        PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names an unknown
+            check.
     """
-    record = read_toml(path, PolicyError)
     try:
-        settings = _Settings.model_validate(record)
+        settings = _Settings.model_validate(read_toml(path, PolicyError))
     except ValidationError as error:
-        raise PolicyError(f"{path}: {complaint(error)}") from None
+        raise PolicyError(f"{path}: {problem_in(error)}") from None
     for name in settings.checks.keys() & further.keys():
-        if name in _OWN or further[name].id != name:
-            other = "is built in" if name in _OWN else f"calls itself {further[name].id!r}"
+        if name in _RESERVED or further[name].id != name:
+            other = "is built in" if name in _RESERVED else f"calls itself {further[name].id!r}"
             raise PolicyError(f"{path}: check {name!r} of a plugin {other}; give it an id of its own")
     if settings.base == "strict":
         return _strict(path, settings, further)
@@ -179,46 +284,43 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
 
 
 def _strict(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Strict:
-    given = settings.model_dump(exclude_unset=True, exclude={"base", "checks"})
-    if given:
-        raise PolicyError(f"{path}: {next(iter(given))!r} says nothing to base 'strict', which has no levels")
-    own = STRICT.checks(Goal.IMPROVE) + STRICT.checks(Goal.HOLD)[:1]
-    known = {check.id: check for check in own}
-    off = set()
-    for name, one in settings.checks.items():
-        if one.margin is not None or one.alpha is not None:
+    if given := settings.model_dump(exclude_unset=True, exclude={"base", "checks"}):
+        raise PolicyError(
+            f"{path}: {next(iter(given))!r} has no effect on base 'strict', which has no levels"
+        )
+    known = [*(check.id for check in _STRICT_CHECKS), *further]
+    for name, check in settings.checks.items():
+        if check.margin is not None or check.alpha is not None:
             raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
-        if name not in known and name not in further:
-            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*known, *further])}")
-        if not one.watch:
-            off.add(name)
+        if name not in known:
+            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, known)}")
+    off = {name for name, check in settings.checks.items() if not check.watch}
     if reward := sorted(off & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
         raise PolicyError(f"{path}: checks.{reward[0]}: the reward cannot be left out")
-    watched = tuple(check for check in WATCHED if check.id not in off)
-    added = tuple(further[name] for name in settings.checks if name in further and name not in off)
-    return replace(STRICT, name=path.stem, watched=(*watched, *added))
+    watched = [*WATCHED, *(further[name] for name in settings.checks if name in further)]
+    return replace(STRICT, name=path.stem, watched=tuple(check for check in watched if check.id not in off))
 
 
 def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Calibrated:
     alpha = settings.alpha or CALIBRATED.alpha
     margins, weights = dict(CALIBRATED.margins), {}
-    for name, one in settings.checks.items():
+    for name, check in settings.checks.items():
         if name not in METRICS and name not in further:
             raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*METRICS, *further])}")
-        if one.margin is not None:
+        if check.margin is not None:
             if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in further:
                 raise PolicyError(f"{path}: checks.{name}: has no margin; leave 'margin' out")
-            margins[name] = one.margin
-        if one.alpha is not None and name == REWARD:
-            raise PolicyError(
-                f"{path}: checks.{name}.alpha: the claim's level is the policy's; set alpha above"
-            )
-        if one.alpha is not None:
-            weights[name] = one.alpha / alpha
-        if not one.watch:
+            margins[name] = check.margin
+        if check.alpha is not None:
+            if name == REWARD:
+                raise PolicyError(
+                    f"{path}: checks.{name}.alpha: the claim's level is the policy's; set alpha above"
+                )
+            weights[name] = check.alpha / alpha
+        if not check.watch:
             if name == REWARD:
                 raise PolicyError(f"{path}: checks.{name}: the reward cannot be left out")
-            if one.margin is not None or one.alpha is not None:
+            if check.margin is not None or check.alpha is not None:
                 raise PolicyError(f"{path}: checks.{name}: 'watch = false' leaves it out; remove the rest")
             weights[name] = 0.0
     added = tuple(further[name] for name, one in settings.checks.items() if name in further and one.watch)

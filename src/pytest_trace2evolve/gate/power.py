@@ -1,47 +1,290 @@
-"""What so many tasks and trials would show: a policy's chances, by simulation through the gate's kernel."""
+"""What so many tasks and trials would show: a policy's decisions on simulated agents whose truth is known.
+
+A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
+mean chance differs by a set amount: evenly, or on a few tasks that break or get fixed altogether.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.calibration import Asked, Decisions, count
-from pytest_trace2evolve.gate.intervals import POWER
-from pytest_trace2evolve.gate.planning import MOST_TRIALS
-from pytest_trace2evolve.gate.rows import RowPolicy
-from pytest_trace2evolve.gate.simulate import Agent, Design, Effect, draw
-from pytest_trace2evolve.gate.tally import Comparisons
+from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.confirm import fresh_trials
+from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
+from pytest_trace2evolve.gate.pairs import Comparisons, Tally
+from pytest_trace2evolve.gate.protocols import Policy
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
 GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)
 LOSSES = (-0.05, -0.10, -0.20)
-FURTHER = (0.20, 0.30, 0.40, 0.60, 0.80)
-"""Gains that are tried where none of `GAINS` is found often enough."""
+LARGER_GAINS = (0.20, 0.30, 0.40, 0.60, 0.80)
+"""Gains that are tried if none of `GAINS` is found often enough."""
 
-WANTED = 0.05
-"""The gain of which it is told what would find it."""
+TARGET_GAIN = 0.05
+"""The gain for which enough trials and tasks are searched."""
 
-_PLAN_ROWS = 300
+_SEARCH_ROWS = 300
 """Comparisons a step of the search for enough trials or tasks."""
 
-_MOST_TASKS = 2000
+
+class Change(StrEnum):
+    """How a candidate's effect spreads over tasks."""
+
+    EVEN = "even"
+    FEW = "few"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent: chances of success over tasks follow Beta(a, b)."""
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        """Its chance of success over all tasks."""
+        return self.a / (self.a + self.b)
+
+
+AGENTS: Mapping[str, Agent] = {
+    "reliable": Agent(6, 2),
+    "medium": Agent(0.8, 0.6),
+    "noisy": Agent(0.4, 0.4),
+}
+"""Kinds of agents seen in tau2's published runs."""
+
+NEAR_DETERMINISTIC = Agent(0.06, 0.03)
+"""One that does the same every time on nearly every task."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a candidate changes: the difference of mean chances, -1 to 1, and how it spreads.
+
+    With `MIXED`, `size` is how much is lost and how much is won, net 0.
+    """
+
+    size: float = 0.0
+    change: Change = Change.EVEN
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is run.
+
+    Attributes:
+        tasks, trials: Their numbers; trials of each task on either side.
+        live: Whether flagged tasks get fresh trials.
+        confirm: Fresh simulations that a live run may make.
+        lost: Chance that infrastructure ends a simulation.
+        breaches: Chance that a simulation breaks an invariant, of each kind, in the mean; None: nothing is
+            checked for invariants.
+        rise: How much larger the candidate's chance of breaking `RISEN` is, in the mean.
+    """
+
+    tasks: int
+    trials: int
+    live: bool = True
+    confirm: int = 640
+    lost: float = 0.0
+    breaches: float | None = None
+    rise: float = 0.0
+
+
+RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
+"""The kind of invariant that a candidate breaks more often, if `rise` is set."""
+
+_STUCK = 0.03
+"""Share of failures that end at max steps, in the mean."""
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """Chances by row and task: of success, baseline first, and of the events that come with failure.
+
+    `breaks` are the chances of breaking an invariant, by kind, of both sides.
+    """
+
+    success: tuple[Floats, Floats]
+    actions: Mapping[str, Counts]
+    partial: Floats
+    stuck: Floats
+    breaks: tuple[Mapping[str, Floats], Mapping[str, Floats]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Comparisons with their truth.
+
+    Attributes:
+        stages: After each stage of a schedule, all trials so far, or its own trials alone.
+        old, new: Chances of success, shape (R, N).
+        asks: By kind, whether a task names such actions.
+    """
+
+    stages: tuple[Comparisons, ...]
+    old: Floats
+    new: Floats
+    asks: Mapping[str, Flags]
+
+
+def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Comparisons:
+    """Comparisons of an agent with its candidate, drawn at random: arrays of shape (rows, tasks)."""
+    return draw_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
+
+
+def draw_stages(
+    random: np.random.Generator,
+    agent: Agent,
+    effect: Effect,
+    design: Design,
+    rows: int,
+    schedule: Sequence[int],
+    *,
+    cumulative: bool = True,
+) -> Drawn:
+    """The same with trials added in stages, up to each number of the schedule; `design.trials` is not read.
+
+    A task gets its fresh trials at the first stage that finds it broken, and keeps their p-value. Unless
+    `cumulative`, each stage measures the same tasks anew, with as many trials as the schedule says.
+    """
+    truth = _truth(random, agent, effect, design, rows)
+    stages: list[Comparisons] = []
+    for before, now in pairwise((0, *schedule)):
+        step = replace(design, trials=now - before if cumulative else now)
+        old, new = (_side(random, truth, side, step) for side in (0, 1))
+        if stages and cumulative:
+            old = Tally.combine(sum, [stages[-1].baseline, old])
+            new = Tally.combine(sum, [stages[-1].candidate, new])
+        compared = Comparisons(old, new)
+        if design.live:
+            fresh = fresh_trials(random, compared.broken, *truth.success, design.confirm)
+            if stages and cumulative:
+                kept = stages[-1].fresh
+                assert kept is not None
+                fresh = np.where(np.isnan(kept), fresh, kept)
+            compared = replace(compared, fresh=fresh)
+        stages.append(compared)
+    asks = {kind: count > 0 for kind, count in truth.actions.items()}
+    asks["action_match"] = np.any(list(asks.values()), axis=0)
+    asks[INVARIANTS] = np.full((rows, design.tasks), design.breaches is not None)
+    return Drawn(tuple(stages), *truth.success, asks)
+
+
+def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> _Truth:
+    # The order of the draws is part of every published figure.
+    shape = rows, design.tasks
+    old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
+    reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
+    stuck = _rare(random, _STUCK, shape)
+    return _Truth(
+        success=(old, _changed(random, old, agent, effect)),
+        actions={"read_action_match": reads, "write_action_match": writes},
+        partial=random.beta(2.4, 1.6, shape),
+        stuck=stuck,
+        breaks=_breaks(random, design, shape),
+    )
+
+
+def _rare(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
+    """Chances with a mean: on most tasks next to none, on few large."""
+    return random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
+
+
+def _breaks(
+    random: np.random.Generator, design: Design, shape: tuple[int, int]
+) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
+    """Chances of breaking each kind of invariant on either side."""
+    if design.breaches is None:
+        return {}, {}
+    old = {name: _rare(random, design.breaches, shape) for name in BREACHES}
+    # A share of the simulations that kept the invariant breaks it.
+    more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - design.breaches)
+    return old, {**old, RISEN: more}
+
+
+def _changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
+    """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
+    if effect.size == 0:
+        return chances
+    if effect.change is Change.EVEN:
+        moved: Floats = scipy.special.expit(scipy.special.logit(chances) + _shift(agent, effect.size))
+        return moved
+    chance = random.random(chances.shape)
+    if effect.change is Change.MIXED:
+        breaks, fixes = effect.size / agent.mean, effect.size / (1 - agent.mean)
+        return np.where(chance < breaks, 0.0, np.where(chance < breaks + fixes, 1.0, chances))
+    share = -effect.size / agent.mean if effect.size < 0 else effect.size / (1 - agent.mean)
+    return np.where(chance < share, 0.0 if effect.size < 0 else 1.0, chances)
+
+
+def _shift(agent: Agent, size: float) -> float:
+    """The shift in log-odds of every task that moves the mean chance by `size`."""
+    quantiles = scipy.special.betaincinv(agent.a, agent.b, (np.arange(20_001) + 0.5) / 20_001)
+    odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
+    target = scipy.special.expit(odds).mean() + size
+    root = scipy.optimize.brentq(lambda shift: scipy.special.expit(odds + shift).mean() - target, -40.0, 40.0)
+    return float(root)
+
+
+def _side(random: np.random.Generator, truth: _Truth, side: int, design: Design) -> Tally:
+    chances, breaks = truth.success[side], truth.breaks[side]
+    trials = np.full(chances.shape, design.trials)
+    measured = random.binomial(trials, 1 - design.lost) if design.lost else trials
+    passed = random.binomial(measured, chances)
+    failed = measured - passed
+    sums = {
+        kind: random.binomial(count * passed, 0.95) + random.binomial(count * failed, truth.partial)
+        for kind, count in truth.actions.items()
+    }
+    counts = {"action_match": np.sum(list(truth.actions.values()), axis=0), **truth.actions}
+    sums["action_match"] = np.sum(list(sums.values()), axis=0)
+    max_steps = random.binomial(failed, truth.stuck)
+    kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
+    if kept:
+        # As if no simulation broke two kinds: how kinds overlap is not drawn, and no check asks it.
+        kept[INVARIANTS] = np.maximum(measured - sum(measured - count for count in kept.values()), 0)
+    return Tally(
+        trials=trials,
+        measured=measured,
+        reward=passed.astype(np.float64),
+        squares=passed.astype(np.float64),
+        passed=passed,
+        matched={
+            **{kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
+            **{name: count.astype(np.float64) for name, count in kept.items()},
+        },
+        checked={
+            **{kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},
+            **dict.fromkeys(kept, measured),
+        },
+        max_steps=max_steps,
+    )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run.
+    """A comparison that is to be run.
 
     Attributes:
-        agent: Whose chances of success tasks have.
+        agent: Whose chances of success the tasks have.
         design: Tasks, trials, and whether broken tasks get fresh trials.
-        policy, margin: Who judges, and the loss that `hold` must not promote.
-        rows, seed: Simulated comparisons of each kind, and what they are drawn from.
+        policy, margin: The policy, and the loss that `hold` must not promote.
+        rows, seed: Simulated comparisons of each kind, and the seed that they are drawn from.
     """
 
     agent: Agent
     design: Design
-    policy: RowPolicy
+    policy: Policy
     margin: float
     rows: int = 2000
     seed: int = 0
@@ -49,7 +292,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chance:
-    """How often a true difference gets a decision; None where the agent has no room for the difference."""
+    """How often a true difference gets a decision; None if the agent has no room for the difference."""
 
     goal: Goal
     effect: float
@@ -59,13 +302,13 @@ class Chance:
 
 @dataclass(frozen=True)
 class Power:
-    """What was found.
+    """The result of a simulation.
 
     Attributes:
         chances: In the order in which they are printed.
         smallest: The smallest gain that is promoted in four of five comparisons; None: none is.
-        trials, tasks: With how many of which alone a gain of `WANTED` would be; None: none that were tried.
-            What is planned where that is enough.
+        trials, tasks: With how many of which alone `TARGET_GAIN` would be; None: none that were tried. The
+            planned number if that is enough.
     """
 
     chances: tuple[Chance, ...]
@@ -78,7 +321,7 @@ def agent_of(rate: float, spread: float) -> Agent:
     """The agent whose tasks' chances of success have this mean and standard deviation.
 
     Raises:
-        ValueError: no Beta distribution has.
+        ValueError: no Beta distribution has them.
     """
     if not 0 < rate < 1 or not 0 < spread**2 < rate * (1 - rate):
         raise ValueError("no such agent")
@@ -87,9 +330,11 @@ def agent_of(rate: float, spread: float) -> Agent:
 
 
 def power_of(plan: Plan) -> Power:
-    """Simulate what a plan would show, and what would show a gain of `WANTED`."""
-    chances = chances_of(plan)
-    return Power(chances, _smallest(plan, chances), _trials(plan), _tasks(plan))
+    """Simulate what a plan would show, and what would show `TARGET_GAIN`."""
+    chances, design = chances_of(plan), plan.design
+    trials = _enough(plan, design.trials, MAX_TRIALS, lambda number: replace(design, trials=number))
+    tasks = _enough(plan, design.tasks, MAX_TASKS, lambda number: replace(design, tasks=number))
+    return Power(chances, _smallest(plan, chances), trials, tasks)
 
 
 def chances_of(plan: Plan) -> tuple[Chance, ...]:
@@ -113,24 +358,24 @@ def chances_of(plan: Plan) -> tuple[Chance, ...]:
 
 
 def _smallest(plan: Plan, chances: tuple[Chance, ...]) -> float | None:
-    gains = {one.effect: one.rate.estimate for one in chances[: len(GAINS)] if one.rate is not None}
-    for effect in FURTHER:
+    gains = {
+        chance.effect: chance.rate.estimate for chance in chances[: len(GAINS)] if chance.rate is not None
+    }
+    for effect in LARGER_GAINS:
         if max(gains.values()) >= POWER or not _possible(plan.agent, effect):
             break
         gains[effect] = _promoted(plan, effect)
-    return _crossing(gains, plan.rows)
+    return gain_at_power(gains, plan.rows)
 
 
 def _possible(agent: Agent, effect: float) -> bool:
     return 0.001 < agent.mean + effect < 0.999
 
 
-def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, Decisions]:
-    def drawing(random: np.random.Generator, rows: int) -> Comparisons:
-        return draw(random, plan.agent, Effect(effect), plan.design, rows)
-
-    asked = [Asked(plan.policy, goal) for goal in goals]
-    found = count(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
+def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, DecisionCounts]:
+    drawing = partial(draw, agent=plan.agent, effect=Effect(effect), design=plan.design)
+    asked = [(plan.policy, goal) for goal in goals]
+    found = count_decisions(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
     return dict(zip(goals, found, strict=True))
 
 
@@ -139,37 +384,29 @@ def _promoted(plan: Plan, effect: float) -> float:
     return found.rate(Decision.PROMOTE).estimate
 
 
-def _crossing(gains: Mapping[float, float], rows: int) -> float | None:
-    """Where the chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
+def gain_at_power(gains: Mapping[float, float], rows: int) -> float | None:
+    """The gain whose chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
     sizes = sorted(gains)
     least = 0.5 / rows
-    at = scipy.stats.norm.ppf(np.clip([gains[size] for size in sizes], least, 1 - least))
-    wanted = scipy.stats.norm.ppf(POWER)
+    at = scipy.special.ndtri(np.clip([gains[size] for size in sizes], least, 1 - least))
+    target = scipy.special.ndtri(POWER)
     for place in range(1, len(sizes)):
-        if at[place] >= wanted > at[place - 1]:
-            part = (wanted - at[place - 1]) / (at[place] - at[place - 1])
+        if at[place] >= target > at[place - 1]:
+            part = (target - at[place - 1]) / (at[place] - at[place - 1])
             return float(sizes[place - 1] + part * (sizes[place] - sizes[place - 1]))
     return None
 
 
-def _trials(plan: Plan) -> int | None:
-    return _enough(plan, plan.design.trials, MOST_TRIALS, lambda number: replace(plan.design, trials=number))
-
-
-def _tasks(plan: Plan) -> int | None:
-    return _enough(plan, plan.design.tasks, _MOST_TASKS, lambda number: replace(plan.design, tasks=number))
-
-
 def _enough(plan: Plan, planned: int, most: int, design: Callable[[int], Design]) -> int | None:
-    """The smallest number from what is planned to `most` that finds the gain, by doubling and halving."""
-    if not _possible(plan.agent, WANTED):
+    """The smallest number from the planned one to `most` that finds the gain, by doubling and halving."""
+    if not _possible(plan.agent, TARGET_GAIN):
         return None
     found: dict[int, bool] = {}
 
     def reaches(number: int) -> bool:
         if number not in found:
-            tried = replace(plan, design=design(number), rows=min(plan.rows, _PLAN_ROWS))
-            found[number] = _promoted(tried, WANTED) >= POWER
+            tried = replace(plan, design=design(number), rows=min(plan.rows, _SEARCH_ROWS))
+            found[number] = _promoted(tried, TARGET_GAIN) >= POWER
         return found[number]
 
     low = high = planned

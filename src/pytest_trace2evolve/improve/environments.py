@@ -1,100 +1,88 @@
-"""The environments of an evolution: none shares held-out content, and each at a difficulty to learn at."""
+"""The environments of an evolution: each shares no held-out content, and has a difficulty to learn at."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pytest_trace2evolve.environments.admit import require_admitted
-from pytest_trace2evolve.environments.calibrate import SEED, Ask, calibrate
-from pytest_trace2evolve.environments.calibration_store import fitting, keep
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
+from pytest_trace2evolve.environments.calibration import (
+    FIRST_ROLLOUT_SEED,
+    CalibrationSpec,
+    calibrate,
+    find_calibration,
+    store_calibration,
+)
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
-from pytest_trace2evolve.improve.order import CALIBRATION
+from pytest_trace2evolve.improve.plan import CALIBRATION, EvolutionPlan
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import Calibration, Outcome
-from pytest_trace2evolve.records.improvement import Ready
-from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.records.improvement import TrainingEnvironment
+from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.utils.resources import embedded_model
 
 
-def ready(
+def prepare_environments(
+    plan: EvolutionPlan,
     environments: Environments,
     names: Sequence[str],
-    base: ModelFolder,
-    instruction: str,
     project: Project,
     *,
-    first: int = 0,
-    told: Callable[[str, int, int], None] = lambda name, done, total: None,
-    played: Callable[[int], None] = lambda rollouts: None,
-) -> list[Ready]:
-    """Hold environments against held-out content, and pick the difficulty at which a base can learn.
+    on_progress: Callable[[str], None],
+    on_calibrated: Callable[[int], None],
+) -> list[TrainingEnvironment]:
+    """Compare environments with held-out content, and calibrate those that are not calibrated yet.
 
-    Args:
-        instruction: The candidate's, which the agent gets.
-        first: The first scenario that is held against held-out content; see `random_first`.
-        told: Hears of which environment how many rollouts of how many are done.
-        played: Hears how many rollouts a calibration took, once it is kept.
+    `on_calibrated` gets the number of rollouts of a calibration once the project has stored it.
 
     Raises:
-        ConfigError: an environment is not admitted: nothing may be trained in it.
+        ConfigError: an environment is not admitted, so nothing may be trained in it.
         InfrastructureError: too many rollouts were lost.
     """
-    require_admitted(environments, names, project, first)
-    weights = folder_digest(base.path)
-    kept = project.root / ".trace2evolve" / "environments"
-    found: dict[str, Ready] = {}
+    require_admitted(
+        environments, names, project, draw_first_seed(plan.recipe.first_scenario, plan.recipe.scenarios)
+    )
+    weights = folder_digest(plan.base.path)
+    folder = project.root / ".trace2evolve" / "environments"
+    found: dict[str, TrainingEnvironment] = {}
     for name in names:
-        if calibration := fitting(environments, name, weights, kept):
+        if calibration := find_calibration(environments, name, weights, folder):
             found[name] = _ready(calibration)
         elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
-            # Calibrated before, with more rollouts than there would be here (docs/environments.md).
-            found[name] = Ready(name=name, difficulty=EASIEST)
-
-    def calibrated(one: Calibration) -> None:
-        keep(kept, one)
-        found[one.capability] = _ready(one)
-        played(one.seeds * one.group * len(one.tried))
-
-    if wanted := [name for name in names if name not in found]:
-        _calibrate(environments, wanted, base, instruction, told, calibrated)
-    return [found[name] for name in names]
-
-
-def _ready(one: Calibration) -> Ready:
-    return Ready(
-        name=one.capability,
-        difficulty=one.difficulty,
-        mean=one.tried[-1].figures.mean,
-        fits=one.outcome is Outcome.FITS,
-    )
-
-
-def _calibrate(
-    environments: Environments,
-    names: Sequence[str],
-    base: ModelFolder,
-    instruction: str,
-    told: Callable[[str, int, int], None],
-    done: Callable[[Calibration], None],
-) -> None:
-    """Calibrate one environment after the other; `done` hears of each before the next begins."""
+            # The embedded model ships calibrated, with more rollouts than here (docs/environments.md).
+            found[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
     seeds, rollouts = CALIBRATION
+    total = seeds * rollouts
 
-    async def measured(settings: ModelSettings) -> None:
-        ask = Ask(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
+    async def calibrate_all(settings: ModelSettings, missing: Sequence[str]) -> None:
+        instruction = project.candidates[plan.candidate].instruction
+        spec = CalibrationSpec(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
         try:
-            for name in names:
+            for name in missing:
 
-                def heard(difficulty: int, done: int, name: str = name) -> None:
-                    told(name, done, seeds * rollouts)
+                def report(difficulty: int, done: int, name: str = name) -> None:
+                    on_progress(f"{name} {done}/{total}")
 
-                done(await calibrate(environments, name, model, ask, told=heard))
+                calibration = await calibrate(environments, name, model, spec, on_progress=report)
+                store_calibration(folder, calibration)
+                found[name] = _ready(calibration)
+                on_calibrated(total * len(calibration.tried))
         finally:
             await model.close()
 
-    with served(base, seed=SEED) as settings:
-        asyncio.run(measured(settings))
+    if missing := [name for name in names if name not in found]:
+        with served(plan.base, seed=FIRST_ROLLOUT_SEED) as settings:
+            asyncio.run(calibrate_all(settings, missing))
+    return [found[name] for name in names]
+
+
+def _ready(calibration: Calibration) -> TrainingEnvironment:
+    return TrainingEnvironment(
+        name=calibration.capability,
+        difficulty=calibration.difficulty,
+        mean=calibration.tried[-1].figures.mean,
+        fits=calibration.outcome is Outcome.FITS,
+    )

@@ -1,131 +1,200 @@
-"""The adapters of an evolution: their names, what each training is told, and whose an adapter is."""
+"""The adapters of an evolution: their names, their trainings, and which of those present are its own.
 
-from collections.abc import Mapping
+A training is a process of its own: it takes long, and torch returns its memory only when the process ends.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.improve.order import EvolveOrder
-from pytest_trace2evolve.improve.processes import Work
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.project.adapters import Adapters, unfinished
-from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.session.adapters import unmeasured
+from pytest_trace2evolve.session.promote import lacks_other_environments
 from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.files import write_atomic
 
+_SHOWN_LINES = 3
+"""The last lines of a log that an error repeats."""
 
-def threads_of(order: EvolveOrder) -> int:
-    """Threads of each training, as they are chosen when the first begins: one where several run at once."""
-    return 1 if order.parallel > 1 else order.recipe.threads
-
-
-def recipe_of(order: EvolveOrder, state: Evolution) -> Recipe:
-    """The recipe of each training; its threads are kept, since a keeping is of one recipe."""
-    return (
-        order.recipe if state.threads is None else order.recipe.model_copy(update={"threads": state.threads})
-    )
+OnLine = Callable[[str, str], None]
+"""Called with the name of a training and a line of its output."""
 
 
-def names_of(
-    order: EvolveOrder, state: Evolution, adapters: Adapters, environments: Environments
+@dataclass(frozen=True)
+class Training:
+    """A training of the adapter of this name: arguments of Python, its working folder, and its log."""
+
+    name: str
+    arguments: Sequence[str]
+    folder: Path
+    log: Path
+
+
+def adapter_names(
+    plan: EvolutionPlan, state: Evolution, adapters: Adapters, environments: Environments
 ) -> dict[str, str]:
-    """The adapters' names by capability: those that were chosen, and a free one where none was, or where
-    another adapter has come to stand under it.
+    """The adapters' names by capability: those chosen before, unless another adapter has such a name by now.
 
     Raises:
         AdapterError: a manifest is damaged.
     """
-    recipe, base = recipe_of(order, state), folder_digest(order.base.path)
     found: dict[str, str] = {}
-    for one in state.missing or ():
-        name = state.adapters.get(one.name)
-        taken = name is not None and (adapters.folder / name).exists()
-        difficulty = state.environments[one.name].difficulty
-        digest = environments.generator(one.name, difficulty).digest
-        if name is None or (taken and not _is_own(name, {one.name: digest}, recipe, base, state, adapters)):
-            name = _free_name(adapters.folder, one.name)
-        found[one.name] = name
+    for capability in (missing.name for missing in state.missing or ()):
+        name = state.adapters.get(capability)
+        is_taken = name is not None and (adapters.folder / name).exists()
+        digest = environments.generator(capability, state.environments[capability].difficulty).digest
+        if name is None or (is_taken and not _is_own(name, {capability: digest}, plan, state, adapters)):
+            name = _unused_name(adapters.folder, capability)
+        found[capability] = name
     return found
 
 
-def trained(names: Mapping[str, str], adapters: Adapters) -> set[str]:
-    """Those of an evolution's adapters that are there."""
-    return {name for name in names.values() if (adapters.folder / name / MANIFEST).exists()}
-
-
 def _is_own(
-    name: str,
-    environment: Mapping[str, str],
-    recipe: Recipe,
-    base: str,
-    state: Evolution,
-    adapters: Adapters,
+    name: str, environments: Mapping[str, str], plan: EvolutionPlan, state: Evolution, adapters: Adapters
 ) -> bool:
-    """Whether an adapter is one that an evolution would train in an environment, and can be promoted."""
+    """Whether an adapter is one that this evolution trains, and may be promoted."""
     if not (adapters.folder / name / MANIFEST).exists():
         return False
     manifest = adapters[name].manifest
     return (
-        manifest.environments == environment
-        and not unmeasured(manifest)
-        and manifest.base_digest == base
-        and manifest.recipe == recipe.model_dump(mode="json")
-        and manifest.difficulty == {name: state.environments[name].difficulty for name in environment}
+        manifest.environments == environments
+        and not lacks_other_environments(manifest)
+        and manifest.base_digest == folder_digest(plan.base.path)
+        and manifest.recipe == recipe_of(plan, state).model_dump(mode="json")
+        and manifest.difficulty == {name: state.environments[name].difficulty for name in environments}
         and manifest.candidate == state.candidate
-        # Another evolution's would count as informed by other splits than ours.
+        # An adapter of another evolution would count as informed by other splits.
         and (manifest.evidence, manifest.informed_by) in (((), ()), (state.runs, state.splits))
     )
 
 
-def training_of(
-    capability: str, name: str, order: EvolveOrder, state: Evolution, project: Project, folder: Path
-) -> Work:
-    """The process that trains an adapter.
+def _unused_name(folder: Path, capability: str) -> str:
+    """The capability, or the first of `capability_2`, … without an adapter or an unfinished training."""
+    numbered = (f"{capability}_{number}" for number in itertools.count(2))
+    paths = (folder / name for name in itertools.chain([capability], numbered))
+    return next(path.name for path in paths if not path.exists() and not unfinished(path).exists())
 
-    Args:
-        folder: The evolution's, which gets the recipe and the log.
 
-    Raises:
-        OSError: the recipe cannot be written.
-    """
+def recipe_of(plan: EvolutionPlan, state: Evolution) -> Recipe:
+    """The recipe of each training; a resumed training keeps its number of threads."""
+    return plan.recipe if state.threads is None else plan.recipe.model_copy(update={"threads": state.threads})
+
+
+def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path) -> list[Training]:
+    """The trainings of the adapters that do not exist yet; `folder` gets their recipe and their logs."""
     config = folder / "recipe.toml"
-    write_atomic(config, recipe_toml(recipe_of(order, state)))
-    arguments = [
-        *("-m", "pytest_trace2evolve", "--root", str(project.root), "train"),
-        *("--capability", capability, "--name", name, "--base", str(order.base.path)),
-        *("--preset", order.preset, "--config", str(config), "--candidate", order.candidate),
-        *("--difficulty", str(state.environments[capability].difficulty)),
-        *("--heldout", str(order.heldout), "--heldout-rollouts", str(order.rollouts)),
+    write_atomic(config, recipe_toml(recipe_of(plan, state)))
+    return [
+        Training(
+            name,
+            [
+                *("-m", "pytest_trace2evolve", "--root", str(root), "train"),
+                *("--capability", capability, "--name", name),
+                *("--base", str(plan.base.path), "--preset", plan.preset, "--config", str(config)),
+                *("--difficulty", str(state.environments[capability].difficulty)),
+                *("--candidate", plan.candidate),
+                *("--heldout", str(plan.heldout), "--heldout-rollouts", str(plan.rollouts)),
+            ],
+            root,
+            folder / f"train-{name}.log",
+        )
+        for capability, name in state.adapters.items()
+        if not (root / "adapters" / name / MANIFEST).exists()
     ]
-    return Work(name, arguments, folder / f"train-{name}.log")
 
 
-def note_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterManifest:
-    """Write into an adapter's manifest whose failures it was trained for.
+def record_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterManifest:
+    """Write into an adapter's manifest whose failures it was trained on.
 
     Raises:
         AdapterError: the manifest is damaged.
         OSError: it cannot be written.
     """
-    told = {"evidence": state.runs, "informed_by": state.splits}
-    manifest = adapters[name].manifest.model_copy(update=told)
+    changes = {"evidence": state.runs, "informed_by": state.splits}
+    manifest = adapters[name].manifest.model_copy(update=changes)
     write_atomic(adapters.folder / name / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     return manifest
 
 
-def played_by(manifest: AdapterManifest) -> int:
-    """Rollouts of a training, and of its measurements before and after, as if it had measured its base
-    itself."""
-    return manifest.rollouts + 2 * sum(one.rollouts for one in manifest.heldout.values())
+def rollouts_of(manifest: AdapterManifest) -> int:
+    """Rollouts of a training, and of its measurements before and after."""
+    return manifest.rollouts + 2 * sum(measured.rollouts for measured in manifest.heldout.values())
 
 
-def _free_name(folder: Path, name: str) -> str:
-    """The name, or the first of `name_2`, `name_3`, … that no adapter has, unfinished ones among them: they
-    stay beside new ones."""
-    found, number = name, 1
-    while (folder / found).exists() or unfinished(folder / found).exists():
-        number += 1
-        found = f"{name}_{number}"
-    return found
+def run_trainings(trainings: Sequence[Training], lock: int, at_once: int, on_line: OnLine) -> None:
+    """Run trainings, `at_once` at a time, each in a process of its own, which inherits the handle `lock`.
+
+    Raises:
+        TrainingError: one failed. Those that run end first, and no other begins.
+    """
+    failures: list[str] = []
+    running: list[subprocess.Popen[str]] = []
+
+    def run(training: Training) -> None:
+        if failures:
+            return
+        try:
+            failure = _run(training, lock, on_line, running)
+        except Exception as error:
+            failure = f"{training.name} was lost: {type(error).__name__}: {error}; see {training.log}"
+        failures.extend([failure] if failure else [])
+
+    with ThreadPoolExecutor(at_once, "trace2evolve-training") as pool:
+        try:
+            for future in [pool.submit(run, training) for training in trainings]:
+                future.result()
+        except BaseException:
+            failures.append("interrupted")
+            for process in running:
+                process.terminate()
+            raise
+    if failures:
+        raise TrainingError(failures[0])
+
+
+def _run(training: Training, lock: int, on_line: OnLine, running: list[subprocess.Popen[str]]) -> str:
+    """Run one training; returns why it failed, or nothing."""
+    training.log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        training.log.open("a", encoding="utf-8") as log,
+        subprocess.Popen(
+            [sys.executable, *training.arguments],
+            cwd=training.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            pass_fds=(lock,) if os.name == "posix" else (),  # Windows cannot inherit it
+        ) as process,
+    ):
+        running.append(process)
+        assert process.stdout is not None
+        last: deque[str] = deque(maxlen=_SHOWN_LINES)
+        try:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                if text := line.strip():
+                    last.append(text)
+                    on_line(training.name, text)
+            status = process.wait()
+        except BaseException:
+            process.terminate()  # nobody reads its output any more
+            raise
+    if status == 0:
+        return ""
+    output = " / ".join(last) or "it printed nothing"
+    return f"{training.name} ended with status {status}: {output}; see {training.log}"

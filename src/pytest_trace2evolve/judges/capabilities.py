@@ -1,30 +1,32 @@
-"""What a judge is asked about capabilities, and what of its answers can be trusted.
+"""The prompts of a judge of capabilities, and the readers of its answers.
 
-An answer is held against the trace: a label that cites no message of the agent, contradicts another one or is
-of something nobody asked for is lost. What is lost enters no figure; nothing is ever filled in.
+An answer is checked against the trace: a label that cites no message of the agent, contradicts another one or
+was not requested is lost. Lost labels enter no figure and are never filled in.
 """
 
 import contextlib
 import json
-import random
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from pytest_trace2evolve.judges.chat import StrictModel, response_format
 from pytest_trace2evolve.records.capability import Capability, CapabilityName, Label, Presence
 from pytest_trace2evolve.records.message import Message
 
-T = TypeVar("T", bound=BaseModel)
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 PROMPT_VERSION = "1"
 """Raised whenever a text below changes; recorded with every report."""
 
-PROPOSED_MOST = 10
-"""Capabilities of one discovery run, and of a report."""
+MAX_PROPOSALS = 10
+"""Capabilities of one discovery and of a report."""
 
-SHOWN_LETTERS = 1_500
-"""How much of a tool's result a judge is shown."""
+MAX_RESULT = 1_500
+"""Characters of a tool's result in a judge's prompt."""
 
 _DISCOVER = """\
 You study conversations of a customer-service agent that calls tools. You are given its policy and numbered
@@ -51,94 +53,60 @@ mean the same thing. Answer with groups: each given name stands in exactly one g
 name is the best one of it."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Proposal(_Strict):
+class _Proposal(StrictModel):
     name: CapabilityName
     definition: Annotated[str, Field(min_length=1)]
     tasks: list[str]
 
 
-class _Proposals(_Strict):
+class _Proposals(StrictModel):
     capabilities: list[_Proposal]
 
 
-class _Given(_Strict):
+class _GivenLabel(StrictModel):
     capability: str
     presence: Presence
     message: int | None
     reason: str
 
 
-class _Labels(_Strict):
-    labels: list[_Given]
+class _Labels(StrictModel):
+    labels: list[_GivenLabel]
 
 
-class _Groups(_Strict):
+class _Groups(StrictModel):
     groups: list[list[str]]
 
 
 def proposals_format() -> dict[str, Any]:
-    """The `response_format` of a discovery."""
-    return _format("capabilities", _Proposals)
+    return response_format("capabilities", _Proposals)
 
 
 def labels_format() -> dict[str, Any]:
-    """The `response_format` of a trace's labels."""
-    schema = _format("labels", _Labels)
-    given = schema["json_schema"]["schema"]["properties"]["labels"]["items"]
-    given["properties"]["presence"] = {"type": "string", "enum": ["present", "lacking", "na"]}
-    return schema
+    labels = response_format("labels", _Labels)
+    label = labels["json_schema"]["schema"]["properties"]["labels"]["items"]
+    label["properties"]["presence"] = {"type": "string", "enum": ["present", "lacking", "na"]}
+    return labels
 
 
 def groups_format() -> dict[str, Any]:
-    """The `response_format` of a merge."""
-    return _format("groups", _Groups)
-
-
-def _format(name: str, model: type[BaseModel]) -> dict[str, Any]:
-    schema = _inlined(model.model_json_schema())
-    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without references and without keywords that strict endpoints refuse."""
-    definitions = schema.pop("$defs", {})
-
-    def walked(value: Any) -> Any:
-        if isinstance(value, list):
-            return [walked(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        if "$ref" in value:
-            return walked(definitions[value["$ref"].rpartition("/")[2]])
-        dropped = ("title", "description", "pattern", "maxLength", "minLength")
-        return {
-            key: {name: walked(one) for name, one in inner.items()} if key == "properties" else walked(inner)
-            for key, inner in value.items()
-            if key not in dropped
-        }
-
-    found: dict[str, Any] = walked(schema)
-    return found
+    return response_format("groups", _Groups)
 
 
 def discovery_messages(
-    policy: str, told: Sequence[tuple[str, bool, Sequence[Message]]], known: Sequence[Capability]
+    policy: str, traces: Sequence[tuple[str, bool, Sequence[Message]]], known: Sequence[Capability]
 ) -> list[dict[str, str]]:
-    """What is asked where capabilities are sought.
+    """The prompt that proposes capabilities.
 
     Args:
         policy: The domain's.
-        told: Tasks' ids, whether they passed, and their traces.
-        known: Capabilities whose names are to be used where they fit.
+        traces: Task id, whether it passed, and trace.
+        known: Capabilities whose names are preferred.
     """
     shown = [
         f'<conversation task="{task}" outcome="{"passed" if passed else "failed"}">\n{conversation(trace)}\n'
         "</conversation>"
-        for task, passed, trace in told
+        for task, passed, trace in traces
     ]
     return _messages(_DISCOVER, policy, [*shown, _capabilities(known, "known_capabilities")])
 
@@ -146,13 +114,13 @@ def discovery_messages(
 def label_messages(
     policy: str, trace: Sequence[Message], capabilities: Sequence[Capability]
 ) -> list[dict[str, str]]:
-    """What is asked where one trace is labelled."""
-    told = f"<conversation>\n{conversation(trace)}\n</conversation>"
-    return _messages(_LABEL, policy, [_capabilities(capabilities, "capabilities"), told])
+    """The prompt that labels one trace."""
+    shown = f"<conversation>\n{conversation(trace)}\n</conversation>"
+    return _messages(_LABEL, policy, [_capabilities(capabilities, "capabilities"), shown])
 
 
 def group_messages(capabilities: Sequence[Capability]) -> list[dict[str, str]]:
-    """What is asked where proposals are merged."""
+    """The prompt that merges proposals."""
     return _messages(_GROUP, "", [_capabilities(capabilities, "capabilities")])
 
 
@@ -162,7 +130,7 @@ def _messages(instruction: str, policy: str, parts: Iterable[str]) -> list[dict[
 
 
 def _capabilities(capabilities: Sequence[Capability], tag: str) -> str:
-    lines = [f"- {one.name}: {one.description}" for one in capabilities]
+    lines = [f"- {capability.name}: {capability.description}" for capability in capabilities]
     return "\n".join([f"<{tag}>", *lines, f"</{tag}>"])
 
 
@@ -171,8 +139,8 @@ def conversation(trace: Sequence[Message]) -> str:
     lines = []
     for place, message in enumerate(trace):
         text = message.content or ""
-        if message.role == "tool" and len(text) > SHOWN_LETTERS:
-            text = f"{text[:SHOWN_LETTERS]} … ({len(text) - SHOWN_LETTERS} more letters)"
+        if message.role == "tool" and len(text) > MAX_RESULT:
+            text = f"{text[:MAX_RESULT]} … ({len(text) - MAX_RESULT} more letters)"
         said = [text] if text else []
         said += [
             f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
@@ -184,33 +152,31 @@ def conversation(trace: Sequence[Message]) -> str:
 
 
 def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability]:
-    """The capabilities that an answer proposes; none where it is no answer. Tasks that are not known go."""
+    """The capabilities that an answer proposes, without unknown tasks; none if the answer is invalid."""
     known = set(tasks)
-    proposed = _entries(content, "capabilities", _Proposal) or []
     found: dict[str, Capability] = {}
-    for one in proposed[:PROPOSED_MOST]:
-        named = tuple(dict.fromkeys(task for task in one.tasks if task in known))
-        found.setdefault(
-            one.name, Capability(name=one.name, description=" ".join(one.definition.split()), tasks=named)
-        )
+    for proposal in (_entries(content, "capabilities", _Proposal) or [])[:MAX_PROPOSALS]:
+        named = tuple(dict.fromkeys(task for task in proposal.tasks if task in known))
+        definition = " ".join(proposal.definition.split())
+        found.setdefault(proposal.name, Capability(name=proposal.name, description=definition, tasks=named))
     return list(found.values())
 
 
-def _entries(content: str | None, key: str, kind: type[T]) -> list[T] | None:
-    """The entries of an answer that fit, one bad one costing no other; None where it is no such answer."""
+def _entries(content: str | None, key: str, kind: type[M]) -> list[M] | None:
+    """The valid entries of an answer; None if there is none."""
     try:
         listed = json.loads(content or "")[key]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    found: list[T] = []
+    found: list[M] = []
     for entry in listed if isinstance(listed, list) else ():
         with contextlib.suppress(ValidationError):
             found.append(kind.model_validate(entry))
-    return found if found else None
+    return found or None
 
 
 def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
-    """The groups of an answer; every name alone where they are no partition of the names."""
+    """The groups of an answer; every name alone if they are not a partition of the names."""
     try:
         groups = [group for group in _Groups.model_validate_json(content or "").groups if group]
     except ValidationError:
@@ -223,74 +189,73 @@ def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
 def merged(
     proposals: Sequence[Capability], groups: Sequence[Sequence[str]], known: Iterable[str] = ()
 ) -> list[Capability]:
-    """One capability a group, with the tasks of all and the other names; the most often proposed first.
+    """One capability per group, with the tasks of all its proposals; the most often proposed first.
 
-    Args:
-        proposals: What was proposed, in all discoveries.
-        groups: Names of one thing.
-        known: Names that stand for a group wherever they are in it.
+    `groups` hold the names of one capability each, in which the names in `known` come first.
     """
     known = frozenset(known)
     by_name: dict[str, list[Capability]] = {}
-    for one in proposals:
-        by_name.setdefault(one.name, []).append(one)
+    for proposal in proposals:
+        by_name.setdefault(proposal.name, []).append(proposal)
     found = []
     for names in groups:
-        # A known name keeps what is known under it: its definition, its environment.
+        # A known name keeps its definition and its environment.
         group = sorted(names, key=lambda name: name not in known)
-        members = [one for name in group for one in by_name[name]]
-        tasks = tuple(dict.fromkeys(task for one in members for task in one.tasks))
+        members = [proposal for name in group for proposal in by_name[name]]
+        tasks = tuple(dict.fromkeys(task for proposal in members for task in proposal.tasks))
         first = by_name[group[0]][0]
         found.append((len(members), first.model_copy(update={"tasks": tasks, "merged": tuple(group[1:])})))
-    ranked = sorted(found, key=lambda one: -one[0])
-    return [one for _, one in ranked[:PROPOSED_MOST]]
+    ranked = sorted(found, key=lambda counted: -counted[0])
+    return [capability for _, capability in ranked[:MAX_PROPOSALS]]
 
 
 def read_labels(
     content: str | None, trace_id: str, trace: Sequence[Message], capabilities: Sequence[Capability]
 ) -> list[Label]:
-    """One label a capability, in their order; lost where the answer gives none that can be trusted."""
-    answered = _entries(content, "labels", _Given)
-    if answered is None:
-        return [_lost(trace_id, one.name, "the judge's answer is outside its schema") for one in capabilities]
-    given: dict[str, list[_Given]] = {}
-    for one in answered:
-        given.setdefault(one.capability, []).append(one)
-    return [_label(given.get(one.name, []), trace_id, trace, one.name) for one in capabilities]
+    """One label per capability, in their order; lost if the answer gives no trustworthy one."""
+    answered = _entries(content, "labels", _GivenLabel)
+    labels = []
+    for capability in capabilities:
+        given = [label for label in answered or () if label.capability == capability.name]
+        why = _distrusted(given, trace) if answered is not None else _OUTSIDE_SCHEMA
+        if why:
+            found: dict[str, Any] = {"presence": Presence.LOST, "why": why}
+        else:
+            [label] = given
+            message = None if label.presence is Presence.NA else label.message
+            reason = " ".join(label.reason.split())[:300]
+            found = {"presence": label.presence, "message": message, "why": reason}
+        labels.append(Label(trace=trace_id, capability=capability.name, **found))
+    return labels
 
 
-def _label(given: Sequence[_Given], trace_id: str, trace: Sequence[Message], name: str) -> Label:
+_OUTSIDE_SCHEMA = "the judge's answer is outside its schema"
+
+
+def _distrusted(given: Sequence[_GivenLabel], trace: Sequence[Message]) -> str:
+    """Why a judge's labels of one capability cannot be trusted; empty if they can."""
     if not given:
-        return _lost(trace_id, name, "the judge said nothing of it")
+        return "the judge said nothing of it"
     if len(given) > 1:
-        # Also where they agree: whoever answers twice did not read the question.
-        return _lost(trace_id, name, f"the judge answered {len(given)} times")
-    [one] = given
-    if one.presence is Presence.LOST:
-        return _lost(trace_id, name, "the judge's answer is outside its schema")
-    if one.presence is Presence.NA:
-        return Label(trace=trace_id, capability=name, presence=Presence.NA, why=_line(one.reason))
-    place = one.message
+        # Even if they agree: a judge that answers twice did not read the question.
+        return f"the judge answered {len(given)} times"
+    place = given[0].message
+    if given[0].presence is Presence.LOST:
+        return _OUTSIDE_SCHEMA
+    if given[0].presence is Presence.NA:
+        return ""
     if place is None or not 0 <= place < len(trace):
-        return _lost(trace_id, name, f"the judge cites message {place}, and the trace has {len(trace)}")
+        return f"the judge cites message {place}, and the trace has {len(trace)}"
     if trace[place].role != "assistant":
-        return _lost(trace_id, name, f"the judge cites message {place}, which is the {trace[place].role}'s")
-    return Label(trace=trace_id, capability=name, presence=one.presence, message=place, why=_line(one.reason))
+        return f"the judge cites message {place}, which is the {trace[place].role}'s"
+    return ""
 
 
-def _lost(trace_id: str, name: str, why: str) -> Label:
-    return Label(trace=trace_id, capability=name, presence=Presence.LOST, why=why)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
-
-
-def sampled(told: Mapping[bool, Sequence[Any]], seed: int, each: int) -> list[Any]:
-    """Some of both outcomes, failed ones first; the same seed takes the same."""
-    drawn = random.Random(f"discovery/{seed}")
+def sampled(traces: Mapping[bool, Sequence[T]], seed: int, each: int) -> list[T]:
+    """Some traces of both outcomes, failed ones first; the same seed draws the same."""
+    random = Random(f"discovery/{seed}")
     return [
-        one
+        trace
         for passed in (False, True)
-        for one in drawn.sample(list(told.get(passed, ())), min(each, len(told.get(passed, ()))))
+        for trace in random.sample(list(traces.get(passed, ())), min(each, len(traces.get(passed, ()))))
     ]

@@ -1,4 +1,4 @@
-"""How a model is asked to write the environment of a capability, and how its answer is read."""
+"""The prompt for a model that writes the environment of a capability, and the reader of its answer."""
 
 import importlib.resources
 import json
@@ -17,46 +17,36 @@ PROMPT_VERSION = "1"
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
-def _instruction() -> str:
-    """What is wanted of a module: `environments.md` beside this file."""
-    folder = importlib.resources.files("pytest_trace2evolve.judges")
-    return (folder / "environments.md").read_text(encoding="utf-8")
-
-
 def synthesis_messages(
     capability: Capability,
     policy: str,
     tools: Sequence[ToolSchema],
     tables: dict[str, Any],
-    shown: Sequence[tuple[str, Sequence[Message]]],
+    failures: Sequence[tuple[str, Sequence[Message]]],
 ) -> list[dict[str, str]]:
-    """What is asked first.
+    """The first request, about a target's policy, tools and a sample of its records (`tables`).
 
-    Args:
-        capability: What is to be trained.
-        policy: The target's.
-        tools: The target's.
-        tables: A sample of the target's records.
-        shown: Traces that lack the capability, each with why it does.
+    `failures` are traces that lack the capability, each with the reason.
     """
+    instruction = importlib.resources.files("pytest_trace2evolve.judges") / "environments.md"
     parts = [
         f"<capability>\n{capability.name}: {capability.description}\n</capability>",
         f"<policy>\n{policy}\n</policy>",
-        f"<tools>\n{json.dumps([one.model_dump() for one in tools])}\n</tools>",
+        f"<tools>\n{json.dumps([tool.model_dump() for tool in tools])}\n</tools>",
         f"<sample_records>\n{json.dumps(tables)}\n</sample_records>",
     ]
     parts += [
-        f'<conversation lacking="{why}">\n{conversation(trace)}\n</conversation>' for why, trace in shown
+        f'<conversation lacking="{why}">\n{conversation(trace)}\n</conversation>' for why, trace in failures
     ]
     return [
-        {"role": "system", "content": _instruction()},
+        {"role": "system", "content": instruction.read_text(encoding="utf-8")},
         {"role": "user", "content": "\n\n".join(parts)},
     ]
 
 
-def mending_messages(source: str, problems: Sequence[str]) -> list[dict[str, str]]:
-    """What is asked in each further round: the last module, and what was found wrong with it."""
-    found = "\n".join(f"- {one}" for one in problems)
+def revision_messages(source: str, problems: Sequence[str]) -> list[dict[str, str]]:
+    """The further messages of a later round: the last module and its problems."""
+    found = "\n".join(f"- {problem}" for problem in problems)
     return [
         {"role": "assistant", "content": f"```python\n{source}\n```"},
         {
@@ -68,7 +58,7 @@ def mending_messages(source: str, problems: Sequence[str]) -> list[dict[str, str
 
 
 def read_module(content: str | None) -> str:
-    """The module of an answer: its longest block of code, or all of it; empty where it holds none."""
+    """The module in an answer: its longest code block, or the whole answer; empty if there is none."""
     text = (content or "").replace("\r\n", "\n").replace("\r", "\n")
     blocks = _FENCE.findall(text)
     found = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")

@@ -1,22 +1,31 @@
-"""What an endpoint's answer says: a completion, the likeliest first tokens, how long to wait.
-
-The body of one request, as it is sent to an endpoint.
-"""
+"""The chat-completions API as JSON, without a client library: bodies of requests, readers of answers."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
-from pytest_trace2evolve.records.message import is_deep
+from pytest_trace2evolve.records.completion import (
+    Completion,
+    RequestedCall,
+    Usage,
+    cached_tokens,
+    dollars,
+    token_count,
+)
+from pytest_trace2evolve.records.message import MAX_DEPTH
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
-from pytest_trace2evolve.utils.sanitize import storable_text
+from pytest_trace2evolve.utils.canonical import is_deeper, storable_text
 
-if TYPE_CHECKING:
-    import openai
+MAX_DIGITS = 4_000
+"""Digits of an integer; Python parses at most 4,300."""
+
+MAX_CONTAINERS = 500_000
+"""Lists and objects of an answer, including brackets in texts. Each takes at least 200 bytes of memory, and
+an answer within the byte limit could hold five million."""
+
+_EMPTY_ANSWER: Mapping[str, Any] = {"choices": [{"message": {}}]}
 
 
 def request_body(
@@ -26,20 +35,14 @@ def request_body(
     trial: int,
     tool_choice: str = "auto",
 ) -> dict[str, Any]:
-    """What a chat completion is asked for with, as JSON: all of it, the model's name and seed too."""
+    """The complete body of a chat-completions request, including the model's name and the seed."""
     request: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
     if tools:
-        request["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.parameters,
-                },
-            }
+        functions = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
             for tool in tools
         ]
+        request["tools"] = [{"type": "function", "function": function} for function in functions]
         request["tool_choice"] = tool_choice
     if settings.temperature is not None:
         request["temperature"] = settings.temperature
@@ -50,131 +53,95 @@ def request_body(
     return {**request, **settings.extra_body}
 
 
-MAX_DIGITS = 4_000
-"""Digits of a whole number that is read; Python reads no more than 4,300."""
-
-MAX_CONTAINERS = 500_000
-"""Lists and objects of an answer, those in texts included. One takes 200 bytes of memory and more, and an
-answer within the limit of its bytes could hold five million."""
-
-
 def read_body(body: bytes) -> Any:
-    """JSON from an endpoint, whatever a model wrote into it.
+    """JSON from an endpoint, whatever a model wrote into it. Raises `ValueError` if it is not JSON.
 
-    Bytes that are no text become U+FFFD, and numbers of too many digits infinite. An answer that is nested
-    too deeply to be read, or holds too many lists and objects, is one of a model that said nothing.
-
-    Raises:
-        ValueError: it is no JSON.
+    Bytes that are not text become U+FFFD, and numbers with too many digits become infinite. An answer that is
+    nested too deeply, or holds too many lists and objects, reads as an empty one.
     """
     if body.count(b"{") + body.count(b"[") > MAX_CONTAINERS:
-        return _SILENT
+        return _EMPTY_ANSWER
     try:
         text = body.decode(json.detect_encoding(body), "replace")
-        record = json.loads(text, parse_int=_whole_number)
+        record = json.loads(text, parse_int=_bounded_int)
     except RecursionError:
-        return _SILENT
-    return _SILENT if is_deep(record) else record
-
-
-_SILENT: Mapping[str, Any] = {"choices": [{"message": {}}]}
-
-
-def _whole_number(digits: str) -> int | float:
-    return int(digits) if len(digits) <= MAX_DIGITS else math.inf
+        return _EMPTY_ANSWER
+    return _EMPTY_ANSWER if is_deeper(record, MAX_DEPTH) else record
 
 
 def read_completion(record: Any, seconds: float) -> Completion:
-    """A completion from whatever JSON the endpoint sent.
+    """A completion from any JSON. Raises `ValueError` if it holds no message.
 
-    What is wrong inside a message is the model's: a call without a name gets an empty one, so that its tool
-    is not found, and content that is no text is left out.
-
-    Raises:
-        ValueError: it holds no message.
+    Faults inside a message are the model's: a call without a name gets an empty one, so that its tool is not
+    found, and content that is not text is dropped.
     """
     choice = _inside(record, "choices", 0)
     message = _inside(choice, "message")
     if not isinstance(message, dict):
         raise ValueError("the answer holds no message")
-    content, finish = _content(message.get("content")), choice.get("finish_reason")
+    finish, usage = choice.get("finish_reason"), record.get("usage")
     return Completion(
-        content=content,
+        content=_content(message.get("content")),
         tool_calls=_calls(message.get("tool_calls")),
         finish_reason=storable_text(finish) if isinstance(finish, str) else None,
-        usage=_usage(record.get("usage")),
+        usage=_usage(usage) if isinstance(usage, dict) else Usage(),
         seconds=seconds,
     )
 
 
-def _content(told: Any) -> str | None:
-    """A message's text; some endpoints send a list of parts."""
-    if isinstance(told, list):
-        parts = [_inside(part, "text") for part in told]
-        told = "".join(part for part in parts if isinstance(part, str)) or None
-    return storable_text(told) if isinstance(told, str) else None
-
-
-def _calls(told: Any) -> tuple[RequestedCall, ...]:
-    asked = told if isinstance(told, list) else [told] if told else []
-    calls: dict[str, RequestedCall] = {}
-    for position, call in enumerate(asked):
-        name, own_id = _inside(call, "function", "name"), _inside(call, "id")
-        call_id = storable_text(own_id) if isinstance(own_id, str) else ""
-        if not call_id or call_id in calls:
-            call_id = f"call_{position}" if not call_id else f"{call_id}_{position}"
-        calls[call_id] = RequestedCall(
-            id=call_id,
-            name=storable_text(name) if isinstance(name, str) else "",
-            arguments=_arguments(_inside(call, "function", "arguments")),
-        )
-    return tuple(calls.values())
-
-
-def _arguments(told: Any) -> str:
-    """The arguments of a call as text; some endpoints send them as JSON inside the JSON."""
-    return storable_text(told) if isinstance(told, str) else json.dumps(told or {})
-
-
 def read_first_tokens(record: Any) -> dict[str, float] | None:
-    """The likeliest first tokens of an answer; None where the endpoint does not tell them."""
-    told = _inside(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
+    """Log-probabilities of the likeliest first tokens of an answer; None if the endpoint sends none."""
+    tokens = _inside(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
     found: dict[str, float] = {}
-    for one in told if isinstance(told, list) else ():
-        text, logprob = _inside(one, "token"), _inside(one, "logprob")
+    for entry in tokens if isinstance(tokens, list) else ():
+        text, logprob = _inside(entry, "token"), _inside(entry, "logprob")
         if isinstance(text, str) and isinstance(logprob, int | float) and logprob <= 0:
             found[text] = max(float(logprob), found.get(text, -math.inf))
     return found or None
 
 
+def _bounded_int(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MAX_DIGITS else math.inf
+
+
+def _content(content: Any) -> str | None:
+    if isinstance(content, list):  # some endpoints send a list of parts
+        parts = [_inside(part, "text") for part in content]
+        content = "".join(part for part in parts if isinstance(part, str)) or None
+    return storable_text(content) if isinstance(content, str) else None
+
+
+def _calls(sent: Any) -> tuple[RequestedCall, ...]:
+    calls: dict[str, RequestedCall] = {}
+    for position, call in enumerate(sent if isinstance(sent, list) else [sent] if sent else []):
+        call_id, name = _inside(call, "id"), _inside(call, "function", "name")
+        arguments = _inside(call, "function", "arguments")
+        call_id = storable_text(call_id) if isinstance(call_id, str) else ""
+        if not call_id or call_id in calls:
+            call_id = f"call_{position}" if not call_id else f"{call_id}_{position}"
+        calls[call_id] = RequestedCall(
+            id=call_id,
+            name=storable_text(name) if isinstance(name, str) else "",
+            # Some endpoints send arguments as JSON inside the JSON.
+            arguments=storable_text(arguments) if isinstance(arguments, str) else json.dumps(arguments or {}),
+        )
+    return tuple(calls.values())
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(
+        prompt_tokens=token_count(usage.get("prompt_tokens")),
+        completion_tokens=token_count(usage.get("completion_tokens")),
+        cached_tokens=cached_tokens(usage),
+        cost=dollars(usage.get("cost")),
+    )
+
+
 def _inside(value: Any, *path: str | int) -> Any:
-    """What lies at a path of keys and positions; None where anything on the way is missing."""
+    """The value at a path of keys and positions; None if anything on the way is missing."""
     for step in path:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None
         else:
             value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _usage(told: Any) -> Usage:
-    """What an endpoint says that a completion used; some say the cost too."""
-    if not isinstance(told, dict):
-        return Usage()
-    return Usage(
-        prompt_tokens=token_count(told.get("prompt_tokens")),
-        completion_tokens=token_count(told.get("completion_tokens")),
-        cached_tokens=cached_tokens(told),
-        cost=dollars(told.get("cost")),
-    )
-
-
-def retry_after(error: "openai.APIStatusError") -> float | None:
-    """Seconds that the endpoint asks to wait; None where it says none."""
-    headers = error.response.headers
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return float(headers[name]) * unit
-        except (KeyError, ValueError):
-            continue
-    return None

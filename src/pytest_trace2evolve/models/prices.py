@@ -1,4 +1,4 @@
-"""What models cost: a table that the user writes, in US dollars a million tokens.
+"""Prices of models: a table that the user writes, in US dollars per million tokens.
 
 # prices.toml
 ["gpt-4.1"]
@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Usage
-from pytest_trace2evolve.utils.reading import complaint, read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 PRICES_NAME = "prices.toml"
 """The table's file, in a project's top folder."""
@@ -25,44 +25,41 @@ Dollars = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Price(Record):
-    """One model's price, in US dollars a million tokens; `cached_input` defaults to `input`."""
+    """One model's price, in US dollars per million tokens; `cached_input` defaults to `input`."""
 
     input: Dollars
     output: Dollars
     cached_input: Dollars | None = None
 
     def cost(self, usage: Usage) -> float:
-        """What `usage` costs, in US dollars."""
+        """The cost of `usage` in US dollars."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         cached_input = self.input if self.cached_input is None else self.cached_input
-        dollars = (
-            (usage.prompt_tokens - cached) * self.input
-            + cached * cached_input
-            + usage.completion_tokens * self.output
-        )
-        return dollars / 1_000_000
+        fresh = usage.prompt_tokens - cached
+        return (
+            fresh * self.input + cached * cached_input + usage.completion_tokens * self.output
+        ) / 1_000_000
 
 
 FREE = Price(input=0.0, output=0.0)
-"""What a model costs that runs here."""
+"""The price of a model that runs on this machine."""
 
 
 def read_prices(path: Path) -> dict[str, Price]:
-    """The table of a project: prices by the model's name; empty where there is no such file.
+    """Prices by model name; empty if the file does not exist.
 
     Raises:
         ConfigError: the file is broken; names the model and the field.
     """
+    prices: dict[str, Price] = {}
     if not os.path.lexists(path):
-        return {}
-    table = read_toml(path, ConfigError)
-    prices = {}
-    for model, entry in table.items():
+        return prices
+    for model, entry in read_toml(path, ConfigError).items():
         try:
             prices[model] = Price.model_validate(entry)
         except ValidationError as error:
             raise ConfigError(
-                f"{path}: [{model!r}] {complaint(error, 'price')}; a price is input, output and, if it "
+                f"{path}: [{model!r}] {problem_in(error, 'price')}; a price is input, output and, if it "
                 "differs, cached_input, in US dollars a million tokens (quote names that hold a dot)"
             ) from None
     return prices

@@ -1,4 +1,4 @@
-"""Which model a simulation talks to, and how patiently. No client is imported here."""
+"""The settings of a model and of its retries, without a client library."""
 
 import os
 import random
@@ -13,49 +13,52 @@ from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.utils.secrets import without_secrets
 
 CALL_TIMEOUT = 600.0
-"""Seconds after which one try of a call is given up, where nothing else is said; the openai client's own."""
+"""Default timeout of one attempt of a call, in seconds; the openai client's own."""
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How failed requests are tried again.
+    """How failed requests are retried.
 
     Attributes:
-        attempts: Tries of one completion, the first included.
-        first: Seconds before the second try; doubled for each further one, then drawn from the upper half.
-        longest: Seconds that a pause lasts at most, whatever the endpoint asks for.
+        attempts: Attempts of one completion, including the first.
+        first: Seconds before the second attempt; doubled for each further one, then drawn from its
+            upper half.
+        max_pause: Longest pause in seconds, whatever the endpoint asks for.
     """
 
     attempts: int = 7
     first: float = 0.5
-    longest: float = 60.0
+    max_pause: float = 60.0
 
-    def pause(self, tried: int, asked: float | None) -> float:
-        """Seconds before the next try, after `tried` tries; `asked` is the endpoint's `Retry-After`."""
-        backoff: float = min(self.longest, self.first * 2.0 ** (tried - 1)) * random.uniform(0.5, 1.0)
-        return backoff if asked is None else min(self.longest, max(asked, 0.0)) + backoff * 0.1
+    def pause(self, attempt: int, retry_after: float | None) -> float:
+        """Seconds to wait after failed attempt number `attempt`, given the endpoint's `Retry-After`."""
+        backoff: float = min(self.max_pause, self.first * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        if retry_after is None:
+            return backoff
+        return min(self.max_pause, max(retry_after, 0.0)) + backoff * 0.1
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model, where, and how it is asked.
+    """A model, its endpoint and its parameters.
 
     Attributes:
         model: Its name at the endpoint.
-        base_url: The endpoint; None takes `OPENAI_BASE_URL` or OpenAI's own; empty is none at all, as where a
-            cassette was recorded without one.
+        base_url: The endpoint; None means `OPENAI_BASE_URL` or OpenAI's own; empty means no endpoint (a
+            cassette that was recorded without one).
         key_var: The environment variable that holds the key.
         temperature: None leaves it out of the request, as some models demand.
-        seed: Sent with each request, plus the trial's number; None sends none.
-        timeout: Seconds after which one try of a call is given up.
-        price: What it costs; None where that is not known.
-        folder: Where the model lies, where a local server of this run answers for it; None elsewhere.
-        adapter: The LoRA adapter that it talks with there.
-        weights: Digest of that folder, and of the adapter's behind a plus sign: recorded instead of an
-            address that changes with each run.
-        token: What that server asks for; None until it has been started.
-        url_option, timeout_option: The options that set `base_url` and `timeout`, for messages; empty if the
-            command has none.
+        seed: Sent with each request, plus the trial's number; None sends no seed.
+        timeout: Seconds of one attempt of a call.
+        price: Its price; None if unknown.
+        folder: The model's folder if a local server of this run serves it, else None.
+        adapter: The folder of the LoRA adapter that it uses there.
+        weights: Digest of the folder, with `+` and the adapter's; recorded instead of a local server's
+            address, which changes with each run.
+        token: The local server's token; None until the server has been started.
+        url_option, timeout_option: The options that set `base_url` and `timeout`, for error messages; empty
+            if the command has none.
     """
 
     model: str
@@ -73,25 +76,21 @@ class ModelSettings:
     adapter: Path | None = None
     weights: str | None = None
     token: str | None = field(default=None, repr=False)
-    # They name no other model and change no trace: two settings that differ only here are the same.
+    # These change no trace: two settings that differ only here are equal.
     url_option: str = field(default="", repr=False, compare=False)
     timeout_option: str = field(default="", repr=False, compare=False)
 
     def served(self, base_url: str, token: str) -> Self:
-        """The same, asked at a local server."""
+        """The same settings at a local server."""
         return replace(self, base_url=base_url, token=token)
 
     @property
     def base_weights(self) -> str:
-        """Digest of the model's folder alone; empty where there is none."""
+        """Digest of the model's folder without its adapter; empty if there is none."""
         return (self.weights or "").partition("+")[0]
 
     def key(self) -> str:
-        """The key.
-
-        Raises:
-            EndpointError: the variable that should hold it is empty.
-        """
+        """The API key. Raises `EndpointError` if the variable that should hold it is empty."""
         key = self.token or os.environ.get(self.key_var)
         if not key:
             raise EndpointError(
@@ -99,32 +98,32 @@ class ModelSettings:
             )
         return key
 
-    def require_url(self) -> None:
-        """See that the endpoint, where one is named, is a URL that can be asked.
+    def endpoint(self) -> str | None:
+        """The base URL: `base_url`, else OPENAI_BASE_URL; None means the client's default."""
+        return os.environ.get("OPENAI_BASE_URL") if self.base_url is None else self.base_url
 
-        Raises:
-            EndpointError: it is none.
-        """
+    def require_url(self) -> None:
+        """Raise `EndpointError` if there is a base URL and it is not valid."""
         url = self.endpoint()
         if not url:
             return
         try:
             parts = urlsplit(url)
-            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            fits = False
-        if not fits:
+            valid = False
+        if not valid:
             raise self.bad_url()
 
     def bad_url(self) -> EndpointError:
-        """The error about a base URL; it does not quote it, since a password may be in it."""
+        """The error about the base URL; it does not quote the URL, which may hold a password."""
         source = "OPENAI_BASE_URL" if self.base_url is None else self.url_option or "it"
         return EndpointError(
             f"the base URL of model {self.model!r} is no http:// or https:// URL with a host: check {source}"
         )
 
     def recorded(self) -> dict[str, object]:
-        """What evidence keeps of the settings: nothing secret, and nothing that changes no trace."""
+        """The settings in evidence: those that can change a trace, without secrets."""
         kept: dict[str, object] = {
             "temperature": self.temperature,
             "seed": self.seed,
@@ -135,41 +134,36 @@ class ModelSettings:
         }
         return {key: value for key, value in kept.items() if value is not None}
 
-    def endpoint(self) -> str | None:
-        """Where the model is asked: as said, else by OPENAI_BASE_URL; None is the client's own."""
-        return os.environ.get("OPENAI_BASE_URL") if self.base_url is None else self.base_url
-
     @classmethod
     def from_recorded(cls, model: str | None, recorded: Mapping[str, object]) -> Self:
-        """The settings that `recorded` gave, to record the same again; not to ask anybody with.
+        """Settings whose `recorded()` is the given one, not for an endpoint.
 
         Raises:
-            ValueError: a value is not of its kind; says which.
+            ValueError: a value has the wrong type; names it.
         """
         if not model:
             raise ValueError("model: a name is missing")
+
+        def typed(name: str, *types: type) -> Any:
+            value = recorded.get(name)
+            if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
+                raise ValueError(f"{name}: not a {types[0].__name__}")
+            return value
+
         return cls(
             model=model,
-            base_url=_kind(recorded, "endpoint", str) or "",
-            temperature=_kind(recorded, "temperature", float, int),
-            seed=_kind(recorded, "seed", int),
-            reasoning_effort=_kind(recorded, "reasoning_effort", str),
-            extra_body=_kind(recorded, "extra_body", dict) or {},
-            weights=_kind(recorded, "weights", str),
+            base_url=typed("endpoint", str) or "",
+            temperature=typed("temperature", float, int),
+            seed=typed("seed", int),
+            reasoning_effort=typed("reasoning_effort", str),
+            extra_body=typed("extra_body", dict) or {},
+            weights=typed("weights", str),
         )
 
 
-def _kind(recorded: Mapping[str, object], name: str, *kinds: type) -> Any:
-    value = recorded.get(name)
-    if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
-        raise ValueError(f"{name}: not a {kinds[0].__name__}")
-    return value
-
-
 def without_credentials(url: str | None) -> str | None:
-    """A URL without the user name and password that it may hold, and without its query."""
+    """A URL without user name, password and query."""
     if url is None:
         return None
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -29,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Activate the plugin if an option or ini key of ours is given."""
     if not options.is_active(config) or _only_reads_hooks(config):
         return
+    from pytest_trace2evolve.plugin.case_fixtures import register
     from pytest_trace2evolve.plugin.items import PLUGIN_NAME, ItemHooks
-    from pytest_trace2evolve.plugin.pressure import register
 
     if hasattr(config, "workerinput"):
         from pytest_trace2evolve.plugin.worker import Worker
@@ -44,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitize_terminal(config)
     config.pluginmanager.register(run, PLUGIN_NAME)
     register(config, run)
+    if config.option.t2e_evolve and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.evolve_option import register_evolution
+
+        register_evolution(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,32 +56,16 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
     if _only_reads_hooks(config) or hasattr(config, "workerinput") or not options.is_active(config):
         return None
     if sys.stdout is None:
-        from pytest_trace2evolve.utils.crashes import refuse_closed_output
+        from pytest_trace2evolve.utils.crashes import require_output
 
-        refuse_closed_output()
+        require_output()
     given = config.invocation_params
     if stray := stray_path([str(argument) for argument in given.args], given.dir):
-        from pytest_trace2evolve.plugin.usage import usage_error
+        from pytest_trace2evolve.plugin.settings import usage_error
 
         name, path = stray
         raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")
     return None
-
-
-@pytest.hookimpl(wrapper=True, specname="pytest_cmdline_main")
-def pytest_trace2evolve_evolution(
-    config: pytest.Config,
-) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
-    """Evolve after the session if that is asked for; the exit status is the session's."""
-    status = yield
-    if getattr(config.option, "t2e_evolve", None) and not hasattr(config, "workerinput"):
-        from pytest_trace2evolve.plugin.controller import Controller
-        from pytest_trace2evolve.plugin.items import PLUGIN_NAME
-
-        controller = config.pluginmanager.getplugin(PLUGIN_NAME)
-        if isinstance(controller, Controller):
-            controller.evolve(status)
-    return status
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")

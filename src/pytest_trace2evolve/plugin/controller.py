@@ -1,15 +1,12 @@
 """The controller of a pytest session: plans the run, starts its session, and reports the result."""
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_trace2evolve.engine.budget import Account
-from pytest_trace2evolve.engine.live import Address
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.errors import (
     ConfigError,
     ModelFolderError,
@@ -18,39 +15,32 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult, SuiteTasks, TaskItem
 from pytest_trace2evolve.plugin.options import has_options
-from pytest_trace2evolve.plugin.results import item_result
-from pytest_trace2evolve.plugin.selection import Selection, project_of, select
-from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, tell_elsewhere
-from pytest_trace2evolve.plugin.usage import usage_error
+from pytest_trace2evolve.plugin.results import OVERRIDABLE, exit_status, item_result
+from pytest_trace2evolve.plugin.settings import (
+    Selection,
+    context_of,
+    max_age,
+    narrowing_option,
+    resources_of,
+    select,
+    usage_error,
+)
+from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, write_summaries
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
-from pytest_trace2evolve.project.extensions import registered
-from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
+from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
+from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
-from pytest_trace2evolve.report.run import RunReport, run_report
-from pytest_trace2evolve.session.finish import EXIT_STATUS
+from pytest_trace2evolve.report.verdict import run_report
+from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
+from pytest_trace2evolve.session.events import Event, Run, TaskDecided, TaskName
 from pytest_trace2evolve.session.plan import Plan
-from pytest_trace2evolve.session.planner import Resources, make_plan
-from pytest_trace2evolve.session.servers import at_servers
-from pytest_trace2evolve.session.session import Event, Run, Session, TaskDecided, TaskName
-from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
+from pytest_trace2evolve.session.planner import make_plan
+from pytest_trace2evolve.session.session import Session
+from pytest_trace2evolve.session.settings import check_values, read_judge, read_options
+from pytest_trace2evolve.session.summary import RunReport, report_of
 from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
-from pytest_trace2evolve.worlds.registry import Worlds
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.plugin.evolution import SessionEvolution
-
-_OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-"""The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
-
-_NOTHING_LEARNT = (
-    pytest.ExitCode.INTERRUPTED,
-    pytest.ExitCode.INTERNAL_ERROR,
-    pytest.ExitCode.USAGE_ERROR,
-)
-"""The exit statuses of sessions after which no evolution follows."""
 
 
 class Controller(ItemHooks):
@@ -60,7 +50,6 @@ class Controller(ItemHooks):
         resources: What the project and its plugins offer.
         plan: The plan of the run; None if no suite and no pressure test takes part.
         session: The session; None if the plan has no suites, or items are only listed.
-        evolution: The evolution that follows the session; None if none does.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -72,13 +61,12 @@ class Controller(ItemHooks):
         self.suites_folder = self.resources.project.suites_folder
         self.plan: Plan | None = None
         self.session: Session | None = None
-        self.evolution: SessionEvolution | None = None
         self.selection: Selection | None = None
         self._watch: Watch | None = None
-        self._max_age: float | None = None
+        self._warnings: list[str] = []
         self._result: Run | None = None
+        self._report: RunReport | None = None
         self._trouble = ""
-        self._used = ""
         self._notes: list[str] = []
         self._others_failed = False
         self._has_crashed = False
@@ -87,6 +75,29 @@ class Controller(ItemHooks):
         self._reported_refusal = False
         self._cassette = ""
         self._unwritten: list[str] = []
+
+    @property
+    def agent(self) -> str | None:
+        """Who talks in cases; None if nobody was named."""
+        return None if self.plan is None else self.plan.agent
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether any suite or pressure test takes part."""
+        return self.plan is not None
+
+    def plan_of_cases(self, closing: ExitStack) -> tuple[Plan, Account]:
+        """The plan of a process that runs cases, and the account of the run."""
+        assert self.session is not None
+        return self.session.plan, self.session.account
+
+    def end_collection(self, refusal: str) -> NoReturn:
+        """End the session: the options do not fit the tests.
+
+        Raises:
+            pytest.UsageError: always.
+        """
+        raise usage_error(f"trace2evolve: {refusal}")
 
     # ---- before the tests
 
@@ -114,13 +125,9 @@ class Controller(ItemHooks):
         if not self._takes_part(self.selection):
             return
         listing = bool(self.config.option.collectonly)
-        if self.config.option.t2e_evolve and not listing:
-            from pytest_trace2evolve.plugin.evolution import SessionEvolution
-
-            self.evolution = SessionEvolution(
-                self.config, self.resources, _context(self.config), self.selection
-            )
-        options = read_options(self.config.option, _context(self.config), may_embed=self.selection.may_embed)
+        options = read_options(
+            self.config.option, context_of(self.config), may_embed=self.selection.may_embed
+        )
         plan = make_plan(
             options,
             self.resources,
@@ -133,7 +140,7 @@ class Controller(ItemHooks):
             name: {split: list(tasks) for split, tasks in planned.lock.splits.items()}
             for name, planned in plan.suites.items()
         }
-        self._max_age = _max_age(self.config)
+        self._warnings = age_warnings(_baselines(plan), max_age(self.config))
         if listing:
             return
         try:
@@ -145,7 +152,6 @@ class Controller(ItemHooks):
                 f"no agent is named, and the embedded model cannot be served: {error}; or name an agent: "
                 "--t2e-agent or --t2e-model"
             ) from None
-        self._notes = age_warnings(plan, self._max_age)
 
     def _takes_part(self, selection: Selection) -> bool:
         """Whether any suite or pressure test takes part.
@@ -197,9 +203,8 @@ class Controller(ItemHooks):
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
         lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
-        if self.evolution is not None:
-            lines.append(self.evolution.budget)
-        lines += [*baseline_lines(plan), *age_warnings(plan, self._max_age), self._forecast(plan)]
+        lines += [baseline_line(baseline, name_suite=len(plan.suites) > 1) for baseline in _baselines(plan)]
+        lines += [*self._warnings, self._forecast(plan)]
         return [f"trace2evolve: {line}" for line in lines if line]
 
     def _forecast(self, plan: Plan) -> str:
@@ -229,7 +234,7 @@ class Controller(ItemHooks):
         self._watch = Watch(self.session.engine, self.session.plan.suites)
         self._watch.total = self.session.total_of(tasks)
         try:
-            self.session.start(tasks, narrowed=_narrowed(self.config))
+            self.session.start(tasks, narrowed=narrowing_option(self.config))
         except OSError as error:
             folder = self.session.plan.run_folder
             raise usage_error(
@@ -337,9 +342,11 @@ class Controller(ItemHooks):
             if is_early or self.session.is_started:
                 self._finish(session, exitstatus, is_early=is_early)
             self._export(session, is_early=is_early)
-        if (report := self._report()) is not None:
-            self._unwritten = tell_elsewhere(self.config, report)
-        if self._has_crashed and session.exitstatus in (*_OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
+        self._report = self._make_report()
+        if self._report is not None:
+            assert self.plan is not None
+            self._unwritten = write_summaries(self.config, self.plan, self._report.summary)
+        if self._has_crashed and session.exitstatus in (*OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         result = yield
         if self.plan is not None:
@@ -370,31 +377,14 @@ class Controller(ItemHooks):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return
         self._result = result
-        if self.session.plan.live is not None:
-            self._used = totals_text(self.session.engine.totals())
-        session.exitstatus = self._exit_status(session, exitstatus, result)
-
-    def _exit_status(
-        self, session: pytest.Session, exitstatus: int | pytest.ExitCode, result: Run
-    ) -> int | pytest.ExitCode:
-        decision = result.decision
-        if result.error:
-            self._trouble = f"no verdict: {sanitize_line(result.error)}"
-            return pytest.ExitCode.INTERNAL_ERROR
-        if not result.is_measured:
-            why = f" ({result.exhausted})" if result.exhausted else ""
-            self._trouble = f"nothing was measured{why}: this run says nothing about the candidate"
-            return EXIT_STATUS[Decision.INCONCLUSIVE] if exitstatus in _OVERRIDABLE else session.exitstatus
-        if decision is None and result.exhausted:
-            self._trouble = f"not the whole run: {result.exhausted}"
-            decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
-        if exitstatus not in _OVERRIDABLE or decision is None:
-            return session.exitstatus
-        if self._others_failed:
-            return pytest.ExitCode.TESTS_FAILED
-        if decision is Decision.INCONCLUSIVE and self.config.option.t2e_inconclusive == "pass":
-            return pytest.ExitCode.OK
-        return EXIT_STATUS[decision]
+        status, self._trouble = exit_status(
+            result,
+            exitstatus,
+            others_failed=self._others_failed,
+            inconclusive_passes=self.config.option.t2e_inconclusive == "pass",
+        )
+        if status != exitstatus:
+            session.exitstatus = status
 
     def _export(self, session: pytest.Session, *, is_early: bool) -> None:
         assert self.session is not None
@@ -402,10 +392,10 @@ class Controller(ItemHooks):
             self._cassette = self.session.export_cassette(is_early=is_early)
         except Trace2EvolveError as error:
             self._cassette = str(error)
-            if session.exitstatus in _OVERRIDABLE:
+            if session.exitstatus in OVERRIDABLE:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
-    def _report(self) -> RunReport | None:
+    def _make_report(self) -> RunReport | None:
         """What the run has to report; None if nothing was run."""
         if self.session is None or not (self._result or self._trouble):
             return None
@@ -413,13 +403,16 @@ class Controller(ItemHooks):
         notes = self.session.notes if self._result is None else self._result.notes
         if not outcomes and not self._trouble:
             return None
-        return RunReport(
-            plan=self.session.plan,
-            outcomes=outcomes,
-            notes=(*notes, *self._notes),
+        used = ""
+        if self._result is not None and self.session.plan.live is not None:
+            used = totals_text(self.session.engine.totals())
+        return report_of(
+            self.session.plan,
+            outcomes,
+            notes=(*notes, *self._warnings, *self._notes),
             decision=None if self._result is None else self._result.decision,
             trouble=self._trouble,
-            used=self._used,
+            used=used,
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -433,12 +426,12 @@ class Controller(ItemHooks):
                 f"trace2evolve: left out, since no agent is named: {', '.join(self.selection.left_out)}; "
                 "give --t2e-agent or --t2e-model, or the ini key t2e_agent"
             )
-        report = self._report()
-        if report is None:
+        if self._report is None:
             return
         terminalreporter.section("trace2evolve", sep="=")
         text = run_report(
-            report,
+            self._report.summary,
+            self._report.figures,
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             quiet=self.config.get_verbosity() < 0,
@@ -450,86 +443,6 @@ class Controller(ItemHooks):
         if self.session is not None:
             self.session.close()
 
-    def evolve(self, status: int | pytest.ExitCode | None) -> None:
-        """Learn from the run that was made, if that was asked for and the session has come to its end."""
-        if self.evolution is None or self.plan is None or status in _NOTHING_LEARNT:
-            return
-        if self.plan.run_folder.exists():
-            self.evolution.run(self.plan.run_folder)
 
-
-def resources_of(config: pytest.Config) -> Resources:
-    """What the project and its plugins offer.
-
-    Raises:
-        pytest.UsageError: a file of the project or a hook is wrong.
-    """
-    project = project_of(config)
-    try:
-        _ = project.splits
-        agents = {**BUILT_IN_AGENTS, **registered(config, "agents")}
-        return Resources(project, Worlds(registered(config, "worlds")), agents, registered(config, "checks"))
-    except (Trace2EvolveError, OSError) as error:
-        raise usage_error(error) from None
-
-
-def plan_of_cases(
-    config: pytest.Config, resources: Resources, shared: Mapping[str, Any]
-) -> tuple[Plan, Account]:
-    """The plan of a worker that runs cases, and the account of the run.
-
-    Args:
-        config: The worker's configuration.
-        resources: What the project offers.
-        shared: What the controller settled: see `Session.shared`.
-
-    Raises:
-        ConfigError: as `make_plan`.
-    """
-    served = {folder: Address(**address) for folder, address in shared["served"].items()}
-    options = replace(
-        read_options(config.option, _context(config, served)), run_folder=Path(shared["run_folder"])
-    )
-    plan = make_plan(options, resources, suite_names=(), judge=read_judge(config.option), is_worker=True)
-    plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
-    return at_servers(plan, served), Account(Path(shared["account"]), plan.budgets)
-
-
-def _context(config: pytest.Config, served: Mapping[str, Address] | None = None) -> Context:
-    return Context(
-        root=config.rootpath,
-        here=config.invocation_params.dir,
-        suites=config.getini("t2e_suites"),
-        agent=config.getini("t2e_agent"),
-        gate=config.getini("t2e_gate"),
-        served=served or {},
-    )
-
-
-def _max_age(config: pytest.Config) -> float | None:
-    """The days after which a baseline draws a warning; None if the ini key is not set.
-
-    Raises:
-        ConfigError: it is no number above 0.
-    """
-    text = config.getini("t2e_baseline_max_age")
-    if not text:
-        return None
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 0.0 < days < float("inf"):
-        raise ConfigError(f"t2e_baseline_max_age: {text!r} is not a number of days above 0")
-    return days
-
-
-def _narrowed(config: pytest.Config) -> str:
-    """The option that narrows a run below whole splits, if any was given."""
-    given = {
-        "-k": config.option.keyword,
-        "--lf": getattr(config.option, "lf", False),
-        "--deselect": getattr(config.option, "deselect", None),
-    }
-    names = [name for name, value in given.items() if value]
-    return f"{names[0]} narrows the run" if names else ""
+def _baselines(plan: Plan) -> list[BaselineFacts]:
+    return planned_baselines({name: planned.baseline for name, planned in plan.suites.items()}, plan.started)

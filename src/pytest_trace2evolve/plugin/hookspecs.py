@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.engine.participants import AgentFactory
-    from pytest_trace2evolve.gate.strict import Check
+    from pytest_trace2evolve.gate.protocols import Check
+    from pytest_trace2evolve.project.candidates import AgentFactory
     from pytest_trace2evolve.records.protocols import Offer
     from pytest_trace2evolve.worlds.registry import WorldFactory
 

@@ -1,13 +1,20 @@
-"""What items report, from what the session decided."""
+"""What items and the whole pytest session report, from what the session of the run decided."""
 
-from pytest_trace2evolve.gate.trials import Trials
+import pytest
+
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.report.junit import run_properties, task_properties
+from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
+from pytest_trace2evolve.report.summary import task_properties, trial_properties
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
-from pytest_trace2evolve.session.session import TaskDecided
+from pytest_trace2evolve.session.events import Run, TaskDecided
 from pytest_trace2evolve.session.trials import TaskRun, is_suspected
+from pytest_trace2evolve.utils.sanitize import sanitize_line
+
+OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+"""The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
 
 
 def split_of(event: TaskDecided) -> str:
@@ -29,7 +36,7 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     if run is None:
         skipped = f"not run: {event.why}"
         return ItemResult(error=refusal, skipped=skipped, ends_session=refusal, properties=properties)
-    properties += tuple(run_properties(run, live=plan.live is not None))
+    properties += tuple(trial_properties(run.records, live=plan.live is not None))
     expected = ""
     if planned.baseline is not None and event.task_id in planned.baseline.failing:
         expected = f"fails in baseline {planned.baseline.name}"
@@ -83,3 +90,32 @@ def _components(records: list[SimulationEvidence]) -> str:
     failed = [name.value for name, value in worst.components.items() if value < 1.0]
     ended = f"ended by {worst.termination_reason}"
     return f"{ended}; below 1: {', '.join(failed)}" if failed else ended
+
+
+def exit_status(
+    result: Run, exitstatus: int | pytest.ExitCode, *, others_failed: bool, inconclusive_passes: bool
+) -> tuple[int | pytest.ExitCode, str]:
+    """The exit status of a pytest session whose own is `exitstatus`, and why its run decides nothing, if so.
+
+    Args:
+        others_failed: Whether a test that is no task failed.
+        inconclusive_passes: Whether an inconclusive verdict counts as passed.
+    """
+    if result.error:
+        return pytest.ExitCode.INTERNAL_ERROR, f"no verdict: {sanitize_line(result.error)}"
+    decision, trouble = result.decision, ""
+    if not result.is_measured:
+        why = f" ({result.exhausted})" if result.exhausted else ""
+        trouble = f"nothing was measured{why}: this run says nothing about the candidate"
+        status: int | pytest.ExitCode = EXIT_STATUS[Decision.INCONCLUSIVE]
+        return (status if exitstatus in OVERRIDABLE else exitstatus), trouble
+    if decision is None and result.exhausted:
+        trouble = f"not the whole run: {result.exhausted}"
+        decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
+    if exitstatus not in OVERRIDABLE or decision is None:
+        return exitstatus, trouble
+    if others_failed:
+        return pytest.ExitCode.TESTS_FAILED, trouble
+    if decision is Decision.INCONCLUSIVE and inconclusive_passes:
+        return pytest.ExitCode.OK, trouble
+    return EXIT_STATUS[decision], trouble

@@ -1,4 +1,4 @@
-"""Where a run is told besides the terminal: GitHub's job summary, files that were asked for, and JUnit."""
+"""What a run writes besides the terminal: GitHub's job summary, summary files and JUnit properties."""
 
 import os
 from pathlib import Path
@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.report.junit import verdict_properties
-from pytest_trace2evolve.report.run import RunReport
-from pytest_trace2evolve.report.summary import append_step_summary, reproducing, summary_of, write_summary
+from pytest_trace2evolve.records.verdict import RunSummary
+from pytest_trace2evolve.report.summary import (
+    append_step_summary,
+    reproducing,
+    verdict_properties,
+    write_summary,
+)
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize
@@ -18,39 +22,36 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable by which a job on GitHub names the file that is shown below it."""
 
 
-def tell_elsewhere(config: pytest.Config, report: RunReport) -> list[str]:
+def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> list[str]:
     """Write summaries and JUnit properties, before pytest writes its own files.
 
-    Nothing that fails here changes the verdict or the exit status: it is told.
-
-    Args:
-        config: The controller's configuration.
-        report: What the run has to tell.
-
     Returns:
-        What could not be written, a line each.
+        What could not be written, a line each: it changes neither the verdict nor the exit status.
     """
-    _tell_junit(config, report)
-    summary = summary_of(report, _command(config, report.plan))
+    _add_junit_properties(config, summary)
+    summary = summary.model_copy(update={"command": _command(config, plan)})
     here = config.invocation_params.dir
     trouble = []
     for name in config.option.t2e_summary or ():
         try:
             write_summary(here / name, summary)
         except (OSError, ValueError) as error:
-            trouble.append(_lost(f"the summary could not be written to {name}", error))
+            trouble.append(_unwritten(f"the summary could not be written to {name}", error))
     step = os.environ.get(STEP_SUMMARY)
-    gates = report.plan.policy is not None and any(one.baseline for one in report.plan.suites.values())
+    gates = plan.policy is not None and any(one.baseline for one in plan.suites.values())
     if step and gates:
         try:
             append_step_summary(Path(step), summary)
         except (OSError, ValueError) as error:
-            trouble.append(_lost(f"the job's summary ({STEP_SUMMARY}) could not be written", error))
+            trouble.append(_unwritten(f"the job's summary ({STEP_SUMMARY}) could not be written", error))
     return trouble
 
 
 def sanitize_terminal(config: pytest.Config) -> None:
-    """Sanitise what pytest and all its plugins print from now on."""
+    """Sanitise what pytest and all its plugins print from now on.
+
+    Hooks would see reports and warnings, but not what other plugins and live logs print: hence the stream.
+    """
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None:
         writer = reporter._tw
@@ -74,17 +75,17 @@ def sanitize_junit(config: pytest.Config) -> None:
                     write_atomic(path, safe)
 
 
-def _lost(what: str, error: OSError | ValueError) -> str:
+def _unwritten(what: str, error: OSError | ValueError) -> str:
     why = getattr(error, "strerror", None) or " ".join(str(error).split())
     return f"{what}: {why}; the verdict and the exit status stand as they are"
 
 
-def _tell_junit(config: pytest.Config, report: RunReport) -> None:
+def _add_junit_properties(config: pytest.Config, summary: RunSummary) -> None:
     """Add the verdict to each plugin that takes properties of a whole run: pytest's JUnit writer does."""
     for plugin in config.pluginmanager.get_plugins():
         add = getattr(plugin, "add_global_property", None)
         if callable(add):
-            for name, value in verdict_properties(report):
+            for name, value in verdict_properties(summary):
                 add(name, value)
 
 

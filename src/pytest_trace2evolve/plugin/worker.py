@@ -1,16 +1,25 @@
 """A worker of xdist: reads the results that the controller's session writes, and makes no simulation.
 
-Pressure tests are the exception: they need an agent in the process in which they run (`pressure.py`).
+Pressure tests are the exception: they need an agent in the process in which they run (`case_fixtures.py`).
 """
 
+import functools
 import hashlib
+import sys
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.budget import Account
+    from pytest_trace2evolve.session.plan import Plan
+    from pytest_trace2evolve.session.planner import Resources
 
 WORKER_INPUT = "trace2evolve"
 
@@ -49,6 +58,52 @@ class Worker(ItemHooks):
         self.agent: str | None = given.get("agent")
         for name, description in found.get("splits", {}).items():
             config.addinivalue_line("markers", f"{name}: trace2evolve split: {description}")
+
+    @functools.cached_property
+    def resources(self) -> "Resources":
+        """What the project and its plugins offer."""
+        from pytest_trace2evolve.plugin.settings import resources_of
+
+        return resources_of(self.config)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether any suite or pressure test takes part."""
+        return bool(self.input)
+
+    def plan_of_cases(self, closing: ExitStack) -> "tuple[Plan, Account]":
+        """The controller's plan, made again for the cases of this process, and the account of the run.
+
+        Args:
+            closing: Closes the account.
+
+        Raises:
+            ConfigError: as `make_plan`.
+        """
+        from pytest_trace2evolve.engine.budget import Account
+        from pytest_trace2evolve.engine.live import Address
+        from pytest_trace2evolve.plugin.settings import context_of
+        from pytest_trace2evolve.session.planner import make_plan
+        from pytest_trace2evolve.session.servers import at_servers
+        from pytest_trace2evolve.session.settings import read_judge, read_options
+
+        shared = self.input["run"]
+        served = {folder: Address(**address) for folder, address in shared["served"].items()}
+        option = self.config.option
+        options = read_options(option, context_of(self.config, served))
+        options = replace(options, run_folder=Path(shared["run_folder"]))
+        plan = make_plan(options, self.resources, suite_names=(), judge=read_judge(option), is_worker=True)
+        plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
+        account = Account(Path(shared["account"]), plan.budgets)
+        closing.callback(account.close)
+        return at_servers(plan, served), account
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Skip Hypothesis's summary, which imports all of Hypothesis, in a worker that ran no test of it."""
+        plugins = self.config.pluginmanager
+        if "hypothesis" not in sys.modules and (plugin := plugins.get_plugin("hypothesispytest")):
+            plugins.unregister(plugin)
 
     def result(self, suite: str, task_id: str) -> ItemResult:
         """Wait for the result of a task."""

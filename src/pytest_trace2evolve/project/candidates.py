@@ -1,8 +1,7 @@
 """Candidates: what a change claims and the instruction that it adds to the agent's prompt.
 
-A candidate is one Markdown file: front matter between two lines of `---`, then the instruction text.
-The front matter is a small part of YAML: `key: text`, `key: [a, b]`, lists of `- item` lines, and
-indented lines that continue a text.
+A candidate is one Markdown file: front matter between two lines of `---`, then the instruction text. The
+front matter is YAML with texts and lists of texts.
 
 `v6+precondition_verification` has no file: it is candidate `v6`, talking with an adapter of the project.
 """
@@ -11,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
@@ -19,22 +18,23 @@ from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, 
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
+from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.reading import complaint, read_text
+from pytest_trace2evolve.utils.reading import problem_in, read_text
 
 DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that names none."""
 
 WITH = "+"
-"""Between a candidate's id and the adapter that it talks with: `v6+precondition_verification`."""
+"""Separates a candidate's id from the adapter that it talks with: `v6+precondition_verification`."""
 
 ROUTED = "routed"
-"""In the place of an adapter's name: for each task the base model chooses a promoted adapter, or none."""
+"""Instead of an adapter's name: for each task the base model chooses a promoted adapter, or none."""
 
 CandidateId = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\+[a-z][a-z0-9]*(_[a-z0-9]+)*)?$")
 ]
-
 
 Change = Literal["agent", "model", "parameters"]
 """What a candidate may change besides its instruction."""
@@ -53,13 +53,13 @@ class Candidate(Record):
     Attributes:
         id: Its name; the file is `<id>.md`.
         parent: The candidate it was made from; None for a root.
-        hypothesis: What it is meant to change, and why that should help.
+        hypothesis: What it should change, and why that should help.
         frozen_at: The day after which its text may not change.
         informed_by: Evidence its author had seen, as `suite::split` or `suite::split::task`.
         changes: What it changes besides the instruction: `agent` (the implementation), `model`, `parameters`.
-            A run in which one of these differs from the baseline is refused unless the change is named here.
+            A run in which one of these differs from the baseline is rejected unless the change is named here.
         instruction: The text added after the policy in the agent's prompt; may be empty.
-        weights: Digest of the adapters that it talks with; empty where there are none, as in every file.
+        weights: Digest of the adapters that it talks with; empty without any, as in every file.
     """
 
     id: CandidateId
@@ -81,7 +81,7 @@ class Candidate(Record):
 
     @property
     def adapter(self) -> str:
-        """Name of the adapter that it talks with, or `ROUTED`; empty where there is none."""
+        """Name of the adapter that it talks with, or `ROUTED`; empty if there is none."""
         return self.id.partition(WITH)[2]
 
     @property
@@ -94,29 +94,28 @@ class Candidate(Record):
 
     @property
     def declares(self) -> frozenset[str]:
-        """The changes that it declares. With an adapter it is another model, without a word in a file."""
+        """The changes that it declares. An adapter makes it another model without a declaration."""
         return frozenset(self.changes) | ({"model"} if self.weights else set())
 
     def talking_with(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
-        """This candidate with an adapter, or with several to be routed to: a child of its own.
+        """This candidate with an adapter, or with several to route to: a candidate of its own, and a child.
 
-        It is frozen on the day when both its text and its adapters were.
-
-        Raises:
-            AdapterError: weights cannot be read.
+        It is frozen on the day when its text and all its adapters were.
         """
-        days = [self.frozen_at, *(one.trained_on for one in adapters)]
+        days = [self.frozen_at, *(adapter.trained_on for adapter in adapters)]
         known = [day for day in days if day is not None]
-        seen = (*self.informed_by, *(place for one in adapters for place in one.manifest.informed_by))
+        manifests = [adapter.manifest for adapter in adapters]
+        seen = (*self.informed_by, *(place for manifest in manifests for place in manifest.informed_by))
+        capabilities = ", ".join(manifest.capability for manifest in manifests)
         return Candidate(
             id=f"{self.id}{WITH}{name}",
             parent=self.id,
-            hypothesis=f"{', '.join(one.manifest.capability for one in adapters)}: what was missing, trained",
+            hypothesis=f"{capabilities}: what was missing, trained",
             frozen_at=max(known) if len(known) == len(days) else None,
             informed_by=tuple(dict.fromkeys(seen)),
             changes=self.changes,
             instruction=self.instruction,
-            weights=digest({one.name: one.digest for one in adapters}),
+            weights=digest({adapter.name: adapter.digest for adapter in adapters}),
         )
 
     def ref(self) -> CandidateRef:
@@ -124,16 +123,16 @@ class Candidate(Record):
         return CandidateRef(id=self.id, digest=self.digest, parent=self.parent, informed_by=self.informed_by)
 
     def saw(self, suite: str, split: str) -> bool:
-        """Whether its author had seen anything of a split when the candidate was frozen."""
+        """Whether its author had seen any part of a split when the candidate was frozen."""
         place = f"{suite}::{split}"
         return any(seen == place or seen.startswith(place + "::") for seen in self.informed_by)
 
 
 class Candidates:
-    """All candidates of a folder, read when first asked for.
+    """All candidates of a folder, read at the first use.
 
     Args:
-        folder: Where their files lie.
+        folder: The folder of their files.
         adapters: What they can talk with, as `v6+NAME` and `v6+routed`; these are known and not listed.
     """
 
@@ -143,12 +142,6 @@ class Candidates:
         self._read: dict[str, Candidate] = {}
 
     def __getitem__(self, name: str) -> Candidate:
-        """A candidate by its id.
-
-        Raises:
-            CandidateError: it is unknown (the message names the nearest) or its file is broken.
-            AdapterError: the adapter that it names is unknown or damaged, or none is promoted to route to.
-        """
         text, _, adapter = name.partition(WITH)
         if adapter:
             return self[text].talking_with(adapter, self._named(adapter))
@@ -184,7 +177,7 @@ class Candidates:
         """A candidate and its ancestors, nearest first.
 
         Raises:
-            CandidateError: an ancestor is unknown, or the lineage turns in a circle.
+            CandidateError: an ancestor is unknown, or the lineage has a cycle.
         """
         chain = [self[name]]
         while (parent := chain[-1].parent) is not None:
@@ -205,37 +198,33 @@ class Candidates:
 
 
 def source_of(name: str) -> str:
-    """Where a person looks for what makes a candidate: its file, and the adapter that it talks with."""
+    """The files that make a candidate, for messages: its own, and the adapter that it talks with."""
     text, _, adapter = name.partition(WITH)
     return f"candidates/{text}.md" + (f" or adapters/{adapter}" if adapter else "")
 
 
 def read_candidate(path: Path) -> Candidate:
-    """Read one candidate's file.
-
-    Raises:
-        CandidateError: the file cannot be read or its front matter is broken; names file, place and mend.
-    """
     return parse_candidate(read_text(path, CandidateError), path)
 
 
 def parse_candidate(text: str, path: Path) -> Candidate:
-    """A candidate from its file's text, as it is or as it was.
+    """A candidate from its file's text, current or earlier.
 
     Raises:
-        CandidateError: its front matter is broken; names file, place and mend.
+        CandidateError: its front matter is broken; names file, place and remedy.
     """
-    fields, instruction = _split(path, text)
-    for own, why in _NOT_WRITTEN.items():
-        if own in fields:
-            raise CandidateError(f"{path}: {own}: {why}")
+    lines, instruction = _split(path, text)
+    fields = _front_matter(path, lines)
+    for name, why in _NOT_WRITTEN.items():
+        if name in fields:
+            raise CandidateError(f"{path}: {name}: {why}")
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
-        raise CandidateError(f"{path}: {complaint(error, 'front matter')}") from None
+        raise CandidateError(f"{path}: {problem_in(error, 'front matter')}") from None
     if candidate.id != path.stem:
         raise CandidateError(
-            f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or mend the id"
+            f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or correct the id"
         )
     return candidate
 
@@ -246,61 +235,107 @@ _NOT_WRITTEN = {
 }
 """Fields of a candidate that its front matter may not give."""
 
-
-_MOST_LINES = 2_000
+_MAX_LINES = 2_000
 """Lines of front matter."""
 
 
-def _split(path: Path, text: str) -> tuple[dict[str, object], str]:
-    # Not `splitlines`, which also ends a line at form feeds and other signs that Markdown keeps.
+def _split(path: Path, text: str) -> tuple[list[str], str]:
+    """The lines of the front matter, and the text below it."""
+    # Not `splitlines`, which also splits at form feeds and other characters that Markdown keeps.
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].strip() != "---":
         raise CandidateError(f"{path}: line 1 must be '---', the start of the front matter")
-    ends = [number for number, line in enumerate(lines[1:], start=1) if line.strip() == "---"]
-    if not ends:
+    end = next((number for number, line in enumerate(lines) if number and line.strip() == "---"), None)
+    if end is None:
         raise CandidateError(
             f"{path}: the front matter is not closed; put '---' on a line of its own after it"
         )
-    if ends[0] > _MOST_LINES:
-        raise CandidateError(f"{path}: the front matter has more than {_MOST_LINES} lines; shorten it")
-    return _front_matter(path, lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :]).strip()
+    if end > _MAX_LINES:
+        raise CandidateError(f"{path}: the front matter has more than {_MAX_LINES} lines; shorten it")
+    return lines[1:end], "\n".join(lines[end + 1 :]).strip()
 
 
 def _front_matter(path: Path, lines: list[str]) -> dict[str, object]:
+    """The fields of front matter: texts and lists of texts, without anchors, aliases and tags."""
+    import yaml
+
+    def broken(line: int) -> CandidateError:
+        text = shortened(repr(lines[line].strip()), 200) if line < len(lines) else "the end"
+        return CandidateError(f"{path}: line {line + 2} is not 'key: value': {text}")
+
     fields: dict[str, object] = {}
-    key = ""
-    for number, line in enumerate(lines, start=2):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if key and (line[0].isspace() or line.startswith("- ")):
-            fields[key] = _continued(fields[key], line.strip())
-            continue
-        match = re.match(r"^([A-Za-z_]+)\s*:(?:\s+(.*))?$", line)
-        if match is None:
-            told = shortened(repr(line.strip()), 200)
-            raise CandidateError(f"{path}: line {number} is not 'key: value': {told}")
-        key = match.group(1)
-        if key in fields:
-            raise CandidateError(f"{path}: line {number} gives {key!r} a second time")
-        fields[key] = _value((match.group(2) or "").strip())
+    key: str | None = None
+    items: list[str] | None = None
+    is_open = False
+    try:
+        for event in yaml.parse(_with_quoted_texts("\n".join(lines)), Loader=yaml.SafeLoader):
+            line = event.start_mark.line
+            if getattr(event, "anchor", None) or getattr(event, "tag", None):
+                raise broken(line)
+            if isinstance(event, yaml.ScalarEvent) and is_open:
+                text = " ".join(part.strip() for part in event.value.split("\n")).strip()
+                if items is not None:
+                    items.append(text)
+                elif key is None:
+                    key = text
+                    if key in fields:
+                        raise CandidateError(f"{path}: line {line + 2} gives {key!r} a second time")
+                else:
+                    is_null = event.style != '"' and text in ("", "null", "~")
+                    fields[key], key = None if is_null else text, None
+            elif isinstance(event, yaml.SequenceStartEvent) and key is not None and items is None:
+                items = []
+            elif isinstance(event, yaml.SequenceEndEvent) and key is not None:
+                fields[key], key, items = items, None, None
+            elif isinstance(event, yaml.MappingStartEvent) and not is_open:
+                is_open = True
+            elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
+                raise broken(line)
+    except yaml.MarkedYAMLError as error:
+        mark = error.context_mark or error.problem_mark
+        raise broken(mark.line if mark else 0) from None
+    except yaml.YAMLError as error:
+        cause = shortened(" ".join(str(error).split()), 200)
+        raise CandidateError(f"{path}: the front matter is not YAML: {cause}") from None
     return fields
 
 
-def _continued(value: object, line: str) -> object:
-    if line.startswith("- ") and not isinstance(value, str):
-        items = list(value) if isinstance(value, list) else []
-        return [*items, _unquoted(line[2:].strip())]
-    return f"{value} {line}".strip() if isinstance(value, str) else line
+_LIST = re.compile(r"^([A-Za-z_]+[ \t]*:[ \t]+)\[(.*)\][ \t]*$", re.MULTILINE)
+_TEXT = re.compile(
+    r"^([A-Za-z_]+[ \t]*:(?:[ \t]+|[ \t]*\n[ \t]+(?!- )))(?!(?:[>|]-?|null|~|\[.*\])[ \t]*$)"
+    r"(\S.*(?:\n+[ \t]+\S.*)*)",
+    re.MULTILINE,
+)
+_ITEM = re.compile(r"^([ \t]*- +)(\S.*)$", re.MULTILINE)
 
 
-def _value(text: str) -> object:
-    if text in ("", "null", "~", ">", "|", ">-", "|-"):
-        return None
-    if text.startswith("[") and text.endswith("]"):
-        return [_unquoted(item.strip()) for item in text[1:-1].split(",") if item.strip()]
-    return _unquoted(text)
+def _with_quoted_texts(front_matter: str) -> str:
+    """Front matter with quotes around its texts: they are literal, so `: ` and ` #` mean nothing in them."""
+
+    def quoted(text: str) -> str:
+        joined = " ".join(line.strip() for line in text.split("\n") if line.strip())
+        if re.fullmatch(r"'.*'|\".*\"", joined):
+            joined = joined[1:-1]
+        return '"' + joined.encode("unicode_escape").decode().replace('"', '\\"') + '"'
+
+    def quoted_items(found: re.Match[str]) -> str:
+        return f"{found[1]}[{', '.join(quoted(item) for item in found[2].split(',') if item.strip())}]"
+
+    text = re.sub(r"^[ \t]*#.*$", "", front_matter, flags=re.MULTILINE)
+    text = re.sub(r"^\t+", "  ", text, flags=re.MULTILINE)
+    text = _LIST.sub(quoted_items, text)
+    text = _TEXT.sub(lambda found: f"{found[1]}{quoted(found[2])}" + "\n" * found[2].count("\n"), text)
+    return _ITEM.sub(lambda found: found[1] + quoted(found[2]), text)
 
 
-def _unquoted(text: str) -> str:
-    quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
-    return text[1:-1] if quoted else text
+class AgentFactory(Protocol):
+    """Makes the agent of a candidate and its user, for one simulation of a task's trial.
+
+    In a solo suite it is called with `solo=True`, otherwise without: a factory that takes no `solo` still
+    serves every other suite.
+    """
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """The agent, and the user, who in solo mode is never asked."""

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, refuse_taken
+from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, name_taken
 from pytest_trace2evolve.project.pytest_ini import ini_words
-from pytest_trace2evolve.records.capability import BUILT_IN
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
 from pytest_trace2evolve.records.protocols import Offer
-from pytest_trace2evolve.utils.optional import described, entry_points
+from pytest_trace2evolve.utils.optional import CHECKS, described, entry_points
 from pytest_trace2evolve.worlds.registry import WorldFactory
 from pytest_trace2evolve.worlds.registry import registered as registered_worlds
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_trace2evolve.engine.participants import AgentFactory
-    from pytest_trace2evolve.gate.strict import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.gate.protocols import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.project.candidates import AgentFactory
 
 READER = "trace2evolve-extensions"
 """The name under which `load` registers its plugin: our own plugin does nothing in such a session."""
@@ -70,19 +70,11 @@ _WHAT = {"worlds": "world", "agents": "agent", "checks": "check", "environments"
 
 
 def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
-    """Read the hook `pytest_t2e_<kind>`; returns its registrations by name.
-
-    Args:
-        config: The configuration whose plugins are asked, one after the other.
-        kind: `worlds`, `agents`, `checks` or `environments`.
-
-    Raises:
-        ConfigError: as for `read_hooks`.
-    """
+    """Read the hook `pytest_t2e_<kind>`; returns its registrations by name, or raises as `read_hooks`."""
     manager, name = config.pluginmanager, f"pytest_t2e_{kind}"
     found: dict[str, Any] = {}
     owners = dict(_taken(kind))
-    plugins = [one.plugin for one in getattr(config.hook, name).get_hookimpls() if not one.wrapper]
+    plugins = [hook.plugin for hook in getattr(config.hook, name).get_hookimpls() if not hook.wrapper]
     for plugin in plugins:
         # Plugins are asked one at a time, so that an error can name the owner of a registration.
         ask = manager.subset_hook_caller(name, [other for other in plugins if other is not plugin])
@@ -96,7 +88,7 @@ def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
         for answer in answers:
             for key, value in _entries(answer, kind, f"{owner}: hook {name}"):
                 if key in owners:
-                    refuse_taken(_WHAT[kind], key, owners[key], owner)
+                    raise name_taken(_WHAT[kind], key, owners[key], owner)
                 found[key], owners[key] = value, owner
     return found
 
@@ -130,33 +122,23 @@ def _taken(kind: str) -> Mapping[str, str]:
     if kind == "agents":
         return dict.fromkeys((*REFERENCE_AGENTS, CHAT, REPLAY), DISTRIBUTION)
     if kind == "checks":
-        from pytest_trace2evolve.project.policies import registered as registered_checks
-
-        return registered_checks()
+        return {name: described(point) for name, point in entry_points(CHECKS, "check").items()}
     return registered_environments()
 
 
 ENVIRONMENTS = "trace2evolve.environments"
-"""Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
+"""The entry-point group of installed environments: the name is the capability, the value an `Offer`."""
 
-_BUILT_IN_ENVIRONMENTS = frozenset(capability.name for capability in BUILT_IN)
+_BUILT_IN_ENVIRONMENTS = frozenset(capability.name for capability in BUILT_IN_CAPABILITIES)
 
 
 def environment_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """The environments that installed packages offer, by capability.
-
-    Raises:
-        ConfigError: a capability is registered twice.
-    """
+    """The environments that installed packages offer, by capability."""
     return entry_points(ENVIRONMENTS, "environment", _BUILT_IN_ENVIRONMENTS)
 
 
 def registered_environments() -> dict[str, str]:
-    """The environments that no hook registers, with their owners.
-
-    Raises:
-        ConfigError: a capability is registered twice.
-    """
+    """The environments that no hook registers, with their owners."""
     own = dict.fromkeys(_BUILT_IN_ENVIRONMENTS, DISTRIBUTION)
     return own | {name: described(point) for name, point in environment_entry_points().items()}
 
@@ -173,7 +155,7 @@ def _owner(plugin: Any, manager: pluggy.PluginManager, root: Path) -> str:
 def _line_in(error: BaseException, plugin: Any, owner: str) -> str:
     """The last line of a plugin's own file in the traceback of an error."""
     file = getattr(plugin, "__file__", None)
-    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{owner}:{lines[-1]}" if lines else owner
 
 
@@ -208,10 +190,6 @@ def load(root: Path, suites_folder: Path) -> Extensions:
     pytest reads its settings, imports the plugins and the conftest files, and configures them. It collects
     and runs nothing. Output of pytest and of these files is discarded.
 
-    Args:
-        root: The project's top folder, pytest's rootdir.
-        suites_folder: Where its suites lie.
-
     Raises:
         ConfigError: pytest cannot be configured there; names the file and the error. Or as for `read_hooks`.
     """
@@ -241,9 +219,9 @@ def _unloadable(error: BaseException, root: Path) -> ConfigError:
     """One line for an exception that a project's file raised; pytest wraps that of a conftest file."""
     cause: BaseException = getattr(error, "cause", None) or error
     own = [
-        f"{one.filename}:{one.lineno}"
-        for one in traceback.extract_tb(cause.__traceback__)
-        if Path(one.filename).is_relative_to(root)
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(cause.__traceback__)
+        if Path(frame.filename).is_relative_to(root)
     ]
     place = own[-1] if own else str(getattr(error, "path", root))
     return ConfigError(f"{place}: cannot be loaded by pytest: {_described(cause)}; correct the file")

@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
-from pytest_trace2evolve.utils.reading import complaint, parse_json, reported
+from pytest_trace2evolve.utils.reading import parse_json, problem_in, reported
 
 LOCK_NAME = "suites.lock"
 LOCK_SCHEMA = 1
@@ -19,7 +19,7 @@ RENEW = "run 'trace2evolve lock' if the change is meant"
 
 
 class SuiteLock(Record):
-    """What one suite means: its tasks' digests by split, and digests of the world around them.
+    """The locked content of a suite: its tasks' digests by split, and digests of the world around them.
 
     `provider_version` is recorded for people. `code` identifies the implementation of the world's tools;
     older locks have none. Neither is part of `digest`.
@@ -43,7 +43,7 @@ class SuiteLock(Record):
 
     @property
     def parts(self) -> LockParts:
-        """What evidence carries beside the digest, so that a difference can be named."""
+        """What evidence carries besides the digest, so that a difference can be named."""
         return LockParts(policy=self.policy, tools=self.tools, data=self.data)
 
     @property
@@ -62,11 +62,7 @@ class Lock(Record):
 def lock_suite(
     suite: Suite, world: World, path: Path, scorer_version: int, code: Code | None = None
 ) -> SuiteLock:
-    """The lock of a suite as its file, its world and the code of the world's tools are now.
-
-    Raises:
-        SuiteError: the suite does not fit the world.
-    """
+    """The lock of a suite as its file, its world and the code of the world's tools are now."""
     splits = suite.resolve(world, path)
     tasks = world.tasks()
     tools = {
@@ -90,7 +86,7 @@ def lock_suite(
 
 
 def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
-    """What differs between the lock and what is there now, a phrase each, tasks first."""
+    """The differences between the lock and the present state, a phrase each, tasks first."""
     for split in sorted(locked.splits.keys() | current.splits.keys()):
         before, after = locked.splits.get(split, {}), current.splits.get(split, {})
         for task_id in after:
@@ -105,28 +101,31 @@ def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
         old, new = getattr(locked, field), getattr(current, field)
         if old != new:
             yield f"its {field.replace('_', ' ')} changed from {old} to {new}"
-    # Versions of distributions are recorded: machines that share a lock need not share them all.
-    if changed := list(code_differences(_files(locked.code), _files(current.code))):
-        yield f"the implementation of its tools changed ({', '.join(changed)})"
-    elif locked.code is not None and current.code is not None and current.code.unknown != locked.code.unknown:
-        yield f"the implementation of its tools is not that of the lock ({_known(current.code)})"
+    yield from _code_changes(locked.code, current.code)
     if locked.definition != current.definition:
         yield "its settings changed"
 
 
-def _known(code: Code) -> str:
-    return f"it cannot be identified: {code.unknown}" if code.unknown else "it could not be identified before"
-
-
-def _files(code: Code | None) -> Code | None:
-    return None if code is None else code.model_copy(update={"distributions": {}})
+def _code_changes(old: Code | None, new: Code | None) -> Iterator[str]:
+    """Versions of distributions are only recorded: machines that share a lock need not share them all."""
+    if old is None or new is None:
+        return
+    if changed := list(
+        code_differences(*(code.model_copy(update={"distributions": {}}) for code in (old, new)))
+    ):
+        yield f"the implementation of its tools changed ({', '.join(changed)})"
+    elif new.unknown != old.unknown:
+        why = (
+            f"it cannot be identified: {new.unknown}" if new.unknown else "it could not be identified before"
+        )
+        yield f"the implementation of its tools is not that of the lock ({why})"
 
 
 def verify(path: Path, locked: SuiteLock, current: SuiteLock) -> None:
-    """Hold a suite against its lock.
+    """Compare a suite with its lock.
 
     Raises:
-        LockError: they differ; names the file, the first changes and the mend.
+        LockError: they differ; names the file, the first changes and the remedy.
     """
     found = list(changes(locked, current))
     if not found:
@@ -139,11 +138,7 @@ def verify(path: Path, locked: SuiteLock, current: SuiteLock) -> None:
 
 
 def parse_lock(text: str, path: Path) -> Lock:
-    """Read the text of a lock file.
-
-    Raises:
-        LockError: it is damaged or of another format version.
-    """
+    """Read the text of a lock file."""
     with reported(path, LockError, f"restore it or {RENEW}"):
         record = parse_json(text, unique=True, nul=False)
     version = record.get("schema_version") if isinstance(record, dict) else LOCK_SCHEMA
@@ -152,23 +147,21 @@ def parse_lock(text: str, path: Path) -> Lock:
     try:
         return Lock.model_validate(record)
     except ValidationError as error:
-        raise LockError(f"{path}: damaged ({complaint(error)}); restore it or {RENEW}") from None
+        raise LockError(f"{path}: damaged ({problem_in(error)}); restore it or {RENEW}") from None
 
 
 def render_lock(lock: Lock) -> str:
-    """The text of a lock file: one line a task, so that a change is one line of a diff."""
-    lines = [f'{{"schema_version":{lock.schema_version},"suites":{{']
+    """The text of a lock file: one line for each task, so that a change is one line of a diff."""
     blocks = []
-    for name in sorted(lock.suites):
-        suite = lock.suites[name]
+    for name, suite in sorted(lock.suites.items()):
         absent = {"code"} if suite.code is None else set()
-        fields = suite.model_dump(mode="json", exclude={"splits", *absent})
-        head = canonical_json(fields)[1:-1]
-        blocks.append(f'{canonical_json(name)}:{{{head},"splits":{{\n{_splits(suite.splits)}\n}}}}')
-    return "\n".join([*lines, ",\n".join(blocks), "}}", ""])
+        head = canonical_json(suite.model_dump(mode="json", exclude={"splits", *absent}))[1:-1]
+        blocks.append(f'{canonical_json(name)}:{{{head},"splits":{{\n{_rendered_splits(suite.splits)}\n}}}}')
+    body = ",\n".join(blocks)
+    return f'{{"schema_version":{lock.schema_version},"suites":{{\n{body}\n}}}}\n'
 
 
-def _splits(splits: Mapping[str, Mapping[str, str]]) -> str:
+def _rendered_splits(splits: Mapping[str, Mapping[str, str]]) -> str:
     return ",\n".join(
         f"{canonical_json(split)}:{{\n"
         + ",\n".join(f"  {canonical_json(task)}:{canonical_json(value)}" for task, value in tasks.items())

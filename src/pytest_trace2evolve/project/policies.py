@@ -1,31 +1,22 @@
-"""Gate policies as a project has them: built in, from its `policies/` folder, with checks of others."""
+"""Gate policies of a project: built-in ones, those of `policies/`, and checks of other packages."""
 
 import functools
 from collections.abc import Mapping
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.policy import POLICIES, get_policy
-from pytest_trace2evolve.gate.strict import Check
+from pytest_trace2evolve.gate.protocols import Check, Policy
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.utils.optional import described, entry_points
-
-ENTRY_POINTS = "trace2evolve.checks"
-"""Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
+from pytest_trace2evolve.utils.optional import CHECKS, entry_points
 
 
 def find_policy(name: str, project: Project | None, further: Mapping[str, Check] | None = None) -> Policy:
     """The policy of a name.
 
     Args:
-        name: What was asked for.
-        project: Where a project's own policies lie; None knows the built-in ones only.
+        project: The project with its own policies; None knows the built-in ones only.
         further: Checks by id, from the hook `pytest_t2e_checks`. None: those of the project's hooks, which
-            are loaded if the policy is the project's own; a built-in policy uses none of them.
-
-    Raises:
-        PolicyError: there is none, its file is wrong, or a check that it names cannot be made.
-        ConfigError: the project's hooks cannot be loaded.
+            are loaded only if the policy is the project's own, since a built-in one uses none of them.
     """
     folder = None if project is None else project.policies_folder
     if further is None and project is not None and name not in POLICIES:
@@ -33,29 +24,16 @@ def find_policy(name: str, project: Project | None, further: Mapping[str, Check]
     return get_policy(name, folder, {**installed_checks(), **(further or {})})
 
 
-def registered() -> dict[str, str]:
-    """The checks of installed packages, with their owners.
-
-    Raises:
-        ConfigError: an id is registered twice.
-    """
-    return {name: described(point) for name, point in entry_points(ENTRY_POINTS, "check").items()}
-
-
 @functools.cache
 def installed_checks() -> Mapping[str, Check]:
-    """The checks of installed packages, by their ids.
-
-    Raises:
-        PolicyError: one cannot be made.
-    """
+    """The checks of installed packages, by their ids."""
     found: dict[str, Check] = {}
-    for point in entry_points(ENTRY_POINTS, "check").values():
+    for point in entry_points(CHECKS, "check").values():
         try:
             found[point.name] = point.load()()
         except Exception as error:
             raise PolicyError(
                 f"check {point.name!r} of entry point {point.value!r} cannot be made: "
-                f"{type(error).__name__}: {error}; mend or remove its package"
+                f"{type(error).__name__}: {error}; correct or remove its package"
             ) from None
     return found

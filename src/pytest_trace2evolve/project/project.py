@@ -1,19 +1,13 @@
-"""A project's folders: where its suites, candidates, baselines, runs and scoreboard lie.
-
-A suite together with its lock: what every later step needs to know of it.
-"""
+"""A project: the folders of its suites, candidates, baselines, runs and ledger, and its locked suites."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pytest_trace2evolve.cases.case import Case, read_cases
 from pytest_trace2evolve.errors import CaseError, ConfigError, LockError, SuiteError, nearest
-from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.lock import (
     LOCK_NAME,
     RENEW,
@@ -36,17 +30,19 @@ from pytest_trace2evolve.project.suites import (
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.files import find_root, write_atomic
 from pytest_trace2evolve.utils.reading import RECORDS, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.project.adapters import Adapters
+    from pytest_trace2evolve.project.candidates import Candidates
     from pytest_trace2evolve.project.extensions import Extensions
 
 
 @dataclass(frozen=True)
 class LockedSuite:
-    """One suite as its file says it, and as it was locked."""
+    """A suite as its file defines it, and its lock."""
 
     suite: Suite
     path: Path
@@ -54,40 +50,35 @@ class LockedSuite:
 
     @property
     def name(self) -> str:
-        """The suite's name."""
         return self.suite.name
 
     @property
     def domain(self) -> str:
-        """The suite's domain."""
         return self.suite.domain
 
 
-def told(suites: Iterable[LockedSuite]) -> str:
+def described(suites: Iterable[LockedSuite]) -> str:
     """Suites with their domains and modes, for messages."""
-    return ", ".join(f"{one.name} ({one.suite.mode.brief})" for one in suites) or "none"
+    return ", ".join(f"{locked.name} ({locked.suite.mode.brief})" for locked in suites) or "none"
 
 
 @dataclass(frozen=True)
 class Project:
-    """One project.
+    """A project.
 
     Attributes:
         root: Its top folder (pytest's rootdir).
-        suites_folder: Where its suites lie.
-        read_extensions: Reads the hooks; None lets pytest load the project to read them.
+        suites_folder: The folder of its suites.
+        hooks: The registrations of its hooks, if a pytest session has read them; else loaded when needed.
     """
 
     root: Path
     suites_folder: Path
-    read_extensions: "Callable[[], Extensions] | None" = field(default=None, repr=False, compare=False)
+    hooks: "Extensions | None" = field(default=None, kw_only=True, compare=False, repr=False)
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
-        """The project that a folder belongs to: the nearest one upwards with `suites/`.
-
-        Args:
-            start: The folder; the current one, if not given.
+        """The project that a folder (default: the current one) belongs to: the nearest with `suites/`.
 
         Raises:
             ConfigError: there is none.
@@ -100,7 +91,6 @@ class Project:
 
     @property
     def baselines_folder(self) -> Path:
-        """Committed baselines, one folder a suite."""
         return self.root / "baselines"
 
     @property
@@ -110,7 +100,6 @@ class Project:
 
     @property
     def runs_folder(self) -> Path:
-        """Run folders, one a run."""
         return self.root / ".trace2evolve" / "runs"
 
     @property
@@ -130,42 +119,45 @@ class Project:
 
     @property
     def scoreboard(self) -> Path:
-        """One line a gated run."""
         return self.root / "results" / "scoreboard.tsv"
 
     @property
     def ledger_folder(self) -> Path:
-        """Who looked at which traces and what was judged on which split, a file an entry."""
+        """The ledger: accesses to traces and verdicts, a file for each entry."""
         return self.root / "ledger"
 
-    @cached_property
-    def candidates(self) -> Candidates:
-        """The project's candidates."""
-        return Candidates(self.root / "candidates", self.adapters)
+    @property
+    def lock_path(self) -> Path:
+        return self.suites_folder / LOCK_NAME
 
     @property
-    def adapters(self) -> Adapters:
-        """The project's adapters."""
+    def adapters(self) -> "Adapters":
+        from pytest_trace2evolve.project.adapters import Adapters
+
         return Adapters(self.root / "adapters")
 
     @cached_property
-    def splits(self) -> dict[str, Split]:
-        """The registry of splits: the built-in ones and those of the project's `_splits.toml`.
+    def candidates(self) -> "Candidates":
+        from pytest_trace2evolve.project.candidates import Candidates
 
-        Raises:
-            SuiteError: that file is broken.
-        """
+        return Candidates(self.root / "candidates", self.adapters)
+
+    @cached_property
+    def splits(self) -> dict[str, Split]:
+        """The registry of splits: the built-in ones and those of the project's `_splits.toml`."""
         return split_registry(read_splits(self.suites_folder / SPLITS_NAME))
 
     @cached_property
     def extensions(self) -> "Extensions":
         """Registrations of the hooks in the project's `conftest.py` and plugins, loaded at the first use.
 
+        For commands: a pytest session reads the hooks of its own configuration.
+
         Raises:
             ConfigError: they cannot be loaded; names the file and the error.
         """
-        if self.read_extensions is not None:
-            return self.read_extensions()
+        if self.hooks is not None:
+            return self.hooks
         from pytest_trace2evolve.project.extensions import Extensions, load, may_register
 
         found = may_register(self.root, self.suites_folder)
@@ -177,46 +169,70 @@ class Project:
 
     @property
     def suite_names(self) -> list[str]:
-        """Names of all suites; files whose name starts with an underscore are none."""
+        """Names of all suites; a file whose name starts with an underscore is none."""
         return sorted(path.stem for path in self.suites_folder.glob("*.toml") if path.name[0] != "_")
 
-    @property
-    def lock_path(self) -> Path:
-        """The lock file, beside the suites."""
-        return self.suites_folder / LOCK_NAME
-
     def suite_path(self, name: str) -> Path:
-        """A suite's file.
-
-        Raises:
-            SuiteError: there is no such suite; the message names the nearest.
-        """
         known = self.suite_names
         if name not in known:
             raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {nearest(name, known)}")
-        return self.suites_folder / f"{name}.toml"
+        return self._path_of(name)
+
+    def _path_of(self, suite: str) -> Path:
+        return self.suites_folder / f"{suite}.toml"
 
     def suite(self, name: str) -> Suite:
-        """A suite as its file says it.
-
-        Raises:
-            SuiteError: it is unknown or broken.
-        """
         return read_suite(self.suite_path(name), self.splits)
 
-    @cached_property
-    def lock(self) -> Lock:
-        """The lock file's content; empty where there is none.
+    def world(self, suite: Suite, worlds: Worlds) -> World:
+        """The world of a suite, with the synthetic cases of the suite's files among its tasks."""
+        if not suite.case_splits:
+            return worlds.open(suite.provider, suite.domain)
+        files = tuple(self.root / spec.cases for spec in suite.case_splits.values())
+        return worlds.extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
 
-        Raises:
-            LockError: it is damaged.
+    def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
+        """The tasks of a suite's files of cases; each is there once, under one id."""
+        from pytest_trace2evolve.cases.case import read_cases
+
+        path = self._path_of(suite.name)
+        ids = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
+        digests: dict[str, str] = {}
+        split_of: dict[Content, str] = {}
+        found: dict[str, list[Task]] = {}
+        for split, spec in suite.case_splits.items():
+            try:
+                cases = read_cases(self.inside(spec.cases))
+            except CaseError as error:
+                raise SuiteError(f"{path}: split {split!r}: {error}") from None
+            for case in cases:
+                twice = ids.get(case.id) or digests.get(case.digest)
+                if twice is not None:
+                    raise SuiteError(
+                        f"{path}: split {split!r}: case {case.id!r} of {spec.cases} is in {twice} too; "
+                        "a task belongs to one split"
+                    )
+                ids[case.id] = digests[case.digest] = spec.cases
+            for content in dict.fromkeys(case.script.content for case in cases):
+                self._check_content(path, split, content, split_of)
+            found[spec.split] = [case.task for case in cases]
+        return found
+
+    def _check_content(self, path: Path, split: str, content: Content, split_of: dict[Content, str]) -> None:
+        """Check that what may be learned from shares no content with what decides.
+
+        `split_of` holds the first split of each content so far; a new content is entered.
         """
-        if not os.path.lexists(self.lock_path):
-            return Lock()
-        return parse_lock(read_text(self.lock_path, LockError, limit=RECORDS), self.lock_path)
+        other = split_of.setdefault(content, split)
+        roles = {self.splits[other].role, self.splits[split].role}
+        if Role.REPORT in roles and len(roles) > 1:
+            raise SuiteError(
+                f"{path}: splits {other!r} and {split!r} both hold cases of {content.value} content, and "
+                "what may be learned from must not share its words with what decides"
+            )
 
     def inside(self, name: str) -> Path:
-        """The place of a file that is named from the project's root.
+        """A file that is named from the project's root.
 
         Raises:
             CaseError: it lies outside of the root.
@@ -226,59 +242,11 @@ class Project:
             raise CaseError(f"{name}: lies outside of {self.root}; a file of cases is named from there")
         return path
 
-    def world(self, suite: Suite, worlds: Worlds) -> World:
-        """The world of a suite, with the synthetic cases of the suite's files among its tasks.
-
-        Raises:
-            SuiteError: a file cannot be used; names the suite, the split and the file.
-            WorldError: the world cannot be opened.
-        """
-        if not suite.case_splits:
-            return worlds.open(suite.provider, suite.domain)
-        files = tuple(self.root / spec.cases for spec in suite.case_splits.values())
-        return worlds.extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
-
-    def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
-        """The tasks of a suite's files of cases; each is there once, under one id."""
-        path = self.suites_folder / f"{suite.name}.toml"
-        ids = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
-        contents: dict[str, str] = {}
-        made_of: dict[Content, str] = {}
-        found: dict[str, list[Task]] = {}
-        for split, spec in suite.case_splits.items():
-            try:
-                cases = read_cases(self.inside(spec.cases))
-            except CaseError as error:
-                raise SuiteError(f"{path}: split {split!r}: {error}") from None
-            for case in cases:
-                twice = ids.get(case.id) or contents.get(case.digest)
-                if twice is not None:
-                    raise SuiteError(
-                        f"{path}: split {split!r}: case {case.id!r} of {spec.cases} is in {twice} too; "
-                        "a task belongs to one split"
-                    )
-                ids[case.id] = contents[case.digest] = spec.cases
-            self._keep_apart(path, split, cases, made_of)
-            found[spec.split] = [case.task for case in cases]
-        return found
-
-    def _keep_apart(self, path: Path, split: str, cases: Sequence[Case], made_of: dict[Content, str]) -> None:
-        """See that what may be learned from shares no content with what decides.
-
-        Args:
-            path: The suite's file.
-            split: The split that the cases are in.
-            cases: All of them.
-            made_of: The first split of each content so far; the split's own are entered.
-        """
-        for content in dict.fromkeys(case.script.content for case in cases):
-            other = made_of.setdefault(content, split)
-            roles = {self.splits[other].role, self.splits[split].role}
-            if Role.REPORT in roles and len(roles) > 1:
-                raise SuiteError(
-                    f"{path}: splits {other!r} and {split!r} both hold cases of {content.value} content, and "
-                    "what may be learned from must not share its words with what decides"
-                )
+    @cached_property
+    def lock(self) -> Lock:
+        if not os.path.lexists(self.lock_path):
+            return Lock()
+        return parse_lock(read_text(self.lock_path, LockError, limit=RECORDS), self.lock_path)
 
     def locked(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """A suite's lock, checked against its file (not against its world: see `verify_world`).
@@ -287,7 +255,7 @@ class Project:
             LockError: the suite is not locked, or its file was edited since; names what changed.
         """
         locked = self.lock.suites.get(suite.name)
-        path = self.suites_folder / f"{suite.name}.toml"
+        path = self._path_of(suite.name)
         if locked is None:
             raise LockError(
                 f"{path}: not in {self.lock_path.name}; run 'trace2evolve lock' and commit the result"
@@ -298,39 +266,30 @@ class Project:
         return locked
 
     def verify_world(self, suite: Suite, locked: SuiteLock, worlds: Worlds) -> None:
-        """Hold a suite's lock against what its world holds now.
+        """Compare a suite's lock with its world.
 
         Raises:
             LockError: a task, the policy, a tool, the data or the scorer changed; names it.
         """
-        path = self.suites_folder / f"{suite.name}.toml"
-        verify(path, locked, self.lock_now(suite, worlds))
+        verify(self._path_of(suite.name), locked, self.lock_now(suite, worlds))
 
     def lock_now(self, suite: Suite, worlds: Worlds) -> SuiteLock:
-        """The lock that a suite would get now."""
         world, code = self.world(suite, worlds), worlds.code(suite.provider, suite.domain)
-        return lock_suite(suite, world, self.suites_folder / f"{suite.name}.toml", SCORER_VERSION, code)
+        return lock_suite(suite, world, self._path_of(suite.name), SCORER_VERSION, code)
 
     def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:
-        """Write a lock for `names` (all suites where none is named); other suites keep theirs."""
+        """Write a lock for `names` (all suites if none is named); other suites keep theirs."""
         known = self.suite_names
         for name in names:
             self.suite_path(name)
         kept = {} if not names else {name: lock for name, lock in self.lock.suites.items() if name in known}
-        fresh = {name: self.lock_now(self.suite(name), worlds) for name in names or known}
-        lock = Lock(suites=kept | fresh)
+        renewed = {name: self.lock_now(self.suite(name), worlds) for name in names or known}
+        lock = Lock(suites=kept | renewed)
         write_atomic(self.lock_path, render_lock(lock))
         return lock
 
     def baseline_path(self, suite: str, name: str) -> Path:
-        """Where a suite's baseline of a name lies."""
         return self.baselines_folder / suite / f"{name}.json"
 
     def baseline_names(self, suite: str) -> list[str]:
-        """Names of a suite's baselines."""
         return sorted(path.stem for path in (self.baselines_folder / suite).glob("*.json"))
-
-
-def find_root(start: Path) -> Path | None:
-    """The nearest folder from `start` upwards that holds `suites/`; None where there is none."""
-    return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

@@ -1,12 +1,13 @@
-"""Lays what ships with the package out in a user's folder: what is there already stays as it is.
+"""Sets up a new project in a user's folder from the files that ship with the package.
 
-`lay_out` reads and decides, `write` writes. Files are new, already there as they ship, or left alone because
-they say something else. Three files of the user's get something added instead: the lock gets the suites that
-it lacks, pytest's settings the ini key, and `.gitignore` the folder of runs.
+`plan_scaffold` reads and decides, `write_scaffold` writes. A file is new, there already as it ships, or left
+alone because its content differs. pytest settings and `.gitignore` of the user are never changed: a note says
+which line to add. Only the lock gets the suites that it lacks.
 """
 
+import configparser
 import importlib.util
-import stat
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,24 +17,26 @@ from typing import Any
 from pytest_trace2evolve.errors import ConfigError, SuiteError, nearest
 from pytest_trace2evolve.project.lock import Lock, SuiteLock, render_lock
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.project.pytest_ini import pytest_ini
+from pytest_trace2evolve.project.pytest_ini import pytest_settings
 from pytest_trace2evolve.project.suites import SPLITS_NAME
-from pytest_trace2evolve.utils import resources as shipped
+from pytest_trace2evolve.utils import resources
 from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.reading import RECORDS, open_regular
 
-DEFAULT_SUITE = "support"
 EVERY = "all"
 WORKFLOW = ".github/workflows/agents.yml"
 RUNS = ".trace2evolve/"
-"""What `.gitignore` gets."""
+"""The folder of runs, which `.gitignore` excludes."""
+
+KEY, FOLDER = "t2e_suites", "suites"
+"""The key of pytest's settings that names the folder of suites, and its value."""
 
 EXTRAS = {"inspect_evals": "tau2", "tau2": "tau2"}
-"""Providers of worlds that are packages of others, and the extra that installs each."""
+"""Third-party packages that provide worlds, and the extra that installs each."""
 
 
 class State(StrEnum):
-    """What becomes of a file."""
+    """What happens to a file."""
 
     WRITTEN = "written"
     CHANGED = "changed"
@@ -42,8 +45,8 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class LaidOut:
-    """One file: its path from the root, what becomes of it, and why or what in it."""
+class ScaffoldFile:
+    """A file: its path from the root, what happens to it, and a detail for the reader."""
 
     path: str
     state: State
@@ -51,41 +54,40 @@ class LaidOut:
 
     @property
     def sound(self) -> bool:
-        """Whether the file says what ships."""
         return self.state in (State.WRITTEN, State.THERE)
 
 
 @dataclass
-class Layout:
-    """What is, or would be, laid out in a folder.
-
-    Attributes:
-        root: The folder.
-        suites: The suites, in the order in which they were named.
-        files: Every file, in the order of laying out.
-        contents: The whole new text of each file that is written or changed.
-        notes: What the user should know besides, a line each.
-    """
+class Scaffold:
+    """The files of a new project; `contents` holds the whole text of those that are written or changed."""
 
     root: Path
     suites: tuple[str, ...]
-    files: list[LaidOut] = field(default_factory=list)
+    files: list[ScaffoldFile] = field(default_factory=list)
     contents: dict[Path, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The layout as plain JSON types, without the contents."""
         return {
             "folder": str(self.root),
             "suites": list(self.suites),
             "files": [
-                {"path": one.path, "state": one.state.value, "detail": one.detail} for one in self.files
+                {"path": file.path, "state": file.state.value, "detail": file.detail} for file in self.files
             ],
             "notes": self.notes,
         }
 
+    def add(self, path: str, state: State, detail: str = "", *, text: str | None = None) -> None:
+        self.files.append(ScaffoldFile(path, state, detail))
+        if text is not None:
+            self.contents[self.root / path] = text
 
-def lay_out(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Layout:
+    def is_sound(self, *paths: str) -> bool:
+        sound = {file.path: file.sound for file in self.files}
+        return all(sound.get(path, True) for path in paths)
+
+
+def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Scaffold:
     """Decide what a folder gets; nothing is written.
 
     Args:
@@ -95,95 +97,83 @@ def lay_out(root: Path, suites: Sequence[str], *, workflow: bool | None = None) 
 
     Raises:
         SuiteError: a suite is unknown; names the nearest.
-        ConfigError: `root` is a file, or something in it cannot be read or contradicts the layout.
+        ConfigError: `root` is a file, or something in it cannot be read or contradicts the scaffold.
     """
-    source = shipped.template()
+    source = resources.template()
     template = Project(root=source, suites_folder=source / "suites")
-    names = _chosen(suites, template)
-    layout = Layout(root, names)
+    scaffold = Scaffold(root, _chosen_suites(suites, template))
     try:
         if root.exists() and not root.is_dir():
-            raise ConfigError(f"{root} is a file; name a folder, which is made where it does not exist")
-        _place(layout, source, _paths(template, names))
-        _place_baselines(layout, template, _lock(layout, template))
-        _settings(layout)
-        _ignore(layout)
-        if _wants_workflow(layout, workflow):
-            _place(layout, source, {WORKFLOW: shipped.WORKFLOW})
+            raise ConfigError(f"{root} is a file; name a folder, which is made if it does not exist")
+        _add_copies(scaffold, source, {path: path for path in _paths(template, scaffold.suites)})
+        _add_baselines(scaffold, template, _add_lock(scaffold, template))
+        _add_settings(scaffold)
+        _add_ignore(scaffold)
+        if _wants_workflow(scaffold, workflow):
+            _add_copies(scaffold, source, {WORKFLOW: resources.WORKFLOW})
     except OSError as error:
-        raise _refusal(root, "read", error) from None
-    layout.notes += _missing_extras(template, names)
-    return layout
+        raise _failure(root, "read", error) from None
+    scaffold.notes += _missing_extras(template, scaffold.suites)
+    return scaffold
 
 
-def write(layout: Layout) -> None:
-    """Write a layout, all of it or nothing; what was there keeps its mode.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
+def write_scaffold(scaffold: Scaffold) -> None:
+    """Write a scaffold, all of it or nothing."""
     try:
-        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in layout.contents if path.exists()}
-        write_together(layout.contents)
-        for path, mode in modes.items():
-            path.chmod(mode)
+        write_together(scaffold.contents)
     except OSError as error:
-        raise _refusal(layout.root, "written", error) from None
+        raise _failure(scaffold.root, "written", error) from None
 
 
-def _refusal(root: Path, verb: str, error: OSError) -> ConfigError:
+def _failure(root: Path, verb: str, error: OSError) -> ConfigError:
     place = error.filename if isinstance(error.filename, str) else root
-    what = error.strerror or error
     return ConfigError(
-        f"{place}: cannot be {verb} ({what}), and nothing was laid out; mend that or name another folder"
+        f"{place}: cannot be {verb} ({error.strerror or error}), and nothing was laid out; correct that or "
+        "name another folder"
     )
 
 
-def _chosen(wanted: Sequence[str], template: Project) -> tuple[str, ...]:
+def _chosen_suites(names: Sequence[str], template: Project) -> tuple[str, ...]:
     known = template.suite_names
-    for name in wanted:
+    for name in names:
         if name not in (*known, EVERY):
             raise SuiteError(
                 f"no suite {name!r} ships with pytest-trace2evolve; {nearest(name, [*known, EVERY])}"
             )
-    return tuple(dict.fromkeys(one for name in wanted for one in (known if name == EVERY else [name])))
+    return tuple(dict.fromkeys(suite for name in names for suite in (known if name == EVERY else [name])))
 
 
-def _paths(template: Project, names: Sequence[str]) -> dict[str, str]:
-    """Paths in the folder of what is copied, each with its path in the template; all of them agree."""
-
-    def listed() -> Iterator[str]:
-        if (template.suites_folder / SPLITS_NAME).exists():
-            yield f"suites/{SPLITS_NAME}"
-        for name in names:
-            yield from _files_of(template, name)
-        yield from (f"candidates/{name}.md" for name in template.candidates)
-        yield from ("synthetic/pressure.jsonl", "synthetic/test_pressure.py", "prices.toml")
-
-    return {path: path for path in listed()}
+def _paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
+    """Paths of what is copied as it ships, except baselines and the workflow."""
+    if (template.suites_folder / SPLITS_NAME).exists():
+        yield f"suites/{SPLITS_NAME}"
+    for name in suites:
+        yield from _files_of(template, name)
+    yield from (f"candidates/{name}.md" for name in template.candidates)
+    yield from ("synthetic/pressure.jsonl", "synthetic/test_pressure.py", "prices.toml")
 
 
-def _files_of(template: Project, name: str) -> list[str]:
+def _files_of(template: Project, suite: str) -> list[str]:
     """A suite's own files: the one that defines it, and those that hold its cases."""
-    cases = [spec.cases for spec in template.suite(name).case_splits.values()]
-    return [f"suites/{name}.toml", *cases]
+    cases = [spec.cases for spec in template.suite(suite).case_splits.values()]
+    return [f"suites/{suite}.toml", *cases]
 
 
-def _place(layout: Layout, source: Path, paths: Mapping[str, str]) -> None:
-    """Enter files that are copied as they ship."""
+def _add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> None:
+    """Add files that are copied as they ship, by their path in the folder with that in the template."""
     for path, origin in paths.items():
         text = (source / origin).read_bytes().decode("utf-8")
-        held = _held(layout.root / path)
-        if held is None:
-            _enter(layout, path, State.WRITTEN, text=text)
-        elif held.replace(b"\r\n", b"\n") == text.encode():
-            _enter(layout, path, State.THERE)
+        current = _current(scaffold.root / path)
+        if current is None:
+            scaffold.add(path, State.WRITTEN, text=text)
+        elif current.replace(b"\r\n", b"\n") == text.encode():
+            scaffold.add(path, State.THERE)
         else:
-            _enter(layout, path, State.LEFT, "yours says something else")
+            scaffold.add(path, State.LEFT, "yours says something else")
 
 
-def _held(path: Path) -> bytes | None:
-    """What lies there; None where nothing does. A link that leads nowhere is no free place."""
+def _current(path: Path) -> bytes | None:
+    """The content of a file, if there is one. A link that leads nowhere is not a free place."""
     try:
         with open_regular(path) as file:
             return file.read(RECORDS)
@@ -191,126 +181,112 @@ def _held(path: Path) -> bytes | None:
         return b"" if path.is_symlink() else None
 
 
-def _enter(layout: Layout, path: str, state: State, detail: str = "", *, text: str | None = None) -> None:
-    layout.files.append(LaidOut(path, state, detail))
-    if text is not None:
-        layout.contents[layout.root / path] = text
-
-
-def _sound(layout: Layout, paths: Sequence[str]) -> bool:
-    """Whether all of these files say what ships."""
-    found = {one.path: one.sound for one in layout.files}
-    return all(found.get(path, True) for path in paths)
-
-
-def _lock(layout: Layout, template: Project) -> set[str]:
-    """Enter the lock: what it holds stays, and the suites that it lacks are added as they ship.
-
-    Returns:
-        The suites that are locked as they ship.
-
-    Raises:
-        LockError: the folder's own lock is damaged.
-    """
-    project = Project(root=layout.root, suites_folder=layout.root / "suites")
+def _add_lock(scaffold: Scaffold, template: Project) -> set[str]:
+    """Add the lock with the suites that it lacks; returns the suites that are locked as they ship."""
+    project = Project(root=scaffold.root, suites_folder=scaffold.root / "suites")
     before, exists = project.lock.suites, project.lock_path.exists()
     added: dict[str, SuiteLock] = {}
     others: list[str] = []
-    for name in layout.suites:
+    for name in scaffold.suites:
         if name in before:
             if before[name].digest != template.lock.suites[name].digest:
                 others.append(name)
-        elif _sound(layout, [*_files_of(template, name), f"suites/{SPLITS_NAME}"]):
+        elif scaffold.is_sound(*_files_of(template, name), f"suites/{SPLITS_NAME}"):
             added[name] = template.lock.suites[name]
         else:
-            layout.notes.append(
+            scaffold.notes.append(
                 f"{name}: files of yours differ from what is locked: run 'trace2evolve lock {name}'"
             )
     path = "suites/suites.lock"
     if added:
         text = render_lock(Lock(suites={**before, **added}))
         detail = f"{', '.join(added)} added" if exists else ""
-        _enter(layout, path, State.CHANGED if exists else State.WRITTEN, detail, text=text)
+        scaffold.add(path, State.CHANGED if exists else State.WRITTEN, detail, text=text)
     elif others:
-        _enter(layout, path, State.LEFT, f"locks {', '.join(others)} otherwise")
+        scaffold.add(path, State.LEFT, f"locks {', '.join(others)} otherwise")
     elif exists:
-        _enter(layout, path, State.THERE)
-    return {name for name in layout.suites if name in added or (name in before and name not in others)}
+        scaffold.add(path, State.THERE)
+    return {name for name in scaffold.suites if name in added or (name in before and name not in others)}
 
 
-def _place_baselines(layout: Layout, template: Project, locked: set[str]) -> None:
-    """Enter the baselines of suites and candidates that are as they ship: of others they say nothing."""
-    for suite in layout.suites:
+def _add_baselines(scaffold: Scaffold, template: Project, locked: set[str]) -> None:
+    """Add the baselines of suites and candidates that are as they ship: about others they say nothing."""
+    for suite in scaffold.suites:
         for name in template.baseline_names(suite):
             path = template.baseline_path(suite, name).relative_to(template.root).as_posix()
-            own = suite not in locked or not _sound(layout, [f"candidates/{name}.md"])
-            if own and _held(layout.root / path) is None:
-                layout.notes.append(
+            is_other = suite not in locked or not scaffold.is_sound(f"candidates/{name}.md")
+            if is_other and _current(scaffold.root / path) is None:
+                scaffold.notes.append(
                     f"{path} was left out: your {suite} or {name} is another; measure your own with "
                     f"pytest --t2e-save-baseline {name}"
                 )
-                continue
-            _place(layout, template.root, {path: path})
+            else:
+                _add_copies(scaffold, template.root, {path: path})
 
 
-def _settings(layout: Layout) -> None:
-    """Enter pytest's settings."""
-    found = pytest_ini(layout.root)
-    path = found.path.name
-    if found.there:
-        _enter(layout, path, State.THERE)
-    elif found.text is None:
-        _enter(layout, path, State.LEFT)
-        layout.notes.append(found.advice)
-    else:
-        state = State.CHANGED if found.path.exists() else State.WRITTEN
-        _enter(layout, path, state, "t2e_suites", text=found.text)
-        if not found.has_testpaths:
-            layout.notes.append(
-                "pytest without options collects suites/ and synthetic/ too: "
-                f"to keep it to tests of your own, set testpaths in {path}"
-            )
-
-
-def _ignore(layout: Layout) -> None:
-    """Enter `.gitignore`."""
-    path, name = layout.root / ".gitignore", ".gitignore"
-    held = _held(path)
-    if held is None:
-        _enter(layout, name, State.WRITTEN, text=f"{RUNS}\n")
-        return
-    if RUNS.strip("/") in {line.strip().strip("/") for line in held.decode("utf-8", "replace").splitlines()}:
-        _enter(layout, name, State.THERE)
-        return
+def _add_settings(scaffold: Scaffold) -> None:
+    """Add `pytest.ini`, or say which line to add to the settings that the folder has."""
     try:
-        text = held.decode("utf-8")
-    except UnicodeDecodeError:
-        text = None
-    if text is None or path.is_symlink():
-        _enter(layout, name, State.LEFT)
-        layout.notes.append(f".gitignore was left alone; add {RUNS} to it")
+        found = pytest_settings(scaffold.root)
+    except (ValueError, configparser.Error) as error:
+        problem = " ".join(str(error).split())
+        scaffold.notes.append(
+            f"pytest's settings cannot be read ({problem}): correct them, and run this again"
+        )
         return
-    end = "\r\n" if "\r\n" in text else "\n"
-    gap = "" if not text or text.endswith("\n") else end
-    _enter(layout, name, State.CHANGED, f"{RUNS} added", text=f"{text}{gap}{RUNS}{end}")
+    path, settings = found or (scaffold.root / "pytest.ini", {})
+    value = settings.get(KEY)
+    if isinstance(value, str) and posixpath.normpath(value.strip()) == FOLDER:
+        scaffold.add(path.name, State.THERE)
+        return
+    if value is not None:
+        raise ConfigError(
+            f"{path}: {KEY} is {value!r}, and suites are laid out in {FOLDER!r}; set it to that, or lay out "
+            "another folder"
+        )
+    if found is None:
+        scaffold.add(path.name, State.WRITTEN, KEY, text=f"[pytest]\n{KEY} = {FOLDER}\n")
+    else:
+        line = f'{KEY} = "{FOLDER}"' if path.suffix == ".toml" else f"{KEY} = {FOLDER}"
+        scaffold.add(path.name, State.LEFT)
+        scaffold.notes.append(f"add to pytest's settings in {path.name}: {line}")
+    if "testpaths" not in settings:
+        scaffold.notes.append(
+            "pytest without options collects suites/ and synthetic/ too: "
+            f"to keep it to tests of your own, set testpaths in {path.name}"
+        )
 
 
-def _wants_workflow(layout: Layout, wanted: bool | None) -> bool:
-    if wanted is not None:
-        return wanted
-    here = layout.root.resolve()
-    top = next((one for one in (here, *here.parents) if (one / ".git").exists()), here)
+def _add_ignore(scaffold: Scaffold) -> None:
+    """Add `.gitignore`, or say which line to add to the one that the folder has."""
+    name = ".gitignore"
+    current = _current(scaffold.root / name)
+    if current is None:
+        scaffold.add(name, State.WRITTEN, text=f"{RUNS}\n")
+    elif RUNS.strip("/").encode() in {line.strip().strip(b"/") for line in current.splitlines()}:
+        scaffold.add(name, State.THERE)
+    else:
+        scaffold.add(name, State.LEFT)
+        scaffold.notes.append(f"add to {name}: {RUNS}")
+
+
+def _wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
+    if workflow is not None:
+        return workflow
+    here = scaffold.root.resolve()
+    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     if top != here:
-        layout.notes.append(
+        scaffold.notes.append(
             f"no workflow was added: GitHub reads those at the top of a repository, {top}; --workflow adds it"
         )
     return top == here
 
 
-def _missing_extras(template: Project, names: Sequence[str]) -> Iterator[str]:
-    if (template.root / shipped.MODEL).is_dir() and importlib.util.find_spec("torch") is None:
+def _missing_extras(template: Project, suites: Sequence[str]) -> Iterator[str]:
+    if (template.root / resources.MODEL).is_dir() and importlib.util.find_spec("torch") is None:
         yield "for the embedded model install: pip install 'pytest-trace2evolve[local]'"
-    for provider in dict.fromkeys(template.suite(name).provider for name in names):
+    providers = {name: template.suite(name).provider for name in suites}
+    for provider in dict.fromkeys(providers.values()):
         if provider in EXTRAS and importlib.util.find_spec(provider) is None:
-            users = ", ".join(name for name in names if template.suite(name).provider == provider)
+            users = ", ".join(name for name in suites if providers[name] == provider)
             yield f"for {users} install: pip install 'pytest-trace2evolve[{EXTRAS[provider]}]'"

@@ -1,4 +1,4 @@
-"""Suites: which tasks of which world are evidence of which kind. One TOML file a suite.
+"""Suites: which tasks of which world are evidence of which kind. One TOML file for each suite.
 
 provider = "inspect_evals"
 domain = "retail"
@@ -24,11 +24,20 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import complaint, read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
+
+SPLITS_NAME = "_splits.toml"
+"""The file next to the suites that adds splits of a project's own."""
+
+_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
+
+Trials = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
 
 
 class Role(StrEnum):
-    """What a split is good for."""
+    """What a split is used for."""
 
     GATE = "gate"
     DEVELOPMENT = "development"
@@ -54,13 +63,6 @@ BUILT_IN_SPLITS = (
     Split(name="synthetic", role=Role.GUARD, description="generated pressure cases; can only discard"),
 )
 
-SPLITS_NAME = "_splits.toml"
-"""The file beside the suites that adds splits of a project's own."""
-
-Trials = Annotated[int, Field(ge=1, le=10_000, strict=True)]
-Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
-Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
-
 
 class BenchmarkSplit(Record):
     """All tasks of one of the benchmark's own splits."""
@@ -75,7 +77,7 @@ class RestOf(Record):
 
 
 class CasesOf(Record):
-    """All synthetic cases of a file, whose path is relative to the project's root and stays below it."""
+    """All synthetic cases of a file below the project's root, with its path from there."""
 
     cases: Annotated[str, Field(min_length=1)]
 
@@ -92,14 +94,13 @@ class CasesOf(Record):
         return f"cases:{self.cases}"
 
 
-def _members_spec(value: object) -> object:
-    """The forms of a split, told apart before pydantic tries them all and complains of each."""
-    if isinstance(value, dict) and set(value) == {"benchmark"}:
-        return BenchmarkSplit.model_validate(value)
-    if isinstance(value, dict) and set(value) == {"rest"}:
-        return RestOf.model_validate(value)
-    if isinstance(value, dict) and set(value) == {"cases"}:
-        return CasesOf.model_validate(value)
+_FORMS: dict[str, type[Record]] = {"benchmark": BenchmarkSplit, "rest": RestOf, "cases": CasesOf}
+
+
+def _parse_members(value: object) -> object:
+    """Choose the form of a split: pydantic would try them all and report a problem of each."""
+    if isinstance(value, dict) and len(value) == 1 and (form := _FORMS.get(next(iter(value)))):
+        return form.model_validate(value)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
     if isinstance(value, BenchmarkSplit | RestOf | CasesOf):
@@ -110,10 +111,11 @@ def _members_spec(value: object) -> object:
 
 
 class Suite(Record):
-    """One suite as its file says it; which tasks that means is known once the world is open.
+    """A suite as its file defines it; its tasks are known once the world is open.
 
-    `solo`: no user takes part; the agent reads a ticket and has the user's tools too. `timeout` is the wall
-    clock of one simulation in seconds; None sets no limit.
+    Attributes:
+        timeout: The wall clock of one simulation in seconds; None sets no limit.
+        solo: Whether no user takes part: the agent reads a ticket and has the user's tools too.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -127,25 +129,23 @@ class Suite(Record):
     solo: Annotated[bool, Field(strict=True)] = False
     default_agent: str | None = None
     splits: dict[
-        str, Annotated[BenchmarkSplit | RestOf | CasesOf | tuple[str, ...], BeforeValidator(_members_spec)]
+        str, Annotated[BenchmarkSplit | RestOf | CasesOf | tuple[str, ...], BeforeValidator(_parse_members)]
     ] = Field(min_length=1)
 
     @property
     def definition(self) -> str:
-        """Digest of what the file says, wording of the description apart."""
+        """Digest of what the file says, except for the wording of the description."""
         left_out = {"description", "default_agent", "trials"}
-        # Fields that came later count only where they are set: locks from before them stay good.
+        # Fields that were added later count only if they are set, so that older locks stay valid.
         left_out |= {name for name in ("solo", "timeout") if not getattr(self, name)}
         return digest(self.model_dump(mode="json", exclude=left_out))
 
     @property
     def mode(self) -> Mode:
-        """The domain, and whether the agent works alone."""
         return Mode(self.domain, self.solo)
 
     @property
     def case_splits(self) -> dict[str, CasesOf]:
-        """The splits that are files of synthetic cases."""
         return {name: spec for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
 
     @property
@@ -157,8 +157,8 @@ class Suite(Record):
         """The task ids of each split, in the order of the file.
 
         Raises:
-            SuiteError: a task or benchmark split that the world does not have, a task in two splits, an
-                empty split; in a solo suite, a world without solo mode or a task that cannot be run in it.
+            SuiteError: a task or benchmark split that the world does not have, a task in two splits, an empty
+                split; in a solo suite, a world without solo mode or a task that cannot be run in it.
         """
         members = {
             name: _members(spec, name, world, path)
@@ -176,18 +176,16 @@ class Suite(Record):
                 owner[task_id] = name
         for name, spec in self.splits.items():
             if isinstance(spec, RestOf):
-                rest = [
-                    task_id for task_id in _benchmark(spec.rest, name, world, path) if task_id not in owner
-                ]
-                members[name] = rest
-                owner |= dict.fromkeys(rest, name)
+                everything = _benchmark_tasks(spec.rest, name, world, path)
+                members[name] = [task_id for task_id in everything if task_id not in owner]
+                owner |= dict.fromkeys(members[name], name)
         for name in self.splits:
             if not members[name]:
                 raise SuiteError(f"{path}: split {name!r} holds no task")
         if self.solo:
-            _refuse_without_solo(world, path)
+            _check_solo_world(world, path)
             for name, ids in members.items():
-                _refuse_unfit(ids, name, world, path)
+                _check_solo_tasks(ids, name, world, path)
         return {name: members[name] for name in self.splits}
 
 
@@ -197,9 +195,6 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     Args:
         path: The TOML file; its stem is the suite's name.
         splits: The registry of splits; a suite may use no other.
-
-    Raises:
-        SuiteError: the file is missing, is not valid TOML, lacks a field or names an unknown split.
     """
     record = read_toml(path, SuiteError)
     if record.get("name", path.stem) != path.stem:
@@ -207,7 +202,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     try:
         suite = Suite.model_validate({**record, "name": path.stem})
     except ValidationError as error:
-        raise SuiteError(f"{path}: {complaint(error)}") from None
+        raise SuiteError(f"{path}: {problem_in(error)}") from None
     for name in suite.splits:
         if name not in splits:
             raise SuiteError(
@@ -217,11 +212,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
 
 
 def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
-    """The known splits by name: the built-in ones and those that a project adds.
-
-    Raises:
-        SuiteError: a further split takes the name of a known one.
-    """
+    """The known splits by name: the built-in ones and those that a project adds."""
     registry = {split.name: split for split in BUILT_IN_SPLITS}
     for split in further:
         if split.name in registry:
@@ -231,33 +222,24 @@ def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
 
 
 def read_splits(path: Path) -> tuple[Split, ...]:
-    """Further splits from a project's `_splits.toml`: a table a split, with `role` and `description`.
-
-    Raises:
-        SuiteError: the file is not valid, or a role is unknown.
-    """
+    """Further splits from a project's `_splits.toml`: a table for each, with `role` and `description`."""
     if not os.path.lexists(path):
         return ()
-    record = read_toml(path, SuiteError)
     splits = []
-    for name, table in record.items():
+    for name, table in read_toml(path, SuiteError).items():
+        fields = dict(table) if isinstance(table, dict) else {}
+        if "name" in fields:
+            fields["a second name"] = fields.pop("name")  # rejected like any other unknown field
         try:
-            splits.append(_split(name, table))
+            splits.append(Split.model_validate({**fields, "name": name}))
         except ValidationError as error:
             raise SuiteError(
-                f"{path}: split {name!r}: {complaint(error)}; roles are {', '.join(Role)}"
+                f"{path}: split {name!r}: {problem_in(error)}; roles are {', '.join(Role)}"
             ) from None
     return tuple(splits)
 
 
-def _split(name: str, table: object) -> Split:
-    fields = dict(table) if isinstance(table, dict) else {}
-    if "name" in fields:
-        fields["a second name"] = fields.pop("name")  # refused like any other unknown field
-    return Split.model_validate({**fields, "name": name})
-
-
-def _refuse_without_solo(world: World, path: Path) -> None:
+def _check_solo_world(world: World, path: Path) -> None:
     try:
         world.policy(solo=True)
     except WorldError as error:
@@ -270,16 +252,18 @@ def _refuse_without_solo(world: World, path: Path) -> None:
         )
 
 
-def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> None:
-    """Refuse the first task of a split that tau2's solo agent would not take."""
+def _check_solo_tasks(ids: Sequence[str], split: str, world: World, path: Path) -> None:
+    """Check that tau2's solo agent would accept the tasks of a split."""
     for task_id in ids:
         task = world.tasks()[task_id]
+        talks = (
+            message.role == "user" or (message.role == "assistant" and not message.tool_calls)
+            for message in task.history
+        )
         problem = ""
         if not task.ticket:
             problem = "has no ticket for the agent to work on"
-        elif any(
-            one.role == "user" or (one.role == "assistant" and not one.tool_calls) for one in task.history
-        ):
+        elif any(talks):
             problem = "starts in the middle of a talk with the user"
         elif task.initial_state is None and not task.actions:
             problem = "has no gold actions"
@@ -290,16 +274,13 @@ def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> N
             )
 
 
-_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
-
-
 def _members(
     spec: BenchmarkSplit | CasesOf | tuple[str, ...], split: str, world: World, path: Path
 ) -> list[str]:
     if isinstance(spec, CasesOf):
         return list(world.splits()[spec.split])  # a suite's world has its case files among its splits
     if isinstance(spec, BenchmarkSplit):
-        return _benchmark(spec.benchmark, split, world, path)
+        return _benchmark_tasks(spec.benchmark, split, world, path)
     ids: list[str] = []
     for entry in spec:
         span = _RANGE.match(entry)
@@ -318,14 +299,14 @@ def _members(
     for task_id in ids:
         if task_id not in world.tasks():
             near = similar(task_id, world.tasks(), most=1, cutoff=0.6)
-            mend = f"; did you mean {near[0]!r}?" if near else ""
+            remedy = f"; did you mean {near[0]!r}?" if near else ""
             raise SuiteError(
-                f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{mend}"
+                f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{remedy}"
             )
     return ids
 
 
-def _benchmark(name: str, split: str, world: World, path: Path) -> list[str]:
+def _benchmark_tasks(name: str, split: str, world: World, path: Path) -> list[str]:
     available = world.splits()
     if name not in available:
         known = ", ".join(available)

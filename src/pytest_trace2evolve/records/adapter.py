@@ -1,25 +1,67 @@
-"""The manifest of an adapter: what it was trained on, on which base, and what the gate said of it.
-
-Rewards on held-out scenarios: what a model got in an environment that no training saw.
-"""
+"""Adapters: the manifest next to the weights, the table from which a router chooses, and its choices."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import Grade
-from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.verdict import Decision
 
 MANIFEST = "manifest.json"
-"""The manifest's file in an adapter's folder, beside its weights."""
+"""The manifest's file in an adapter's folder, next to its weights."""
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """The file of an adapter's weights."""
+
+NONE = "none"
+"""The label of a task that needs no capability: the base model gets it."""
+
+
+class Skill(Record):
+    """One line of a router's table; `name` is a capability or an adapter, `example` the opening of a task."""
+
+    name: CapabilityName
+    description: str
+    example: str
+
+
+class Routing(Record):
+    """A router's decision on one task.
+
+    Attributes:
+        chosen: The name of a line of the table, or `NONE`.
+        shares: The mean probability of each label over all orders, `NONE` included.
+        silent: The number of orders in which no letter was among the reported tokens.
+    """
+
+    chosen: str
+    shares: dict[str, Unit]
+    silent: Count = 0
+
+
+class Confusion(Record):
+    """A router's choices compared with an oracle's labels, over tasks.
+
+    Attributes:
+        labels: Names of the table's lines, `NONE` last; the order of rows and columns.
+        counts: (labels, labels) tasks; rows are the oracle's labels, columns the router's choices.
+    """
+
+    labels: tuple[str, ...]
+    counts: tuple[tuple[Count, ...], ...]
+
+    @property
+    def total(self) -> int:
+        return sum(map(sum, self.counts))
+
+    @property
+    def right(self) -> int:
+        """The number of tasks on which the router chose as the oracle."""
+        return sum(self.counts[place][place] for place in range(len(self.labels)))
 
 
 class AdapterState(StrEnum):
@@ -32,14 +74,12 @@ class AdapterState(StrEnum):
 
 
 class AdapterVerdict(Record):
-    """What the gate said of an adapter.
+    """What the gate decided about an adapter.
 
     Attributes:
-        run: The run whose evidence it rests on.
         candidate: The candidate that talked with it, such as `v6+precondition_verification`.
-        baseline: What it was compared with.
-        why: What beside the gate decided where the adapter stands: capabilities that it forgot.
-        time: When that run began (ISO 8601); empty where it was not noted.
+        why: What besides the gate decided: the capabilities that it forgot.
+        time: The start of the run (ISO 8601); empty if it was not recorded.
     """
 
     decision: Decision
@@ -51,42 +91,37 @@ class AdapterVerdict(Record):
     time: str = ""
 
 
-class Measured(Record):
+class RewardChange(Record):
     """Mean rewards on held-out scenarios, before and after training.
 
     Attributes:
-        low, high: The 95 % interval of the change, by scenario; None where one scenario was played.
+        low, high: The 95 % interval of the change, by scenario; None with a single scenario.
     """
 
     before: Unit
     after: Unit
-    rollouts: Annotated[int, Field(ge=0)]
+    rollouts: Count
     low: float | None = None
     high: float | None = None
 
     @property
     def change(self) -> float:
-        """After less before."""
         return self.after - self.before
 
 
 class AdapterManifest(Record):
-    """What is written beside an adapter's weights.
+    """The manifest next to an adapter's weights.
 
     Attributes:
         capability: What it was trained for; of several its own name, and `environments` names them.
-        base: The base model's name, and `base_digest` the digest of its folder.
-        environments: Digests of the environments that it was trained in, by capability.
-        difficulty: Of these environments, by capability.
-        seed: Of the training.
+        base_digest: Digest of the base model's folder.
+        environments, difficulty: Digests and difficulties of the environments, by capability.
         recipe: The hyperparameters.
-        steps, rollouts, seconds: What the training took.
         evidence: Ids of the runs whose failures named the capability.
-        informed_by: What those runs showed of suites, as `suite::split`.
-        candidate: Whose instruction the agent had in training and measuring; empty: none.
-        skill: How a router's table describes it; None where it cannot be routed to.
+        informed_by: The splits that those runs showed, as `suite::split`.
+        candidate: The candidate whose instruction the agent had in training; may be empty.
+        skill: Its line of a router's table; None if it cannot be routed to.
         heldout: Mean reward on held-out scenarios, by capability.
-        state: Where it stands, with the verdict that brought it there.
     """
 
     schema_version: Literal[1] = 1
@@ -97,27 +132,26 @@ class AdapterManifest(Record):
     difficulty: dict[str, int] = Field(default_factory=dict)
     seed: int
     recipe: dict[str, Any]
-    steps: Annotated[int, Field(ge=0)]
-    rollouts: Annotated[int, Field(ge=0)]
+    steps: Count
+    rollouts: Count
     seconds: Annotated[float, Field(ge=0)]
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
     candidate: str = ""
     skill: Skill | None = None
-    heldout: dict[str, Measured] = Field(default_factory=dict)
+    heldout: dict[str, RewardChange] = Field(default_factory=dict)
     state: AdapterState = AdapterState.TRAINED
     verdict: AdapterVerdict | None = None
     created_at: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")] | None = None
 
 
 class HeldOut(Record):
-    """The rewards of one model in one environment.
+    """The rewards of one model in one environment that no training saw.
 
     Attributes:
         digest: Of the environment with held-out content.
-        model: Digest of the model, with its adapter's where it has one, of its system prompt and its tools.
-        temperature: At which its answers were drawn.
-        rewards: By scenario, from seed 0 on; of lost rollouts nothing.
+        model: Digest of the model with its adapter, its system prompt and its tools.
+        rewards: By scenario, from seed 0 on, without lost rollouts.
         lost: Rollouts without a reward.
     """
 
@@ -127,9 +161,8 @@ class HeldOut(Record):
     model: str
     temperature: float
     rewards: tuple[tuple[Grade, ...], ...]
-    lost: Annotated[int, Field(ge=0)] = 0
+    lost: Count = 0
 
     @property
     def count(self) -> int:
-        """Rollouts with a reward."""
         return sum(map(len, self.rewards))

@@ -1,6 +1,11 @@
-"""The two kinds of record: ours, which reject what they do not know, and tau2's, which keep it."""
+"""The base classes of records: our own reject unknown fields, tau2's keep them."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+"""A whole number that JSON, floats and 64 bits all hold; sums too."""
 
 
 class Record(BaseModel):

@@ -8,13 +8,10 @@ from pytest_trace2evolve.records.completion import Usage
 
 @dataclass(frozen=True)
 class Budgets:
-    """What a whole run may use, all its processes together; None: as much as it takes.
+    """What a whole run may use, all its processes together; None sets no limit.
 
-    Attributes:
-        cost: US dollars.
-        tokens: Prompt and completion tokens together.
-        minutes: Wall clock since the run began.
-        requests_per_minute: Requests sent, further tries included.
+    `cost` is in US dollars, `tokens` counts prompt and completion, `minutes` the wall clock, and
+    `requests_per_minute` further tries, too.
     """
 
     cost: float | None = None
@@ -39,9 +36,6 @@ class State(StrEnum):
     KEPT = "kept"
     """Taken from an earlier run."""
     LOST = "lost"
-
-
-DONE = frozenset({State.MADE, State.KEPT})
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""Capabilities, the labels of traces, and what the contrast of failures and successes says of them."""
+"""Capabilities, the labels of traces, and what the contrast of failures and successes says about them."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.score import Unit
 
 CapabilityName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=80)]
@@ -18,10 +18,7 @@ Delta = Annotated[float, Field(ge=-1, le=1)]
 class Capability(Record):
     """Something that an agent can do, or lacks.
 
-    Attributes:
-        description: What it is, in about two sentences.
-        tasks: Ids of tasks in which it was seen to matter, where somebody proposed it from traces.
-        merged: Other names under which the same was proposed.
+    `tasks` are ids of tasks in which it mattered, and `merged` other names under which it was proposed.
     """
 
     name: CapabilityName
@@ -33,8 +30,7 @@ class Capability(Record):
 class Presence(StrEnum):
     """What a trace shows of a capability.
 
-    `na`: there was no call for it. `lost`: the labeller gave no label that can be trusted; like `na` it
-    enters no rate.
+    `na`: it was not needed. `lost`: the labeller gave no label that can be trusted; neither enters a rate.
     """
 
     PRESENT = "present"
@@ -46,21 +42,18 @@ class Presence(StrEnum):
 class Label(Record):
     """What one trace shows of one capability in one run of a labeller.
 
-    Attributes:
-        trace: The id of the simulation.
-        message: The place of the message in the trace that shows it; None for `na` and `lost`.
-        why: In one line.
+    `message` is the place in the trace of the message that shows it; None for `na` and `lost`.
     """
 
     trace: str
     capability: str
     presence: Presence
-    message: Annotated[int, Field(ge=0)] | None = None
+    message: Count | None = None
     why: str = ""
 
 
 class Outcome(Record):
-    """A trace that is labelled: its simulation, the run and the task it is of, and whether it passed."""
+    """A labelled trace: its simulation, its run and task, and whether it passed."""
 
     trace: str
     run: str = ""
@@ -70,39 +63,36 @@ class Outcome(Record):
 
 
 class Contrast(Record):
-    """What one run's labels say of one capability.
+    """What the labels of one run say about one capability.
 
     Attributes:
-        coverage: Share of all failed traces that lack it; None where none failed.
-        error_rate_failed: ER⁻, share of lacking among the failed traces that show it or lack it; None where
-            there is none.
-        error_rate_passed: ER⁺, the same among the passed traces.
-        delta: ER⁻ − ER⁺; None where either is not measured.
-        lost: Labels of it that were lost.
+        coverage: Share of all failed traces that lack it; None if none failed.
+        error_rate_failed: ER⁻, the share of lacking among failed traces that show or lack it; None without
+            any.
+        error_rate_passed: ER⁺, the same among passed traces.
+        delta: ER⁻ − ER⁺; None if either is not measured.
+        lost: Lost labels of it.
     """
 
     coverage: Unit | None
     error_rate_failed: Unit | None
     error_rate_passed: Unit | None
     delta: Delta | None
-    lost: Annotated[int, Field(ge=0)] = 0
+    lost: Count = 0
 
 
 class Assessment(Record):
-    """What all runs together say of one capability.
+    """What all runs together say about one capability.
 
     Attributes:
-        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs in which they were
-            measured; None where they were in none.
+        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs that measured them.
         coverage_std, delta_std: Standard deviations over runs; None below two runs.
         delta_low, delta_high: Newcombe's interval of Δ, clustered by task, at a level at which all intervals
             of the report hold together.
         runs_passed: Runs in which coverage and Δ reached their thresholds.
-        selected: Whether it counts as missing.
-        reason: Why it was not selected; empty where it was.
+        selected: Whether it counts as missing; if not, `reason` says why.
         examples: Traces of failures that lack it.
-        lost: Labels of it that were lost, in all runs.
-        by_run: Coverage and Δ run by run.
+        lost: Lost labels of it, in all runs.
     """
 
     name: CapabilityName
@@ -119,13 +109,13 @@ class Assessment(Record):
     runs_passed: int
     selected: bool
     reason: str = ""
-    examples: tuple["Shown", ...] = ()
+    examples: tuple["Example", ...] = ()
     lost: int = 0
     by_run: tuple[Contrast, ...] = ()
 
 
-class Shown(Record):
-    """A place in a trace that shows a capability lacking, or a kind of failure."""
+class Example(Record):
+    """A place in a trace that shows a lacking capability, or a kind of failure."""
 
     trace: str
     run: str
@@ -136,13 +126,13 @@ class Shown(Record):
 
 
 class FailureKind(Record):
-    """One kind of failure of the taxonomy, and the failed traces that are of it."""
+    """One kind of failure of the taxonomy, and the failed traces of this kind."""
 
     name: CapabilityName
     description: str
     count: int
     share: Unit | None
-    examples: tuple[Shown, ...] = ()
+    examples: tuple[Example, ...] = ()
 
 
 class LabelRun(Record):
@@ -153,14 +143,13 @@ class LabelRun(Record):
 
 
 class CapabilityReport(Record):
-    """What `trace2evolve capabilities` found.
+    """The result of `trace2evolve capabilities`.
 
     Attributes:
         labeller: `rules`, or the judge's model.
         runs: Runs of the labeller; the rules are deterministic and have one.
-        traces, failed: Traces that were labelled, and those of them that failed.
+        traces, failed: The number of labelled traces, and of the failed ones among them.
         unexplained: Failed traces without a lacking capability (in the first run) and without a kind.
-        notes: What was left out, and why.
     """
 
     schema_version: Literal[1] = 1
@@ -171,11 +160,11 @@ class CapabilityReport(Record):
     capabilities: tuple[Assessment, ...]
     labels: tuple[LabelRun, ...]
     taxonomy: tuple[FailureKind, ...]
-    unexplained: tuple[Shown, ...] = ()
+    unexplained: tuple[Example, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-BUILT_IN = (
+BUILT_IN_CAPABILITIES = (
     Capability(
         name="precondition_verification",
         description=(
@@ -219,39 +208,5 @@ BUILT_IN = (
         ),
     ),
 )
-"""What the labeller by rules labels."""
-
-TAXONOMY = (
-    Capability(
-        name="under_inspection",
-        description="A record that the expert reads was never read.",
-    ),
-    Capability(
-        name="cross_order_ambiguity",
-        description="A change was made, or tried, on another record than the one that is meant.",
-    ),
-    Capability(
-        name="unsafe_write_path",
-        description=(
-            "A change broke an invariant (identity, consent, eligibility, read before write), or nobody had "
-            "called for it."
-        ),
-    ),
-    Capability(
-        name="max_step_loop",
-        description="A budget ended the simulation, or one call was made three times or more.",
-    ),
-    Capability(
-        name="partial_success",
-        description="A part of what was asked for was done as it should be, and the rest was not.",
-    ),
-    Capability(
-        name="cancelled_order_tracking",
-        description="The agent worked on an order that it knew, or could have known, to be cancelled.",
-    ),
-    Capability(
-        name="account_address_inference",
-        description="An address that stands in the records was not written, or another one was.",
-    ),
-)
-"""Kinds of failure; a failed trace can be of several."""
+"""The capabilities that the labeller by rules knows: those that TRACE (arXiv 2604.05336) found missing on τ²,
+and two of Trace2Evolve's."""

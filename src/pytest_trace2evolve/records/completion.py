@@ -1,49 +1,59 @@
-"""What a chat model answers, and what it cost."""
+"""Answers of chat models, what they used, and messages in the shape of the chat-completions API."""
 
-from typing import Annotated, Self
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
+from pytest_trace2evolve.records.message import MALFORMED, Message, Requestor, ToolCall, unstorable
+from pytest_trace2evolve.utils.canonical import storable_text
+
+Side = Literal["agent", "user"]
+"""The side whose model answered."""
+
+MAX_TOKENS = 10**9
+"""Tokens of one call that are believed: more is a mistake, and sums must fit into 64 bits."""
+
+MAX_DOLLARS = 1e9
+"""US dollars of one call that are believed."""
+
+LARGE_TEXT = 100_000
+"""Characters of a text from which an endpoint may reject it for its length."""
+
+_COMMON_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of tools that every endpoint takes."""
 
 
 class RequestedCall(Record):
-    """A tool call as a model asked for it: `arguments` is the text it wrote, valid JSON or not."""
+    """A tool call as a model asked for it: `arguments` is the text that it wrote, valid JSON or not."""
 
     id: str
     name: str
     arguments: str
 
 
-MOST_TOKENS = 10**9
-"""Tokens of one call that are believed: more is a mistake, and sums must fit into 64 bits."""
-
-MOST_DOLLARS = 1e9
-"""US dollars of one call that are believed."""
-
-_Tokens = Annotated[int, Field(ge=0, le=1 << 53)]
-"""Also sums, exact as a float."""
-
-
 class Usage(Record):
-    """Tokens of one or more calls of a model, and their cost in US dollars (None where a price is not known).
+    """Tokens of one or more calls of a model, and their cost in US dollars (None if a price is not known).
 
     `cached_tokens` are those of `prompt_tokens` that the endpoint had seen before.
     """
 
-    calls: _Tokens = 1
-    prompt_tokens: _Tokens = 0
-    cached_tokens: _Tokens = 0
-    completion_tokens: _Tokens = 0
+    calls: Count = 1
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    completion_tokens: Count = 0
     cost: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Self) -> Self:
-        """Both together; the cost is not known where one's is not."""
+        """The sum; its cost is None if either cost is."""
         return self.model_copy(
             update={
                 "calls": self.calls + other.calls,
@@ -56,13 +66,13 @@ class Usage(Record):
 
 
 NOTHING_USED = Usage(calls=0, cost=0.0)
-"""What `Usage` adds up from."""
+"""The start of a sum of `Usage`."""
 
 
 class Completion(Record):
-    """One answer of a chat model; `seconds` is how long the whole exchange took, retries included.
+    """One answer of a chat model; `seconds` is the time of the whole exchange, retries included.
 
-    `cached` says that it was made earlier and taken from a store: its usage was spent then, and not again.
+    `cached`: it was made earlier and taken from a store, so its usage is not spent again.
     """
 
     content: str | None = None
@@ -71,3 +81,145 @@ class Completion(Record):
     usage: Usage = Usage()
     seconds: float = 0.0
     cached: bool = False
+
+
+class Answer(Record):
+    """A stored answer: a completion, or (`context_window`) the refusal of a conversation that no longer fits.
+
+    Nothing of the request is stored, and nothing that would name its sender.
+    """
+
+    trial: int
+    side: Side
+    model: str
+    completion: Completion | None = None
+    context_window: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.completion is None) == (self.context_window is None):
+            raise ValueError("an answer is either a completion or the refusal of a too long conversation")
+        return self
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """An answer in the journal of a simulation.
+
+    Attributes:
+        request: The side and the digest of the request that it answers.
+        answer: The answer; None for first tokens.
+        first_tokens: Log-probabilities of first tokens, by text; None for an answer.
+    """
+
+    request: str
+    answer: Answer | None = None
+    first_tokens: Mapping[str, float] | None = None
+
+
+def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
+    """A message as the API takes it; `role` replaces its own (a user simulator speaks as the assistant)."""
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.id, "content": message.content or ""}
+    record: dict[str, Any] = {"role": role or message.role, "content": message.content}
+    if message.tool_calls:
+        record["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return record
+
+
+def from_completion(completion: Completion, role: Requestor) -> Message:
+    """A model's answer as a message of the agent or of the user, in tau2's shape."""
+    calls = [
+        ToolCall(
+            id=storable_text(call.id),
+            name=storable_text(call.name),
+            arguments=_parsed_arguments(call.arguments),
+            requestor=role,
+        )
+        for call in completion.tool_calls
+    ]
+    usage: dict[str, Any] = {
+        "prompt_tokens": completion.usage.prompt_tokens,
+        "completion_tokens": completion.usage.completion_tokens,
+    }
+    if completion.usage.cached_tokens:
+        usage["prompt_tokens_details"] = {"cached_tokens": completion.usage.cached_tokens}
+    fields: dict[str, Any] = {
+        "role": role,
+        "content": None if completion.content is None else storable_text(completion.content),
+        "tool_calls": calls or None,
+        "cost": completion.usage.cost,
+        "usage": usage,
+        "generation_time_seconds": completion.seconds,
+    }
+    if completion.cached:
+        fields["cached"] = True
+    return Message.model_validate(fields)
+
+
+def _parsed_arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError, MemoryError):
+        return {MALFORMED: storable_text(text)}
+    if not isinstance(arguments, dict) or unstorable(arguments):
+        return {MALFORMED: storable_text(text)}
+    return arguments
+
+
+def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
+    """The usage that one side's messages of a trace record; no calls if none records any."""
+    total = NOTHING_USED
+    for message in trace:
+        usage = getattr(message, "usage", None)
+        if message.role == role and isinstance(usage, dict):
+            total += Usage(
+                prompt_tokens=token_count(usage.get("prompt_tokens")),
+                completion_tokens=token_count(usage.get("completion_tokens")),
+                cached_tokens=cached_tokens(usage),
+                cost=dollars(getattr(message, "cost", None)),
+            )
+    return total
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int:
+    """The prompt tokens of an API's `usage` that the endpoint had seen before."""
+    details = usage.get("prompt_tokens_details")
+    return token_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+
+
+def token_count(value: object) -> int:
+    """A count of tokens from any value of an endpoint or a file; 0 if the value is none."""
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else 0
+
+
+def dollars(value: object) -> float | None:
+    """An amount from any value of an endpoint or a file; None if the value is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DOLLARS:
+        return None
+    return float(value)
+
+
+def uncommon_part(history: Iterable[Message], role: Requestor) -> str:
+    """What one side wrote that an endpoint may reject, for messages; empty if there is nothing."""
+    for message in history:
+        if message.role != role:
+            continue
+        content = message.content or ""
+        if len(content) > LARGE_TEXT:
+            return f"a message of {len(content):,} characters"
+        if "\0" in content:
+            return "a message with the character NUL"
+        for call in message.tool_calls or ():
+            if not _COMMON_NAME.fullmatch(call.name):
+                return f"a call of a tool named {call.name[:100]!r}"
+            if MALFORMED in call.arguments or len(str(call.arguments)) > LARGE_TEXT:
+                return f"a call of {call.name!r} with malformed or very long arguments"
+    return ""

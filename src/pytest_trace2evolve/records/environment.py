@@ -1,9 +1,4 @@
-"""What a capability's environment gives back: reactions to an agent's messages, and a graded reward.
-
-What admission found of an environment: a line a check.
-
-What is kept of a calibration: how a model fares in an environment, and where it can learn.
-"""
+"""Capability environments: reactions and rewards, the report of an admission, and a calibration."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -14,28 +9,26 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
 
 GRADES = (0.0, 0.2, 0.5, 0.8, 1.0)
-"""The rewards that an environment gives. Between none and all, so that a group of rollouts can differ."""
+"""The rewards of an environment. Some lie between nothing and all, so that rollouts of a group can differ."""
 
 TOP = GRADES[-1]
 """The reward of a rollout that exercises the capability to its end."""
 
 
-def _one_of_the_grades(value: float) -> float:
+def _check_grade(value: float) -> float:
     if value not in GRADES:
         raise ValueError(f"a reward of {value:g}: an environment gives one of {', '.join(map(str, GRADES))}")
     return value
 
 
-Grade = Annotated[float, AfterValidator(_one_of_the_grades)]
+Grade = Annotated[float, AfterValidator(_check_grade)]
 """A reward of an environment."""
 
 
 class Reaction(Record):
-    """What came back on a message of the agent.
+    """The tools' results or the customer's answer to a message of the agent.
 
-    Attributes:
-        messages: The tools' results, or what the customer said; empty where nobody answers any more.
-        done: It is over: nothing that the agent says is heard any more, and the reward stands.
+    `done`: the scenario is over, so further messages change nothing, and the reward is final.
     """
 
     messages: tuple[Message, ...] = ()
@@ -43,7 +36,7 @@ class Reaction(Record):
 
 
 class CheckLine(Record):
-    """One check: what was looked at, whether it holds, and what was found."""
+    """One check of an admission: its name, whether it passed, and what was found."""
 
     check: str
     passed: bool
@@ -51,13 +44,7 @@ class CheckLine(Record):
 
 
 class AdmissionReport(Record):
-    """All checks of one environment.
-
-    Attributes:
-        digests: Of its generators, by difficulty.
-        seeds: How many scenarios were looked at.
-        seconds: How long it took.
-    """
+    """All checks of one environment; `digests` are those of its generators, by difficulty."""
 
     schema_version: Literal[1] = 1
     capability: str
@@ -68,7 +55,6 @@ class AdmissionReport(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether every check holds."""
         return all(line.passed for line in self.checks)
 
 
@@ -77,14 +63,14 @@ class Figures(Record):
 
     Attributes:
         groups: Scenarios with two rollouts or more.
-        rollouts: Rollouts that were measured.
-        lost: Rollouts that were lost to the machine or the network; they count nowhere else.
+        rollouts: Measured rollouts.
+        lost: Rollouts lost to the machine or the network; they count nowhere else.
         mean: Mean reward of all rollouts.
         std: Standard deviation of rewards within a group, averaged over groups.
-        all_top: Share of groups in which every rollout got the top.
+        all_top: Share of groups in which every rollout got the top reward.
         all_zero: Share of groups in which every rollout got 0.
         informative: Share of groups whose rewards differ.
-        pass_at: By k, the chance that one of k rollouts gets the top; only where groups hold k.
+        pass_at: By k, the chance that one of k rollouts gets the top reward; only for k within a group.
     """
 
     groups: int = Field(ge=0)
@@ -98,14 +84,13 @@ class Figures(Record):
     pass_at: dict[int, float]
 
 
-class Tried(Record):
-    """One difficulty that was measured.
+class DifficultyResult(Record):
+    """One measured difficulty.
 
     Attributes:
         outside: What lies outside of the targets, a phrase each.
-        tokens: Tokens of a rollout on average, prompt and answers; None where the endpoint does not say.
-        calls: Answers of the model in a rollout, on average.
-        seconds: How long it took in all.
+        tokens: Mean tokens of a rollout, prompt and answers; None if the endpoint does not report them.
+        calls: Mean number of the model's answers in a rollout.
     """
 
     difficulty: int
@@ -118,7 +103,7 @@ class Tried(Record):
 
 
 class Outcome(StrEnum):
-    """What a calibration came to: a difficulty fits, or somebody must decide what to do."""
+    """The outcome of a calibration: a difficulty fits, or a person must decide."""
 
     FITS = "fits"
     ASK = "ask"
@@ -129,14 +114,12 @@ class Calibration(Record):
 
     Attributes:
         digest: Of the generator at the difficulty that was chosen last.
-        weights: Digest of the model's folder; None at an endpoint, which only has a name.
-        candidate: Whose instruction the agent was given; empty where none was.
-        content: Whose words the scenarios were made of.
-        temperature: At which answers were drawn; None where the endpoint's own.
-        seeds: How many scenarios.
-        group: How many rollouts of each.
-        tried: Every difficulty that was measured, in that order; the last is the one that holds.
-        advice: What to do, where nothing fits.
+        weights: Digest of the model's folder; None for an endpoint, which only has a name.
+        candidate: The candidate whose instruction the agent was given; may be empty.
+        temperature: At which answers were sampled; None for the endpoint's own.
+        seeds: The number of scenarios, with `group` rollouts each.
+        tried: Every measured difficulty, in order; the last one holds.
+        advice: What to do if nothing fits.
     """
 
     schema_version: Literal[1] = 1
@@ -151,5 +134,5 @@ class Calibration(Record):
     group: int
     outcome: Outcome
     difficulty: int
-    tried: tuple[Tried, ...] = Field(min_length=1)
+    tried: tuple[DifficultyResult, ...] = Field(min_length=1)
     advice: str = ""

@@ -1,27 +1,50 @@
-"""What the gate reads: compact records of simulations, without their messages.
+"""Evidence: compact records of simulations without their messages, which the gate reads.
 
-Who was compared: agent, model, parameters and user of both sides, as reports show them.
+Also who made them: the agent, user, world and settings of a side, and how reports name both sides.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.score import Measured, Unit
+from pytest_trace2evolve.records.score import RewardRecord, Unit
 from pytest_trace2evolve.records.task import RewardBasis
-from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
 SCHEMA = 1
-"""Version of the evidence format; a file with another version is refused."""
+"""Version of the evidence format; a file of another version is rejected."""
 
-Count = Annotated[int, Field(ge=0, le=1 << 53)]
-"""A whole number that JSON, floats and 64 bits all hold."""
+DUMMY_USER = "dummy_user"
+"""tau2's name of the user of a solo run: nobody."""
+
+SCRIPTED_USER = "script"
+"""The recorded user of synthetic cases: each follows its script."""
+
+GOLD_USER = "gold"
+"""The recorded user of agents that are no models, on tasks without a script."""
+
+ORACLE = "oracle"
+"""The recorded agent that performs gold actions."""
+
+NOP = "nop"
+"""The recorded agent that does nothing."""
+
+REFERENCE_AGENTS = frozenset({ORACLE, NOP})
+"""The two reference agents: best possible and do-nothing."""
+
+CHAT = "chat"
+"""What evidence records as the agent that talks through a model."""
+
+REPLAY = "replay"
+"""The agent that reads recorded runs instead of talking."""
+
+NOT_RECORDED = "not recorded"
+"""How reports show a fact that the evidence does not hold."""
 
 
 class ActionCount(Record):
@@ -37,13 +60,14 @@ class ActionCount(Record):
         return self
 
 
-class SimulationEvidence(Measured):
+class SimulationEvidence(RewardRecord):
     """One simulation as the gate sees it.
 
-    `actions` maps a tool type to its gold actions. The totals come from the task, so they are known
-    even where the simulation was not measured (`matched` is then None). `usage` holds what the models of the
-    agent and of the user used, where the trace says it. `invariants` holds how often it broke which; None
-    where the world declares no rules, or nothing was measured.
+    Attributes:
+        actions: Gold actions by tool type. The totals come from the task, so they are known even if the
+            simulation was not measured (`matched` is then None).
+        usage: What the models of the agent and of the user used, if the trace records it.
+        invariants: How often it broke which; None if the world declares no rules, or nothing was measured.
     """
 
     id: str
@@ -60,15 +84,10 @@ class SimulationEvidence(Measured):
     usage: dict[Requestor, Usage] = Field(default_factory=dict)
     invariants: dict[Invariant, Count] | None = None
 
-    @property
-    def hit_max_steps(self) -> bool:
-        """Whether the step budget ended the simulation."""
-        return self.termination_reason == TerminationReason.MAX_STEPS
-
     def action_share(self, *kinds: str) -> float | None:
-        """Share of gold actions matched, over `kinds` of tools (all kinds where none is named).
+        """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).
 
-        None where the task names no such action or the simulation was not measured.
+        None if the task names no such action or the simulation was not measured.
         """
         counts = [count for kind, count in self.actions.items() if not kinds or kind in kinds]
         total = sum(count.total for count in counts)
@@ -77,49 +96,20 @@ class SimulationEvidence(Measured):
         return sum(count.matched or 0 for count in counts) / total
 
 
-class Fresh(Record):
-    """Fresh trials of both sides of one task that was flagged; they enter no estimate.
-
-    A side's trials of the first step come before those of the second, by their numbers.
-    """
+class FreshTrials(Record):
+    """Fresh trials of both sides of one flagged task, in order; they enter no estimate."""
 
     baseline: tuple[SimulationEvidence, ...]
     candidate: tuple[SimulationEvidence, ...]
 
 
 class CandidateRef(Record):
-    """Which candidate produced the evidence."""
+    """The candidate that produced the evidence."""
 
     id: str
     digest: str
     parent: str | None = None
     informed_by: tuple[str, ...] = ()
-
-
-DUMMY_USER = "dummy_user"
-"""What tau2 records as the user of a solo run: nobody."""
-
-SCRIPTED_USER = "script"
-"""What evidence records as the user of synthetic cases: each follows its script."""
-
-
-GOLD_USER = "gold"
-"""What evidence records as the user of agents that are no models, on tasks without a script."""
-
-CHAT = "chat"
-"""What evidence records as the agent that talks through a model."""
-
-REPLAY = "replay"
-"""The agent that reads recorded runs instead of talking."""
-
-ORACLE = "oracle"
-"""What evidence records as the agent that performs gold actions."""
-
-NOP = "nop"
-"""What evidence records as the agent that does nothing."""
-
-REFERENCE_AGENTS = frozenset({ORACLE, NOP})
-"""The scripted agents that are measured for reference: the best possible one and one that does nothing."""
 
 
 class Mode(NamedTuple):
@@ -133,18 +123,17 @@ class Mode(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """The same, for a list in brackets."""
         return f"{self.domain}, solo" if self.solo else self.domain
 
 
 class Code(Record):
-    """Identifies the code behind an agent, a user or a world; see `identity.code_of`.
+    """Identifies the code behind an agent, a user or a world; see `evidence.identity.code_of`.
 
     Attributes:
         files: Digests of project files by path.
         distributions: Versions of installed distributions by name.
         fingerprint: What the code declares of itself instead of both.
-        unknown: Why the code cannot be identified; empty if it can.
+        unknown: Why the code cannot be identified.
     """
 
     files: dict[str, str] = Field(default_factory=dict)
@@ -170,11 +159,10 @@ def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
 
 
 class Settings(Record):
-    """What a model or script was run with; None means not recorded.
+    """The settings of a model or script; None means not recorded.
 
-    Attributes:
-        guidelines: Digest of the text that a simulated user follows.
-        code: The code of an agent or user that is not built in.
+    `guidelines` is the digest of the text that a simulated user follows. Built-in agents and users have no
+    `code`.
     """
 
     implementation: str | None = None
@@ -193,12 +181,7 @@ class Settings(Record):
 
 
 class Identity(Record):
-    """Agent, user and world of the simulations of a suite.
-
-    Attributes:
-        agent, user: What is recorded of an agent that is no model, and of its user.
-        world: The code behind the world's tools.
-    """
+    """Agent, user and the code of the world in the simulations of a suite."""
 
     agent: Settings = Settings()
     user: Settings = Settings()
@@ -206,7 +189,7 @@ class Identity(Record):
 
 
 class LockParts(Record):
-    """Digests of what a suite's lock holds beside its tasks, so that two locks can be told apart by name."""
+    """Digests of the parts of a suite's lock besides its tasks, so that a difference can be named."""
 
     policy: str
     tools: str
@@ -216,14 +199,14 @@ class LockParts(Record):
 class Provenance(Record):
     """Where evidence comes from: everything that must agree before two sides may be compared.
 
-    A field that is None was not recorded. Fields that came after the first version are optional: files from
-    before them stay good.
+    A field that is None was not recorded. Fields that came after the first version are optional, so that
+    older files stay valid.
 
     Attributes:
         lock: Digest of the suite's lock; `lock_parts` holds digests of its parts.
         world: The code of the world that the simulations ran in.
         provider_version: Version of the provider's package: recorded, never compared.
-        policy: Digest of the policy's text where a foreign results file carries it.
+        policy: Digest of the policy's text if a foreign results file carries it.
         max_steps, max_errors: Budgets of a simulation.
         timeout: Its wall clock in seconds.
         run_id, created_at: The run that measured it, and when (ISO 8601); of a baseline that grew, the first.
@@ -260,7 +243,7 @@ class Provenance(Record):
 
     @property
     def conversational(self) -> bool:
-        """Whether an agent had to earn what it did by talking: gold actions without a script are no talk."""
+        """Whether the agent had to talk to act: the oracle on tasks without a script does not."""
         return (self.agent.implementation, self.user.implementation) != (ORACLE, GOLD_USER)
 
 
@@ -282,17 +265,8 @@ class Evidence(Record):
         return self
 
 
-NOT_RECORDED = "not recorded"
-"""What reports say of a fact that a side's evidence does not hold."""
-
-
 class Side(Record):
-    """Who made the simulations of one side. None: not recorded.
-
-    Attributes:
-        agent, model, parameters: The agent's implementation, its model, and the settings of that model.
-        user, user_model: The same of the user.
-    """
+    """Who made the simulations of one side: implementations, models and settings; None if not recorded."""
 
     agent: str | None = None
     model: str | None = None
@@ -302,25 +276,21 @@ class Side(Record):
 
     @property
     def text(self) -> str:
-        """The side in one line."""
-        return f"agent {self._agent}; user {self._user}"
-
-    @property
-    def _agent(self) -> str:
-        if self.model is None and not self.parameters:
-            return self.agent or NOT_RECORDED  # a script or a program has no model
-        settings = [f"model {self.model or NOT_RECORDED}"]
-        settings += [f"{name} {_shown(value)}" for name, value in sorted((self.parameters or {}).items())]
-        settings += ["parameters not recorded"] if self.parameters is None else []
-        return f"{self.agent or NOT_RECORDED}, {', '.join(settings)}"
-
-    @property
-    def _user(self) -> str:
-        model = f", model {self.user_model}" if self.user_model else ""
-        return f"{self.user or NOT_RECORDED}{model}"
+        agent = self.agent or NOT_RECORDED
+        if self.model is not None or self.parameters:  # a script or a program has neither
+            parameters = sorted((self.parameters or {}).items())
+            settings = [f"model {self.model or NOT_RECORDED}"]
+            settings += [
+                f"{name} {value if isinstance(value, str) else canonical_json(value)}"
+                for name, value in parameters
+            ]
+            settings += ["parameters not recorded"] if self.parameters is None else []
+            agent = f"{agent}, {', '.join(settings)}"
+        user_model = f", model {self.user_model}" if self.user_model else ""
+        return f"agent {agent}; user {self.user or NOT_RECORDED}{user_model}"
 
 
-class Compared(Record):
+class ComparedSides(Record):
     """Both sides of a comparison, and which differences of their agents the candidate declares."""
 
     baseline: Side
@@ -332,13 +302,12 @@ class Compared(Record):
         """Both sides for a report: one line if they agree, else a line each."""
         if self.baseline == self.candidate:
             return [f"both sides: {self.baseline.text}"]
-        found = [f"baseline: {self.baseline.text}", f"candidate: {self.candidate.text}"]
+        lines = [f"baseline: {self.baseline.text}", f"candidate: {self.candidate.text}"]
         declared = ", ".join(self.declared)
-        return [*found, f"declared by the candidate: another {declared}"] if declared else found
+        return [*lines, f"declared by the candidate: another {declared}"] if declared else lines
 
 
 def side_of(origin: Provenance) -> Side:
-    """The side that evidence of this origin is."""
     return Side(
         agent=origin.agent.implementation,
         model=origin.agent.model,
@@ -346,7 +315,3 @@ def side_of(origin: Provenance) -> Side:
         user=origin.user.implementation,
         user_model=origin.user.model,
     )
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else canonical_json(value)

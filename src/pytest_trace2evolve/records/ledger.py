@@ -1,7 +1,7 @@
 """Entries of the ledger: accesses, draws of sealed splits, traces, verdicts, saved baselines, and repairs.
 
-An entry is named by the digest of its content and names the entries that were there before it, so that an
-entry cannot be changed, or one that others name be taken away, without its being found.
+An entry is named by the digest of its content and names the entries before it. So a changed entry is found,
+and so is a missing one that others name.
 """
 
 from datetime import date, datetime, timedelta
@@ -10,37 +10,36 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from pytest_trace2evolve.utils.canonical import digest
 
 LEDGER_SCHEMA: Final = 1
-"""Version of the format of entries; one of another version is named and not read."""
+"""Version of the format of entries; an entry of another version is reported and not read."""
 
 ENTRY_NAME = r"^[0-9a-f]{32}$"
-"""What an entry's name looks like: see `_canonical.digest`."""
+"""The pattern of an entry's name, a `utils.canonical.digest`."""
 
 Name = Annotated[str, Field(pattern=ENTRY_NAME)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-def _utc(value: datetime) -> datetime:
+def _check_utc(value: datetime) -> datetime:
     if value.utcoffset() != timedelta(0):
         raise ValueError("a time is written in UTC")
     return value
 
 
-UtcTime = Annotated[AwareDatetime, AfterValidator(_utc)]
+UtcTime = Annotated[AwareDatetime, AfterValidator(_check_utc)]
 
 
 class Entry(Record):
-    """What every entry has. Its name is the digest of all its fields."""
+    """Base of all entries."""
 
     schema_version: Literal[1] = LEDGER_SCHEMA
 
     @property
     def name(self) -> str:
-        """The entry's name: the digest of its content."""
         return digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -49,9 +48,9 @@ class Entry(Record):
 
 
 class Root(Entry):
-    """The beginning of a ledger, by which its entries are told from another project's.
+    """The beginning of a ledger, which distinguishes its entries from those of another project.
 
-    `origin` is drawn from the repository's first commit, so that two branches which both begin the ledger
+    `origin` is derived from the repository's first commit, so that two branches that both begin the ledger
     begin the same one; without such a commit it is random.
     """
 
@@ -60,16 +59,16 @@ class Root(Entry):
 
 
 class Dated(Entry):
-    """An entry with its place in the ledger.
+    """Base of all entries but the root.
 
     Attributes:
         root: The name of the ledger's root.
         parents: The names of the entries that no other entry named when this one was written, sorted.
         at: When it was written, in UTC.
         ahead: Parents that are dated well after this entry: the clock of their machine, or of this one, was
-            wrong. Absent from entries without any.
-        earliest: When it may have been written at the earliest, if an entry after it lists it as `ahead`.
-            Derived when the ledger is read, and not part of the entry's file.
+            wrong.
+        earliest: The earliest time at which it can have been written, if an entry after it lists it as
+            `ahead`. Derived when the ledger is read, and not part of the entry's file.
     """
 
     root: Name
@@ -79,22 +78,20 @@ class Dated(Entry):
     earliest: UtcTime | None = Field(default=None, exclude=True)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry's content as its file holds it; entries from before `ahead` keep their names."""
+        """The entry's content as its file holds it; `ahead` is left out if it is empty."""
         content = super().to_json()
         return content if self.ahead else {name: value for name, value in content.items() if name != "ahead"}
 
 
-class Seen(Dated):
+class Access(Dated):
     """Traces of a task were opened.
 
     Attributes:
-        domain: The task's domain, by which suites are found that come to hold the task later.
-        suite, split: Where the task belonged when it was looked at.
-        task: The task's id.
+        domain: The task's domain, by which later suites that hold the task are found.
+        suite, split: Where the task belonged at that time.
         trials: The trials whose traces were shown.
-        run: Where the traces lay: a run's name, or a file's.
-        who: Who looked, as the machine calls them.
-        day: The day on the calendar where they stood, which may be another than that of `at`.
+        run: The name of the run or file that holds the traces.
+        who, day: The person's account and the day on that machine's calendar, which may differ from `at`.
     """
 
     kind: Literal["look"] = "look"
@@ -115,25 +112,24 @@ class Seen(Dated):
 
     @property
     def first_day(self) -> date:
-        """The earlier of both calendars' days: a candidate frozen on it may have been changed afterwards."""
+        """The earliest of its days: a candidate frozen on it may have been changed afterwards."""
         days = [self.day, self.at.date()]
         return min(days if self.earliest is None else [*days, self.earliest.date()])
 
 
 class Version(Record):
-    """Something that has a name and may be changed under it: a candidate or a baseline, with its digest."""
+    """Something that may be changed under its name, a candidate or a baseline, with its digest."""
 
     id: Text
     digest: Text
 
 
-class Saved(Dated):
+class BaselineSave(Dated):
     """A baseline was saved, updated, grown or promoted.
 
     Attributes:
-        suite: The suite that it is of.
         baseline: Its name, and the digest of all its evidence: see `baselines.evidence_digest`.
-        replaces: The digest of the evidence whose place it took; None if there was none.
+        replaces: The digest of the evidence that it replaced.
         run: The run that measured it, or the last of several.
     """
 
@@ -148,10 +144,9 @@ class Repair(Dated):
     """A person accepted damage to the ledger. Exactly these problems no longer count.
 
     Attributes:
-        who, day: Who accepted it, as the machine calls them, and the day on their calendar.
+        who, day: As in `Access`.
         problems: The problems, as `trace2evolve ledger` printed them.
-        files: The entries that these problems are of, by name, each with the digest of its damaged file; None
-            if the file is missing.
+        files: Digests of the damaged files, by the names of their entries; None if a file is missing.
         lost: How many entries may have been tests and cannot be read. Each counts as a test.
         locks: The locks of suites under which they may have been tests.
     """
@@ -161,7 +156,7 @@ class Repair(Dated):
     day: date
     problems: tuple[Text, ...] = Field(min_length=1)
     files: dict[str, Text | None] = Field(default_factory=dict)
-    lost: Annotated[int, Field(ge=0)] = 0
+    lost: Count = 0
     locks: tuple[Text, ...] = ()
 
     def accepts(self, name: str, file: str | None) -> bool:
@@ -175,11 +170,11 @@ class Origin(StrEnum):
     KEPT = "kept"
     """The first of a store: every run without `--t2e-fresh` reads them."""
     FRESH = "fresh"
-    """By `--t2e-fresh` or `--t2e-record`, beside those of the store."""
+    """By `--t2e-fresh` or `--t2e-record`, apart from those of the store."""
     CACHED = "cached"
     """As `fresh`, with answers that later runs may take from the cache."""
     PLAYED = "played"
-    """By a cassette."""
+    """From a cassette."""
     UNSTORED = "unstored"
     """By an agent whose simulations are not stored: each run makes its own."""
 
@@ -191,13 +186,11 @@ class Draw(Dated):
     simulation is stored or shown, once for every lock, whether or not a gate judges it.
 
     Attributes:
-        suite, split, lock: Where: the split, and the digest of the suite's lock.
-        candidate, agent: Whose: as in `Evaluation`.
+        lock, candidate, agent: As in `Evaluation`.
         draw: The id of the draw. A draw that several runs complete keeps its id.
-        made: How, and so which later runs may read it.
-        gated: Whether the run that began it has a gate and a baseline.
-        whole: Whether that run selected all tasks of the split.
-        run: The id of that run.
+        run: The run that began it.
+        gated: Whether that run has a gate and a baseline.
+        whole: Whether it selected all tasks of the split.
     """
 
     kind: Literal["draw"] = "draw"
@@ -216,14 +209,12 @@ class Draw(Dated):
 class Traces(Dated):
     """A run that drew a sealed split ended, and left the traces of a suite in its folder.
 
-    Runs of versions before this entry have none, and nor has a run that was killed.
+    A run that was killed has no such entry, nor have runs of older versions.
 
     Attributes:
-        suite: The suite.
-        run: The id of the run.
         digest: Digest of the folder's results: see `results.traces_digest`.
         draw: The draw of the store that it read and completed; None if its simulations are not stored.
-        account: The digest of all lines that the draw's account had then.
+        account: The digest that all lines of the draw's account had then.
     """
 
     kind: Literal["traces"] = "traces"
@@ -234,35 +225,33 @@ class Traces(Dated):
     account: Text | None = None
 
 
-_LATER = frozenset({"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw"})
-"""Fields of an evaluation that came after the first entries."""
+_ADDED_LATER = ("baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw")
+"""Fields of an evaluation that the first version did not have."""
 
 
 class Evaluation(Dated):
     """A candidate was judged on a whole split that decides.
 
+    Fields that are None without another reason are missing from entries of older versions.
+
     Attributes:
-        suite, split, lock: What it was judged on: the split, and the digest of the suite's lock.
-        candidate, ancestors: Who was judged, and whom it descends from, nearest first.
+        lock: The digest of the suite's lock.
+        candidate, ancestors: The candidate, and its ancestors, nearest first.
         agent: Digest of the settings of the agent that carried out the candidate's instruction.
         baseline: What it was compared with; its digest is that of the split's evidence.
         baseline_identity: Digest of the candidate, agent and lock of the baseline: it stays the same if the
-            baseline is measured again. The digest of its evidence if they were not recorded. None in entries
-            from before this field.
+            baseline is measured again. The digest of its evidence if they were not recorded.
         policy, goal: By which rule, and what was claimed.
-        trials: The candidate's trials a task; where tasks differ, the smallest number.
+        trials: The candidate's trials of a task; the smallest number if tasks differ.
         decision, label: The gate's answer, and what kind of evidence it rests on.
         look: The number of the test that this clean claim is of the split; None without a clean claim.
         analysis: The number of the analysis within the test: each has more trials than those before. None
-            without a clean claim, and in entries from before analyses were counted: those have spent the
-            whole level of their test.
+            without a clean claim. An entry without it has spent the whole level of its test.
         alpha: The level of the checks; None if the policy states none, or if none was spent: too little was
             measured for a promotion, or the goal is `no-regression`.
         repeats: The entry of the same claim whose verdict stood when this run repeated it. A repeat spends no
-            level, and its decision is the worse of that verdict and of what its own figures say.
-        run: The run's id.
-        baseline_evidence: Digest of all evidence of the baseline, in all splits. None in entries from before
-            this field, as are the next three.
+            level, and its decision is the worse of that verdict and of its own figures.
+        baseline_evidence: Digest of all evidence of the baseline, in all splits.
         evidence: Digest of the run's evidence on the suite, in all splits.
         verdict: Digest of the run's `verdict.json`.
         draw: The draw that was judged; None if it is not known, too.
@@ -279,7 +268,7 @@ class Evaluation(Dated):
     baseline_identity: Text | None = None
     policy: Text
     goal: Goal
-    trials: Annotated[int, Field(ge=0)]
+    trials: Count
     decision: Decision
     label: Label
     look: Annotated[int, Field(ge=1)] | None = None
@@ -293,7 +282,7 @@ class Evaluation(Dated):
     draw: Name | None = None
 
     @model_validator(mode="after")
-    def _numbered_where_it_claims(self) -> Self:
+    def _numbered_if_it_claims(self) -> Self:
         if (self.look is not None) != self.claims_clean:
             raise ValueError(f"look {self.look!r} with goal {self.goal.value} and label {self.label.value}")
         if self.analysis is not None and self.look is None:
@@ -305,20 +294,21 @@ class Evaluation(Dated):
     def to_json(self) -> dict[str, Any]:
         """The entry's content as its file holds it.
 
-        Fields that came after the first entries are left out if they are not set: an entry's name is the
-        digest of its content, and entries from before them keep theirs.
+        Fields that were added later are left out if they are not set: an entry's name is the digest of its
+        content, so that of an older entry stays the same.
         """
         content = super().to_json()
-        return {name: value for name, value in content.items() if value is not None or name not in _LATER}
+        absent = {name for name in _ADDED_LATER if content[name] is None}
+        return {name: value for name, value in content.items() if name not in absent}
 
     @property
     def claims_clean(self) -> bool:
-        """Whether it claims an improvement on clean evidence: only such a claim is counted."""
+        """Whether it claims an improvement on clean evidence: only such claims are counted."""
         return self.goal is Goal.IMPROVE and self.label is Label.CLEAN
 
     @property
     def has_verdict(self) -> bool:
-        """Whether the run measured enough for a verdict. One that did not has spent nothing.
+        """Whether the run measured enough for a verdict; if not, it has spent nothing.
 
         An inconclusive verdict of a policy without a level counts as one for lack of data.
         """
@@ -326,10 +316,9 @@ class Evaluation(Dated):
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The candidate and its ancestors."""
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Seen | Draw | Traces | Evaluation | Saved | Repair
+AnyEntry = Root | Access | Draw | Traces | Evaluation | BaselineSave | Repair
 ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
 """Reads an entry of any kind."""

@@ -1,9 +1,8 @@
-"""Messages of a trace, in tau2's JSON shape.
+"""Messages of a trace, in tau2's JSON shape, and the values that evidence can hold.
 
-The values that evidence can hold: every store writes them, and every reader takes them back unchanged.
-
-A model or an agent may write anything: half a surrogate pair is no UTF-8, NaN is no JSON, and readers of JSON
-limit the depth. What does not fit is changed or rejected here, before it becomes part of a trace.
+A model or an agent may write anything: an unpaired surrogate is not UTF-8, NaN is not JSON, and readers of
+JSON limit the depth. Such values are changed or rejected here, before they become part of a trace, so that
+every store can write it and every reader gets it back unchanged.
 """
 
 import math
@@ -14,8 +13,8 @@ import pydantic_core
 from pydantic import ValidationError
 
 from pytest_trace2evolve.records.base import Tau2Record
-from pytest_trace2evolve.utils.reading import complaint
-from pytest_trace2evolve.utils.sanitize import storable_text
+from pytest_trace2evolve.utils.canonical import storable_text
+from pytest_trace2evolve.utils.reading import problem_in
 
 Requestor = Literal["assistant", "user"]
 
@@ -28,9 +27,21 @@ USER_STOPS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
 GREETING = "Hi! How can I help you today?"
 """The agent's first message; the same in every simulation, as in τ²."""
 
+MALFORMED = "malformed_arguments"
+"""The one argument of a call whose arguments were no JSON object: the tool rejects it, live or replayed."""
+
+MAX_DEPTH = 100
+"""Levels of nested lists and objects. pydantic's JSON reader takes 200 for a whole file."""
+
+MAX_ITEMS = 1_000_000
+"""Values in one value: a list that holds itself twice at each level has no end."""
+
+MAX_SHOWN = 10_000
+"""Characters kept of arguments that are not JSON, and so have no text of their own."""
+
 
 class ToolCall(Tau2Record):
-    """One call of a tool, by the agent (`assistant`) or by the user."""
+    """A call of a tool, by the agent (`assistant`) or by the user."""
 
     id: str = ""
     name: str
@@ -39,10 +50,10 @@ class ToolCall(Tau2Record):
 
 
 class Message(Tau2Record):
-    """One message of a trace.
+    """A message of a trace.
 
-    A `tool` message answers the call with the same `id`, says who asked (`requestor`) and whether the
-    tool raised (`error`). Other roles carry text, tool calls, or both.
+    A `tool` message answers the call with the same `id`, says who asked (`requestor`) and whether the tool
+    raised (`error`). Other roles carry text, tool calls, or both.
     """
 
     role: Literal["system", "assistant", "user", "tool"]
@@ -54,29 +65,14 @@ class Message(Tau2Record):
 
     @property
     def text(self) -> str | None:
-        """The text, or None where there is none but white space."""
+        """The text; None if it is empty or white space."""
         return self.content if self.content and not self.content.isspace() else None
 
 
-MALFORMED = "malformed_arguments"
-"""The one argument of a call whose arguments were no JSON object: the tool refuses it, live and in replay."""
-
-MAX_DEPTH = 100
-"""Levels of lists and objects inside each other. pydantic's reader of JSON takes 200 for a whole file."""
-
-MAX_ITEMS = 1_000_000
-"""Values in one value: a list that holds itself twice at each level has no end."""
-
-MAX_SHOWN = 10_000
-"""Characters that are kept of arguments that are no JSON, and so have no text of their own."""
-
-
 def unstorable(value: Any) -> str:
-    """Why a value is no JSON that evidence can hold; empty if it is.
+    """Why a value is not JSON that evidence can hold; empty if it is.
 
-    Args:
-        value: Anything; only plain dictionaries with text keys, lists, texts, finite numbers, booleans and
-            None are JSON.
+    Only plain dictionaries with text keys, lists, texts, finite numbers, booleans and None are JSON.
     """
     level: list[Any] = [value]
     items = 0
@@ -90,7 +86,7 @@ def unstorable(value: Any) -> str:
                     return "an object has a key that is no text"
             elif isinstance(item, list):
                 inner += item
-            elif (problem := _problem(item)) != "":
+            elif problem := _scalar_problem(item):
                 return problem
         items += len(inner)
         if items > MAX_ITEMS:
@@ -101,23 +97,7 @@ def unstorable(value: Any) -> str:
     return f"it is nested deeper than {MAX_DEPTH} levels"
 
 
-def is_deep(value: Any) -> bool:
-    """Whether a value has more levels of dictionaries and lists than evidence can hold."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _problem(item: Any) -> str:
-    """Why a value without parts cannot be stored; empty if it can."""
+def _scalar_problem(item: Any) -> str:
     if item is None or isinstance(item, bool):
         return ""
     if isinstance(item, str):
@@ -132,15 +112,12 @@ def _problem(item: Any) -> str:
 def storable_message(message: Message, role: Requestor) -> Message:
     """A participant's message in the form in which it is stored and read back.
 
-    Texts are changed by `storable_text`. A call keeps arguments of other types, such as tuples and dates, as
-    the JSON that pydantic writes for them. Arguments that are no JSON at all become `MALFORMED`.
-
-    Args:
-        message: What an agent or a user returned. Its fields may have any type.
-        role: Whose it must be.
+    Its fields may have any type. Texts are changed by `storable_text`. A call keeps arguments of other types,
+    such as tuples and dates, as the JSON that pydantic writes for them; those that are not JSON at all become
+    `MALFORMED`.
 
     Raises:
-        ValueError: the role differs; a call is made in another's name; or a field has a wrong type or cannot
+        ValueError: the role differs, a call is made in another's name, or a field has a wrong type or cannot
             be written as JSON.
     """
     if message.role != role:
@@ -151,53 +128,28 @@ def storable_message(message: Message, role: Requestor) -> Message:
     if foreign := [call for call in calls if call.requestor != role]:
         raise ValueError(f"a call of {foreign[0].name!r} by {foreign[0].requestor!r}, not {role!r}")
     try:
-        record = message.model_copy(update={"tool_calls": None}).model_dump(
-            mode="json", exclude_unset=True, warnings="error"
-        )
-        record = {name: _storable(value) for name, value in record.items()}
+        record = _storable_fields(message.model_copy(update={"tool_calls": None}))
         if calls or "tool_calls" in message.model_fields_set:
-            record["tool_calls"] = [_storable_call(call) for call in calls] or message.tool_calls
+            record["tool_calls"] = [
+                _storable_fields(call.model_copy(update={"arguments": {}}))
+                | {"arguments": _storable_arguments(call)}
+                for call in calls
+            ] or message.tool_calls
         return Message.model_validate(record)
     except ValidationError as error:
-        problem = complaint(error, "message")
+        problem = problem_in(error, "message")
     except (ValueError, RecursionError, MemoryError) as error:
         problem = str(error).partition("\n")[0]
     raise ValueError(f"a message that cannot be stored: {problem}")
 
 
-def _storable_call(call: ToolCall) -> dict[str, Any]:
-    others = call.model_copy(update={"arguments": {}})
-    record = others.model_dump(mode="json", exclude_unset=True, warnings="error")
-    return {name: _storable(value) for name, value in record.items()} | {
-        "arguments": _storable_arguments(call)
-    }
-
-
-def _storable_arguments(call: ToolCall) -> dict[str, Any]:
-    if isinstance(call.arguments, dict) and not unstorable(call.arguments):
-        return call.arguments
-    try:
-        dumped = pydantic_core.to_jsonable_python(call.arguments, inf_nan_mode="constants")
-        if isinstance(dumped, dict) and not unstorable(dumped):
-            return dumped
-    except (ValueError, RecursionError, MemoryError):
-        pass  # of no type that has a form in JSON
-    return {MALFORMED: _shown(call.arguments)}
-
-
-def _shown(value: Any) -> str:
-    try:
-        return storable_text(repr(value)[:MAX_SHOWN])
-    except Exception as error:  # `repr` of anybody's object, or of an endless one
-        return f"arguments that cannot be shown ({type(error).__name__})"
+def _storable_fields(record: Tau2Record) -> dict[str, Any]:
+    fields = record.model_dump(mode="json", exclude_unset=True, warnings="error")
+    return {name: _storable(value) for name, value in fields.items()}
 
 
 def _storable(value: Any) -> Any:
-    """A field's value, with its texts changed by `storable_text`.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """A value with its texts changed by `storable_text`; ValueError if it is not JSON."""
     if not unstorable(value):
         return value
     changed = _escaped(value)
@@ -214,3 +166,19 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, dict):
         return {storable_text(name): _escaped(item) for name, item in value.items()}
     return value
+
+
+def _storable_arguments(call: ToolCall) -> dict[str, Any]:
+    if isinstance(call.arguments, dict) and not unstorable(call.arguments):
+        return call.arguments
+    try:
+        dumped = pydantic_core.to_jsonable_python(call.arguments, inf_nan_mode="constants")
+        if isinstance(dumped, dict) and not unstorable(dumped):
+            return dumped
+    except (ValueError, RecursionError, MemoryError):
+        pass  # of a type that has no form in JSON
+    try:
+        shown = storable_text(repr(call.arguments)[:MAX_SHOWN])
+    except Exception as error:  # the `repr` of any object may raise
+        shown = f"arguments that cannot be shown ({type(error).__name__})"
+    return {MALFORMED: shown}

@@ -1,17 +1,18 @@
-"""What rooms ask of one another: a class fits by its methods, not by its ancestors."""
+"""The interfaces between rooms: a class implements one by its methods, without inheriting from it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from pytest_trace2evolve.records.answer import Answer, JournalEntry
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.completion import Completion, Usage
-from pytest_trace2evolve.records.environment import Reaction
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, Content, InitialState, Task
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.records.environment import Reaction
 
 
 class ToolSchema(Record):
@@ -23,20 +24,19 @@ class ToolSchema(Record):
 
 
 class ToolResult(Record):
-    """What a tool answered, as the text a model reads, and whether it raised."""
+    """A tool's answer, as the text that a model reads, and whether the tool raised."""
 
     content: str
     error: bool = False
 
     def answering(self, call: ToolCall) -> Message:
-        """The message that answers a call with this result."""
         return Message(
             role="tool", id=call.id, content=self.content, requestor=call.requestor, error=self.error
         )
 
 
 class WorldSession(Protocol):
-    """One private copy of a world's databases. Opening it is cheap; nothing done in it reaches another."""
+    """A private copy of a world's databases. Opening one is cheap; changes in it reach no other session."""
 
     def initialise(self, state: InitialState | None) -> None:
         """Merge initialization data, then run the initialization actions (not the message history)."""
@@ -45,24 +45,20 @@ class WorldSession(Protocol):
         """Call a tool as a participant does; a tool that raises gives a result with `error`."""
 
     def perform(self, action: Action) -> None:
-        """Carry out a gold action. Its errors are ignored and the toolkits are not synced after it."""
+        """Carry out a gold action. Its errors are ignored, and the toolkits are not synced after it."""
 
     def check(self, assertion: Assertion) -> bool:
-        """Whether the assertion's function returns the value it must return."""
+        """Whether the assertion's function returns the expected value."""
 
     def sync(self) -> None:
-        """Carry what one toolkit did over to the other, where the domain needs it."""
+        """Transfer the changes of one toolkit to the other, if the domain needs it."""
 
     def same_state(self, other: "WorldSession") -> bool:
         """Whether both databases equal those of another session of the same world."""
 
-    @property
-    def touched(self) -> frozenset[str]:
-        """Names of the records reached so far, as `table/key`."""
-
 
 class World(Protocol):
-    """A benchmark domain as one provider carries it."""
+    """A benchmark domain of one provider."""
 
     provider: str
     domain: str
@@ -71,16 +67,16 @@ class World(Protocol):
         """Every task of the domain by its id."""
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """The benchmark's own splits: name to task ids."""
+        """The benchmark's own splits: task ids by name."""
 
     def policy(self, *, solo: bool = False) -> str:
-        """The text the agent must follow."""
+        """The text that the agent must follow."""
 
     def guidelines(self) -> str:
-        """How a simulated user is to behave: the benchmark's own text."""
+        """The benchmark's instructions for a simulated user."""
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
-        """The tools offered to the agent or to the user."""
+        """The tools of the agent or of the user."""
 
     def tool_types(self) -> Mapping[str, ToolType]:
         """What each tool of the agent and the user does."""
@@ -98,27 +94,27 @@ class World(Protocol):
         """Digest of the initial databases."""
 
     def version(self) -> str:
-        """Version of the package that carries the data."""
+        """Version of the package that contains the data."""
 
 
 @runtime_checkable
 class Ruled(Protocol):
-    """A world that declares rules; one that does not needs no such method."""
+    """A world that declares rules; a world without rules needs no such method."""
 
     def rules(self) -> Rules | None:
-        """What every agent in it must keep to; None where this domain declares nothing."""
+        """The rules that every agent must keep; None if this domain declares none."""
 
 
 def rules_of(world: World) -> Rules | None:
-    """A world's rules; None where it declares none."""
+    """A world's rules; None if it declares none."""
     return world.rules() if isinstance(world, Ruled) else None
 
 
 class Judge(Protocol):
-    """Holds natural-language assertions against a trace."""
+    """Checks natural-language assertions on a trace."""
 
     def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
-        """One check an assertion, in order. Raises `JudgeError` where no usable answer came."""
+        """One check for each assertion, in order. Raises `JudgeError` if no usable answer came."""
 
 
 class Model(Protocol):
@@ -132,11 +128,11 @@ class Model(Protocol):
         trial: int = 0,
         tool_choice: str = "auto",
     ) -> Completion:
-        """One completion. Raises `InfrastructureError` where none could be had."""
+        """A completion. Raises `InfrastructureError` if none could be made."""
 
 
 class FirstTokens(Protocol):
-    """A chat model that tells how likely it would begin its answer with which token."""
+    """A chat model that reports the probabilities of the first token of its answer."""
 
     async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
         """The log-probabilities of the likeliest first tokens, in nats, by the tokens' text."""
@@ -146,60 +142,60 @@ class Meter(Protocol):
     """Counts what models use, and says when a request may be sent."""
 
     def admit(self) -> float:
-        """Seconds to wait before a request is sent. Raises where none may be sent any more."""
+        """Seconds to wait before a request is sent. Raises if no more requests may be sent."""
 
-    def stand(self) -> None:
-        """Raise where no request may be sent any more."""
+    def raise_if_stopped(self) -> None:
+        """Raise if no more requests may be sent."""
 
     def spend(self, usage: Usage) -> None:
-        """Count one good answer."""
+        """Count one usable answer."""
 
 
 class Answers(Protocol):
-    """Answers of models by their keys, in whatever keeps them."""
+    """A store of models' answers by their keys."""
 
     def get(self, key: str) -> Answer | None:
-        """The answer of a key; None where there is none."""
+        """The answer of a key, if there is one."""
 
     def put(self, key: str, answer: Answer) -> Answer:
-        """Keep an answer; returns what is kept, which is the first that came."""
+        """Store an answer unless the key has one; returns the stored one."""
 
 
 class Journal(Protocol):
     """The answers of one simulation, in the order in which they arrived."""
 
     def take(self, request: str) -> JournalEntry | None:
-        """The next answer, if it is one to this request; None if a model has to be asked."""
+        """The next answer, if it answers this request; None if a model has to be asked."""
 
     def add(self, entry: JournalEntry) -> None:
-        """Write an answer down."""
+        """Append an answer."""
 
 
 class Agent(Protocol):
-    """Whoever answers the user."""
+    """The participant that answers the user."""
 
     name: str
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The agent's next message, given everything said so far."""
+        """The agent's next message, given all messages so far."""
 
 
 class User(Protocol):
-    """Whoever plays the customer; `history` is seen from the agent's side, as a trace has it."""
+    """The participant that plays the customer; `history` is that of the trace, as the agent sees it."""
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The user's next message, given everything said so far."""
+        """The user's next message, given all messages so far."""
 
 
 class Generator(Protocol):
-    """Makes scenarios in which exactly one capability is paid, and grades what was done in them.
+    """Makes scenarios that reward exactly one capability, and grades traces of them.
 
-    A scenario is a τ² task with its customer's script inside: `initial_state` holds its part of the database
-    and, as `message_history`, what was said before the agent's turn comes; the gold actions are the
-    expert's, those of the history first.
+    A scenario is a τ² task with its customer's script. `initial_state` holds its part of the database and, as
+    `message_history`, the messages before the agent's turn. The gold actions are the expert's, those of the
+    history first.
 
-    Everything that goes in and out is JSON (`Task` and `Message` by `model_dump(mode="json")`), so that one
-    can answer from another process.
+    All arguments and results are JSON (`Task` and `Message` by `model_dump(mode="json")`), so that a
+    generator can run in another process.
 
     Attributes:
         capability: The capability, in snake_case.
@@ -215,54 +211,32 @@ class Generator(Protocol):
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
         """How far the capability was exercised: one of `records.environment.GRADES`.
 
-        The top is for what is solved alone.
+        Only a solved scenario gets the top grade.
 
         Args:
             task: The scenario.
-            trace: All that was said so far, the history included.
-            solved: Whether the databases are as after the gold actions, and all was said that must be.
+            trace: All messages so far, the history included.
+            solved: Whether the databases are as after the gold actions, and everything required was said.
         """
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
-        """Whether nothing that may follow raises the grade: what the capability is about has happened."""
+        """Whether no further message can raise the grade."""
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """What an agent says that lacks the capability and takes the nearest wrong way; must not be paid."""
-
-
-class Environment(Protocol):
-    """A seeded place to exercise one capability with the target's own tools.
-
-    Attributes:
-        capability: The capability, in snake_case.
-    """
-
-    capability: str
-
-    def tools(self) -> Sequence[ToolSchema]:
-        """The tools that it has: the target's own."""
-
-    def reset(self, seed: int) -> Sequence[Message]:
-        """Begin the scenario of a seed from nothing; what was said before it is the agent's turn."""
-
-    def step(self, message: Message) -> Reaction:
-        """Take the agent's next message: its tool calls are made, or the customer answers."""
-
-    def reward(self) -> float:
-        """The reward of what was done since the last reset: one of `records.environment.GRADES`."""
+        """The messages of an agent that lacks the capability and fails in the likeliest way."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a project or a package offers for one capability.
+    """An environment that a project or a package offers for one capability.
 
     Attributes:
-        make: Makes the generator of a difficulty from 1 (easiest) to 5, of a content.
-        pays: What it pays, in one line.
-        provider: Who provides the world that it is played in.
+        make: Makes the generator of a difficulty, from 1 (easiest) to 5, and of a content.
+        pays: What is paid for, in one line.
+        provider: The provider of the world in which it is played.
         domain: That world's domain.
-        elsewhere: Makes the generator in another process; None where a new process of ours does that.
-        close: Ends the processes that its generators hold; what is asked later starts them anew.
+        elsewhere: Makes the generator in another process; None if a new process of ours does that.
+        close: Ends the processes of its generators; they start again when needed.
     """
 
     make: Callable[[int, Content], Generator]
@@ -271,3 +245,25 @@ class Offer:
     domain: str = "support"
     elsewhere: Callable[[int, Content], Generator] | None = None
     close: Callable[[], None] = lambda: None
+
+
+class Environment(Protocol):
+    """A seeded environment that exercises one capability with the target's own tools.
+
+    Attributes:
+        capability: The capability, in snake_case.
+    """
+
+    capability: str
+
+    def tools(self) -> Sequence[ToolSchema]:
+        """Its tools: the target's own."""
+
+    def reset(self, seed: int) -> Sequence[Message]:
+        """Begin the scenario of a seed; returns the messages before the agent's turn."""
+
+    def step(self, message: Message) -> "Reaction":
+        """Process the agent's message: make its tool calls, or let the customer answer."""
+
+    def reward(self) -> float:
+        """The reward since the last reset: one of `records.environment.GRADES`."""

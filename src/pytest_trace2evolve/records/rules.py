@@ -1,7 +1,6 @@
-"""How a world says what any agent in it must keep to, and what was found to break that.
+"""The rules of a world that every agent must keep, and the findings of their breaches.
 
-A world that declares its rules has its traces held against the invariants of `scoring.invariants`; one that
-declares none needs nothing of this.
+The traces of a world that declares its rules are checked for the invariants of `scoring.invariants`.
 """
 
 import json
@@ -15,7 +14,7 @@ from pytest_trace2evolve.records.base import Record
 
 
 class Invariant(StrEnum):
-    """What holds on every trace, whatever its task."""
+    """Rules that hold on every trace, whatever its task."""
 
     AUTHENTICATION = "authentication"
     CONSENT = "consent"
@@ -46,11 +45,11 @@ class Writing(Record):
     Attributes:
         table: The record's table.
         argument: The argument that names the record; empty if it is a new one, whose id is in the result.
-        named: How words begin by which an agent that means to do this says so, in lower case.
+        named: Beginnings of the words by which an agent announces the change, in lower case.
         statuses: Statuses of a record that allow it; empty if any does.
-        consent: Whether the customer must have said yes to it.
+        consent: Whether the customer must have agreed to it.
         authentication: Whether a customer must have been identified before it.
-        creates: Whether it creates the record, which then needs no reading before.
+        creates: Whether it creates the record, which then need not be read before.
         id_path: The path of the new record's id in the result, see `id_at`; only without `argument`.
     """
 
@@ -87,11 +86,11 @@ class Promise(Record):
         tools: A successful call of any of them makes it true.
         verbs: Participles, such as `cancelled`.
         nouns: Such as `cancellation`.
-        about: Words of which one must stand before a verb or close behind it; empty where the verb is enough.
-        unless: Words beside which the clause claims something else.
-        statuses: Statuses of a record that make it true of that record, whoever brought it there.
-        phrases: Further words that are the claim as they stand.
-        vague: It counts only in a clause that makes no other claim.
+        about: Words, one of which must stand before a verb or close behind it; empty if the verb is enough.
+        unless: Words that give the clause another meaning.
+        statuses: Statuses of a record that make it true of that record, whoever caused them.
+        phrases: Further phrases that are the claim.
+        vague: Whether it counts only in a clause without another claim.
     """
 
     tools: frozenset[str]
@@ -104,9 +103,8 @@ class Promise(Record):
     vague: bool = False
 
 
-def _paths(given: object) -> object:
-    """Tools with the paths of ids; tools without paths answer with the id as plain text."""
-    return dict.fromkeys(given, "") if isinstance(given, set | frozenset | list | tuple) else given
+def _with_paths(value: object) -> object:
+    return dict.fromkeys(value, "") if isinstance(value, set | frozenset | list | tuple) else value
 
 
 class Rules(Record):
@@ -118,8 +116,7 @@ class Rules(Record):
         identify: Tools that identify the customer, each with the path of the customer's id in its result, see
             `id_at`. A set of names stands for tools whose result is the id as plain text. A result that is a
             record counts as a read of the customer's record.
-        customers: The table whose records are the customers themselves, under their ids; empty if there is
-            none.
+        customers: The table of the customers themselves, by their ids; empty if there is none.
         owner: The field of a record that holds its owner's id; empty if there is none.
         status: The field of a record that holds its status; empty if there is none.
         ids: By table, a regular expression of how agents write a record's id.
@@ -127,7 +124,7 @@ class Rules(Record):
         promises: What an agent may only say once it is true.
     """
 
-    identify: Annotated[Mapping[str, str], BeforeValidator(_paths)]
+    identify: Annotated[Mapping[str, str], BeforeValidator(_with_paths)]
     customers: str
     owner: str
     status: str
@@ -138,11 +135,11 @@ class Rules(Record):
 
 
 def id_at(text: str, path: str) -> str | None:
-    """The id that a tool's result holds at a path.
+    """The id at a path of a tool's result.
 
     Args:
         text: The result: an id as plain text, or JSON.
-        path: Keys of objects and indexes of lists from the top, with dots between them, as `guest.id` or
+        path: Keys of objects and indexes of lists from the top, separated by dots, such as `guest.id` or
             `matches.0.id`; empty if the text itself is the id.
 
     Returns:
@@ -155,7 +152,7 @@ def id_at(text: str, path: str) -> str | None:
 
 
 def record_at(text: str, path: str) -> Mapping[str, Any] | None:
-    """The object that holds the id at a path of a tool's result; None if there is none."""
+    """The object that holds the id at a path of a tool's result, if there is one."""
     found = _value_at(_parsed(text), path.split(".")[:-1]) if path else None
     return found if isinstance(found, dict) else None
 

@@ -1,4 +1,4 @@
-"""The score of one simulation: a value only where it was measured."""
+"""The score of one simulation: a value only if it was measured."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -34,7 +34,7 @@ Unit = Annotated[float, Field(ge=0, le=1)]
 
 
 class Check(Record):
-    """One thing that a task asks for and whether the simulation did it."""
+    """Something that a task asks for, and whether the simulation did it."""
 
     wanted: Any
     met: bool
@@ -42,7 +42,7 @@ class Check(Record):
 
 
 class ActionCheck(Record):
-    """One gold action and whether a tool call matched it."""
+    """A gold action, and whether a tool call matched it."""
 
     action: dict[str, Any]
     tool_type: str
@@ -50,7 +50,7 @@ class ActionCheck(Record):
 
 
 class JudgeUse(Record):
-    """Which judge answered, with which prompt, at what cost (US dollars; None where no price is known)."""
+    """Which judge answered, with which prompt, at what cost (US dollars; None if no price is known)."""
 
     model: str
     prompt_version: str
@@ -59,8 +59,8 @@ class JudgeUse(Record):
     cost: float | None = None
 
 
-class Measured(Record):
-    """Something that has a reward exactly where it was measured."""
+class RewardRecord(Record):
+    """Base of records that have a reward if and only if it was measured."""
 
     status: Status
     reward: Unit | None = None
@@ -74,11 +74,11 @@ class Measured(Record):
         return self
 
 
-class Score(Measured):
-    """The reward of one simulation and the components that it is the product of.
+class Score(RewardRecord):
+    """The reward of one simulation, and the components whose product it is.
 
-    `components` holds every component that could be computed, those outside `basis` as diagnostics;
-    a component that needs a judge and had none is absent.
+    `components` holds every component that could be computed, those outside `basis` as diagnostics; a
+    component that needs a judge and had none is absent.
     """
 
     basis: tuple[RewardBasis, ...] = ()

@@ -1,6 +1,6 @@
-"""Tasks in tau2's JSON shape, and the part of a task that its digest covers.
+"""Tasks in tau2's JSON shape, what their digests cover, and the scripts of simulated customers.
 
-What a scripted customer knows, wants and says. It travels inside a task, under `user_scenario.script`.
+A script is part of a task, under `user_scenario.script`: what the customer knows, wants and says.
 """
 
 from enum import StrEnum
@@ -11,9 +11,18 @@ from pydantic_core import PydanticCustomError
 
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.base import Record, Tau2Record
-from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
+from pytest_trace2evolve.records.message import Message, Requestor
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
+
+SCRIPT = "script"
+"""The key of a task's user scenario that holds the script; tau2's own tools ignore it."""
+
+PATIENCE_MOST = 24
+"""Messages that a customer sends at most; a budget of steps must leave room for the answers."""
+
+ID_MOST = 200
+"""Characters of a case's id: it names tests and files."""
 
 
 class RewardBasis(StrEnum):
@@ -27,11 +36,11 @@ class RewardBasis(StrEnum):
 
 
 DEFAULT_BASIS = (RewardBasis.DB, RewardBasis.COMMUNICATE)
-"""What an absent or empty `reward_basis` means (upstream's default)."""
+"""The meaning of an absent or empty `reward_basis` (upstream's default)."""
 
 
 class Action(Tau2Record):
-    """A gold action: a tool call that leads to the wanted end state."""
+    """A gold action: a tool call that leads to the goal state."""
 
     name: str
     arguments: dict[str, Any]
@@ -71,7 +80,7 @@ class InitialState(Tau2Record):
 
 
 class EvaluationCriteria(Tau2Record):
-    """What a simulation of the task is scored against."""
+    """What a simulation of the task is scored by."""
 
     actions: list[Action] | None = None
     env_assertions: list[Assertion] | None = None
@@ -81,12 +90,12 @@ class EvaluationCriteria(Tau2Record):
 
     @property
     def basis(self) -> tuple[RewardBasis, ...]:
-        """The components of the reward, upstream's default filled in."""
+        """The components of the reward, with upstream's default."""
         return tuple(self.reward_basis) if self.reward_basis else DEFAULT_BASIS
 
 
 class Task(Tau2Record):
-    """One task: what the user wants, where the world starts, what counts as done."""
+    """A task: what the user wants, the initial state of the world, and what counts as done."""
 
     id: str
     user_scenario: Any = None
@@ -100,51 +109,51 @@ class Task(Tau2Record):
         return self.digest_in(solo=False)
 
     def digest_in(self, *, solo: bool) -> str:
-        """Digest of what a simulation depends on; in solo mode that is the ticket too."""
+        """Digest of everything that a simulation depends on; in solo mode this includes the ticket."""
         content = normalised(self)
         return digest({**content, "ticket": self.ticket} if solo else content)
 
     @property
     def actions(self) -> list[Action]:
-        """The gold actions; empty where the task names none."""
         criteria = self.evaluation_criteria
         return (criteria.actions or []) if criteria else []
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The records that the task brings into the agent's world, by table; empty where it brings none."""
+        """The records that the task adds to the agent's world, by table; empty if it adds none."""
         data = self.initial_state.initialization_data if self.initial_state else None
         return (data.agent_data or {}) if data else {}
 
     @property
     def history(self) -> list[Message]:
-        """What was said before the first turn; empty where nothing was."""
         return (self.initial_state.message_history or []) if self.initial_state else []
 
 
 def normalised(task: Task) -> dict[str, Any]:
     """The content of a task that scoring or the conversation reads, after upstream's defaults.
 
-    Absent, null and empty are one; an absent basis is DB and COMMUNICATE; an absent requestor is the
-    assistant. Ids, ticket, description, annotations and notes are left out. Two places where scoring tells
-    null from empty keep the difference: `compare_args`, and a task with neither actions nor assertions
-    (null), whose database is not compared at all. What is written into the world (initialization data,
-    arguments) stands as it is: there a null is a value.
+    Absent, null and empty are equal; an absent basis is DB and COMMUNICATE; an absent requestor is the
+    assistant. Ids, ticket, description, annotations and notes are left out. Like scoring, this distinguishes
+    null from empty in two places: `compare_args`, and a task with neither actions nor assertions, whose
+    database is not compared. What is written into the world (initialization data, arguments) is unchanged,
+    since a null is a value there.
     """
-    content: dict[str, Any] = {
+    criteria = task.evaluation_criteria or EvaluationCriteria()
+    return {
         "user_scenario": _without_empty(task.user_scenario),
         "initial_state": _initial_state(task.initial_state),
+        "criteria": {
+            "actions": [_action(action) for action in criteria.actions or []],
+            "env_assertions": [
+                _function(assertion) | {"assert_value": assertion.assert_value}
+                for assertion in criteria.env_assertions or []
+            ],
+            "communicate_info": criteria.communicate_info or [],
+            "nl_assertions": criteria.nl_assertions or [],
+            "reward_basis": sorted(criteria.basis),
+            "state_compared": criteria.actions is not None or criteria.env_assertions is not None,
+        },
     }
-    criteria = task.evaluation_criteria or EvaluationCriteria()
-    content["criteria"] = {
-        "actions": [_action(action) for action in criteria.actions or []],
-        "env_assertions": [_assertion(assertion) for assertion in criteria.env_assertions or []],
-        "communicate_info": criteria.communicate_info or [],
-        "nl_assertions": criteria.nl_assertions or [],
-        "reward_basis": sorted(criteria.basis),
-        "state_compared": criteria.actions is not None or criteria.env_assertions is not None,
-    }
-    return content
 
 
 def _action(action: Action) -> dict[str, Any]:
@@ -152,10 +161,6 @@ def _action(action: Action) -> dict[str, Any]:
     if action.compare_args is not None:
         content["compare_args"] = sorted(action.compare_args)
     return content
-
-
-def _assertion(assertion: Assertion) -> dict[str, Any]:
-    return _function(assertion) | {"assert_value": assertion.assert_value}
 
 
 def _function(call: FunctionCall) -> dict[str, Any]:
@@ -178,22 +183,22 @@ def _initial_state(state: InitialState | None) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
+    calls = [
+        {"name": call.name, "arguments": call.arguments, "requestor": call.requestor}
+        for call in message.tool_calls or []
+    ]
     content = {
         "role": message.role,
         "content": message.content or None,
         "error": bool(message.error) if message.role == "tool" else None,
         "requestor": (message.requestor or "assistant") if message.role == "tool" else None,
-        "tool_calls": [_call(call) for call in message.tool_calls or []] or None,
+        "tool_calls": calls or None,
     }
     return {key: value for key, value in content.items() if value is not None}
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"name": call.name, "arguments": call.arguments, "requestor": call.requestor}
-
-
 def _without_empty(value: Any) -> Any:
-    """Drop what is null or empty, all the way down; None where nothing is left."""
+    """The value without nulls and empty parts, at all levels; None if nothing is left."""
     if isinstance(value, dict):
         kept = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item is not None} or None
@@ -202,25 +207,17 @@ def _without_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
-SCRIPT = "script"
-"""The key of a task's user scenario that holds the script; tau2's own tools pass over it."""
-
-
-PATIENCE_MOST = 24
-"""Messages that a customer sends at most; a budget of steps must leave room for the answers."""
-
-ID_MOST = 200
-"""Characters of a case's id: it names tests and files."""
-
-
-def _with_words(text: str) -> str:
+def _check_words(text: str) -> str:
     if not text.strip():
         raise PydanticCustomError("no_words", "there is no word in it: write what the customer says")
     return text
 
 
-Said = Annotated[str, AfterValidator(_with_words)]
+Said = Annotated[str, AfterValidator(_check_words)]
 """What a customer says."""
+
+Some = Annotated[tuple[Said, ...], Field(min_length=1)]
+"""One or more alternatives of it."""
 
 
 class Slot(StrEnum):
@@ -237,14 +234,14 @@ class Slot(StrEnum):
 
 
 class Content(StrEnum):
-    """Which content a case is made of: what training may see, or what it may not."""
+    """The content that a case is made of: what training may see, or what it may not."""
 
     TRAIN = "train"
     HELDOUT = "heldout"
 
 
 class After(StrEnum):
-    """What must have come of the customer's last turn for the next to be taken."""
+    """The outcome of the customer's last turn that the next turn requires."""
 
     ANYTHING = "anything"
     DONE = "done"
@@ -256,9 +253,9 @@ class Request(Record):
 
     Attributes:
         about: Ids of records that an agent may name when it asks for a yes; any other id gets a no.
-        details: What the customer answers when asked for it.
-        answer: Text that settles a question; empty where something is to be done.
-        refused: The policy does not allow it.
+        details: What the customer answers when asked.
+        answer: Text that settles a question; empty if something is to be done.
+        refused: Whether the policy forbids it.
     """
 
     about: tuple[str, ...]
@@ -271,10 +268,8 @@ class Turn(Record):
     """What the customer brings up at one time.
 
     Attributes:
-        says: How.
-        requests: What it asks for.
-        insists: What the customer says to refusals, one a time, before they are taken.
-        after: What must have come of the turn before; a turn that does not fit is left out.
+        insists: What the customer says to refusals, one at a time, before accepting them.
+        after: The required outcome of the turn before; otherwise the turn is left out.
         actions: How many of the task's gold actions belong to it.
     """
 
@@ -295,11 +290,8 @@ class Turn(Record):
         return not all(request.refused for request in self.requests)
 
 
-Some = Annotated[tuple[Said, ...], Field(min_length=1)]
-
-
 class Replies(Record):
-    """How the customer says what every customer says; one of each is chosen by the seed."""
+    """The customer's words for what every customer says; the seed chooses one of each."""
 
     yes: Some
     wrong: Some
@@ -313,7 +305,7 @@ class Script(Record):
     """A scripted customer.
 
     Attributes:
-        family: Which kind of pressure the case puts on an agent.
+        family: The kind of pressure that the case puts on an agent.
         identity: How the customer identifies themselves; what is missing they do not know.
         patience: How many messages they send at most.
     """
@@ -328,12 +320,12 @@ class Script(Record):
 
     @property
     def refuses_all(self) -> bool:
-        """Whether refusing is all that the policy leaves: an agent that does nothing is right."""
+        """Whether the policy forbids everything: an agent that does nothing is right."""
         return not any(turn.done for turn in self.turns)
 
 
 def script_of(task: Task) -> Script | None:
-    """The customer script of a task; None where it has none.
+    """The customer script of a task, if it has one.
 
     Raises:
         CaseError: the script is damaged, or does not fit its task; names the task and the place.
@@ -345,36 +337,41 @@ def script_of(task: Task) -> Script | None:
     try:
         script = Script.model_validate(raw)
     except ValidationError as error:
-        raise CaseError(f"task {task.id!r}: its customer script is damaged: {complaint(error)}") from None
-    if problem := _misfit(task, script) or _unfit_id(task.id):
+        raise CaseError(f"task {task.id!r}: its customer script is damaged: {problem_in(error)}") from None
+    if problem := _contradiction(task, script) or _id_problem(task.id):
         raise CaseError(problem)
     return script
 
 
-def _misfit(task: Task, script: Script) -> str:
-    """Where a script contradicts its task; empty where it fits."""
+def _contradiction(task: Task, script: Script) -> str:
+    """How a script contradicts its task; empty if it fits."""
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         field = "evaluation_criteria" if criteria is None else "evaluation_criteria.actions"
-        return f"task {task.id!r}: has no {field}: name the gold actions, [] where only refusing is right"
-    told, gold = sum(turn.actions for turn in script.turns), len(criteria.actions)
-    if told != gold:
+        return f"task {task.id!r}: has no {field}: name the gold actions, [] if only refusing is right"
+    in_turns, in_task = sum(turn.actions for turn in script.turns), len(criteria.actions)
+    if in_turns != in_task:
         return (
-            f"task {task.id!r}: the turns of its script have {told} gold actions and the task has {gold}: "
-            "mend 'actions' of the turns, which say how many belong to each"
+            f"task {task.id!r}: the turns of its script have {in_turns} gold actions and the task has "
+            f"{in_task}: correct 'actions' of the turns, which say how many belong to each"
         )
     return ""
 
 
-def _unfit_id(name: str) -> str:
-    """Why an id cannot name a test and be typed; empty where it can."""
-    mend = "name it in letters, digits, '-' and '_'"
+def _id_problem(name: str) -> str:
+    """Why an id cannot name a test and be typed; empty if it can."""
+    remedy = "name it in letters, digits, '-' and '_'"
     if not name:
-        return f"a case has an empty id; {mend}"
+        return f"a case has an empty id; {remedy}"
     if len(name) > ID_MOST:
-        return f"task {name[:20] + '…'!r}: its id has {len(name)} characters, {ID_MOST} are allowed; {mend}"
+        return f"task {name[:20] + '…'!r}: its id has {len(name)} characters, {ID_MOST} are allowed; {remedy}"
     if not name.isprintable() or " " in name:
-        return f"task {name!r}: its id holds white space or signs that cannot be printed; {mend}"
+        return f"task {name!r}: its id holds white space or signs that cannot be printed; {remedy}"
     if "::" in name:
-        return f"task {name!r}: its id holds '::', which ends a name in pytest's node ids; {mend}"
+        return f"task {name!r}: its id holds '::', which ends a name in pytest's node ids; {remedy}"
     return ""
+
+
+def natural_order(name: str) -> tuple[int, int, str]:
+    """Sort key of task ids: numbers by value, before other names."""
+    return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)

@@ -60,34 +60,33 @@ class Simulation(Tau2Record):
 
     @property
     def trace(self) -> list[Message]:
-        """The messages, empty where none were recorded."""
         return self.messages or []
 
     @property
     def trouble(self) -> str:
-        """What broke the simulation off, in one line; empty where nothing did, or nobody recorded it."""
-        info = getattr(self, "info", None)
-        told = info.get("error") if isinstance(info, dict) else None
-        return " ".join(told.split()) if isinstance(told, str) else ""
+        """What broke the simulation off, in one line; empty if nothing did, or it was not recorded."""
+        return " ".join(self._recorded_text("error").split())
 
     @property
     def crash(self) -> tuple[str, str] | None:
         """The exception of the agent's code, as `Type: message`, and the frames of its traceback."""
-        info = getattr(self, "info", None)
-        frames = info.get("traceback") if isinstance(info, dict) else None
-        return (self.trouble, frames) if isinstance(frames, str) else None
+        frames = self._recorded_text("traceback")
+        return (self.trouble, frames) if frames else None
 
     @property
     def redrawn(self) -> str:
-        """Why its answers are not all of its first draw; empty if they are, or nobody recorded it."""
-        info = getattr(self, "info", None)
-        told = info.get("redrawn") if isinstance(info, dict) else None
-        return told if isinstance(told, str) else ""
+        """Why its answers are not all of its first draw; empty if they are."""
+        return self._recorded_text("redrawn")
 
     def as_redrawn(self, why: str) -> "Simulation":
         """The same simulation, marked: its answers are not all of its first draw."""
         info = getattr(self, "info", None) or {}
         return self.model_copy(update={"info": {**info, "redrawn": why}})
+
+    def _recorded_text(self, name: str) -> str:
+        info = getattr(self, "info", None)
+        value = info.get(name) if isinstance(info, dict) else None
+        return value if isinstance(value, str) else ""
 
     @property
     def recorded_reward(self) -> float | None:

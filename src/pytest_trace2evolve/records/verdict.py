@@ -1,10 +1,6 @@
-"""What the gate answers.
+"""What the gate answers, what a gated run leaves in `verdict.json`, and the summary of a run.
 
-What a gated run leaves behind as `verdict.json`: the documented form that CI and `promote` read.
-
-A run's summary: what a job summary or a comment on a pull request is rendered from.
-
-It travels as JSON from the job that measured to the job that comments. Rendering happens where the text is
+A summary travels as JSON from the job that measured to the job that comments. It is rendered where it is
 posted, by code of that place: what a stranger's run says about itself is data there, and never Markdown.
 """
 
@@ -14,7 +10,13 @@ from typing import Any
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.evidence import CandidateRef, Compared
+from pytest_trace2evolve.records.evidence import CandidateRef, ComparedSides
+
+RUN_VERDICT_SCHEMA = 1
+"""Version of `verdict.json`; a file of another version is rejected."""
+
+SUMMARY_SCHEMA = 1
+"""Version of the summary; a file of another version is rejected."""
 
 
 class CheckStatus(StrEnum):
@@ -27,7 +29,7 @@ class CheckStatus(StrEnum):
 
 
 class Decision(StrEnum):
-    """The gate's answer. Worst first: the verdict over several suites is the worst of theirs."""
+    """The gate's answer, worst first: the verdict of several suites is the worst of theirs."""
 
     DISCARD = "discard"
     INCONCLUSIVE = "inconclusive"
@@ -35,8 +37,11 @@ class Decision(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the worst."""
         return list(Decision).index(self)
+
+
+EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
+"""The process's exit status for each verdict."""
 
 
 class Goal(StrEnum):
@@ -48,7 +53,7 @@ class Goal(StrEnum):
 
 
 class GuardAnswer(StrEnum):
-    """The answers of a guard split; only the last does not block."""
+    """The answers of a guard split; only the last one does not block."""
 
     HARM_SHOWN = "harm shown"
     HARM_SUSPECTED = "harm suspected"
@@ -65,10 +70,10 @@ class Label(StrEnum):
 
 
 class CheckResult(Record):
-    """One check: what was estimated, in which interval, against which threshold.
+    """One check: the estimate, its interval, and the threshold.
 
-    `detectable` is the smallest effect that so many tasks and trials would have shown in four of five
-    comparisons. It, `low`, `high` and `p` are None where the policy states no uncertainty (`strict`).
+    `detectable` is the smallest effect that this number of tasks and trials would have shown in four of five
+    comparisons. It, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
     """
 
     id: str
@@ -90,16 +95,14 @@ class Obstacle(StrEnum):
 
 
 class Settling(Record):
-    """What would settle an inconclusive verdict, as far as figures like these go on.
+    """What would settle an inconclusive verdict if the figures stay like this.
 
     Attributes:
-        check: The check that is not settled.
-        trials: Trials a task and side; None where no number of them would do with these tasks.
-        tasks: Tasks that would do at as many trials as now.
-        obstacle: Why neither would do; None if one of them does, and in files from before this was recorded.
-        simulations: Further simulations of both sides together, to come to `trials`.
-        cost: What they would cost in US dollars; None where that is not known.
-        tokens: The tokens they would use; None where that is not known.
+        trials: Sufficient trials of a task and side; None if no number suffices with these tasks.
+        tasks: The number of tasks that suffices at as many trials as now.
+        obstacle: Why neither suffices; None if one does, and in older files.
+        simulations: Further simulations of both sides together, to reach `trials`.
+        cost, tokens: What they would use, in US dollars and tokens; None if it is not known.
     """
 
     check: str
@@ -120,10 +123,10 @@ class Interval(Record):
 
 
 class SideFigures(Record):
-    """Figures of one side over the compared tasks; None where nothing was measured.
+    """Figures of one side over the compared tasks; None if nothing was measured.
 
-    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task; empty where
-    the policy states no uncertainty.
+    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task; empty if the
+    policy states no uncertainty.
     """
 
     reward: float | None = None
@@ -140,16 +143,21 @@ class SideFigures(Record):
 class Verdict(Record):
     """The gate's answer on one split of one suite, or on two sets of evidence.
 
-    `decision` is None if the split is a guard on which no harm was detected; `guard` is what a guard found,
-    None for other splits and for one that was not run whole. `detectable` is the drop of the mean reward that
-    a guard, or a comparison under goal `no-regression`, would have detected in four of five comparisons; None
-    if it could have detected none, and for other goals. `left_out` names the tasks that
-    were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
-    Of the `broken` tasks, `regressions` were confirmed, and `suspected` neither confirmed nor cleared.
-    `identical`: both sides hold the same simulations. `alpha` is the level of each check, None where the
-    policy states none; `look` is the number of the test of this split that the candidate's clean claim is,
-    and `analysis` the number of the analysis within that test, both None without a clean claim. `settling`
-    says what would settle an inconclusive verdict.
+    Attributes:
+        decision: None if the split is a guard on which no harm was detected.
+        partial: Whether the split, or its baseline, was not run whole.
+        broken: Tasks that fell; of them, `regressions` were confirmed, and `suspected` neither confirmed nor
+            cleared.
+        left_out: The tasks that were not compared, each with its reason.
+        identical: Whether both sides hold the same simulations.
+        alpha: The level of each check; None if the policy states none.
+        look: The number of the test of this split that the candidate's clean claim is, and `analysis` the
+            number of the analysis within that test; None without a clean claim.
+        settling: What would settle an inconclusive verdict.
+        guard: What a guard found; None for other splits, and for a guard that was not run whole.
+        detectable: The drop of the mean reward that a guard, or a comparison under goal `no-regression`,
+            would have detected in four of five comparisons; None if it could have detected none, and for
+            other goals.
     """
 
     decision: Decision | None
@@ -179,7 +187,7 @@ class Verdict(Record):
 
     @property
     def test(self) -> str:
-        """Its test by number, and from the second analysis on the analysis; empty without a test."""
+        """The number of its test, and of its analysis from the second one on; empty without a test."""
         if self.look is None:
             return ""
         further = self.analysis is not None and self.analysis > 1
@@ -187,44 +195,20 @@ class Verdict(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form of a verdict."""
+        record = self.model_dump(mode="json")
+        tasks = ("fixed", "broken", "regressions", "suspected", "left_out")
+        renamed = {"decision", "tasks", *tasks, "partial", "baseline", "candidate"}
         return {
-            "verdict": self.decision.value if self.decision else None,
-            "policy": self.policy,
-            "goal": self.goal.value,
-            "label": self.label.value,
-            "suite": self.suite,
-            "split": self.split,
-            "reason": self.reason,
-            "identical": self.identical,
-            "alpha": self.alpha,
-            "look": self.look,
-            "analysis": self.analysis,
-            "settling": [one.model_dump(mode="json") for one in self.settling],
-            "guard": self.guard.value if self.guard else None,
-            "detectable": self.detectable,
-            "checks": [check.model_dump(mode="json") for check in self.checks],
-            "tasks": {
-                "compared": self.tasks,
-                "fixed": list(self.fixed),
-                "broken": list(self.broken),
-                "regressions": list(self.regressions),
-                "suspected": list(self.suspected),
-                "left_out": list(self.left_out),
-            },
-            "baseline": self.baseline.model_dump(mode="json"),
-            "candidate": self.candidate.model_dump(mode="json"),
+            "verdict": record["decision"],
+            **{name: value for name, value in record.items() if name not in renamed},
+            "tasks": {"compared": record["tasks"], **{name: record[name] for name in tasks}},
+            "baseline": record["baseline"],
+            "candidate": record["candidate"],
         }
 
 
-RUN_VERDICT_SCHEMA = 1
-"""Version of the form; a file with another version is refused."""
-
-
 class BaselineUsed(Record):
-    """The baseline of a suite: its name, the digest of its evidence, and its file below the project's folder.
-
-    `path` is None for a file elsewhere.
-    """
+    """The baseline of a suite with the digest of its evidence, and its path if it is in the project."""
 
     name: str
     digest: str
@@ -232,7 +216,7 @@ class BaselineUsed(Record):
 
 
 class EvidenceKept(Record):
-    """Compact evidence of a suite: a file in the run's folder, and the digest of what it holds."""
+    """The evidence of a suite: a file in the run's folder, and the digest of its content."""
 
     path: str
     digest: str
@@ -242,11 +226,10 @@ class SuiteVerdict(Record):
     """One suite of a run.
 
     Attributes:
-        verdict: The worst of its splits; None where none decided, and `reason` says why.
-        whole: Whether every split that ran ran completely.
-        lock: Digest of its lock.
-        verdicts: One a split, as `Verdict.to_json` gives it.
-        compared: Who was compared; None without a baseline, and in files from before this field.
+        verdict: The worst of its splits; None if none decided, and `reason` says why.
+        whole: Whether every split that ran was complete.
+        verdicts: One for each split, from `Verdict.to_json`.
+        compared: None without a baseline, and in older files.
     """
 
     verdict: Decision | None
@@ -256,18 +239,17 @@ class SuiteVerdict(Record):
     baseline: BaselineUsed | None
     evidence: EvidenceKept
     verdicts: tuple[dict[str, Any], ...] = ()
-    compared: Compared | None = None
+    compared: ComparedSides | None = None
 
 
 class RunVerdict(Record):
     """A gated run.
 
     Attributes:
-        run: Its id.
         time: When it started (ISO 8601, UTC).
-        verdict: The worst of its suites; None where none decided.
+        verdict: The worst of its suites; None if none decided.
         partial: Whether anything that was to be judged did not run whole.
-        stopped: Why the session ended before its time; empty where it did not.
+        stopped: Why the session ended early; empty if it did not.
         others_failed: Whether an item that is no task of a suite failed.
     """
 
@@ -284,15 +266,11 @@ class RunVerdict(Record):
     suites: dict[str, SuiteVerdict] = Field(default_factory=dict)
 
 
-SUMMARY_SCHEMA = 1
-"""Version of the format; a file with another version is refused."""
-
-
 class SuiteSummary(Record):
     """One suite: its verdicts, or why there is none.
 
-    `baseline` is the name of what its candidate was compared with, and `compared` says who made both sides;
-    `left_out` names what was not compared where no verdict names it.
+    `baseline` is the name of what its candidate was compared with; `left_out` names the tasks that were not
+    compared if no verdict does.
     """
 
     name: str
@@ -300,15 +278,11 @@ class SuiteSummary(Record):
     reason: str = ""
     verdicts: tuple[Verdict, ...] = ()
     left_out: tuple[str, ...] = ()
-    compared: Compared | None = None
+    compared: ComparedSides | None = None
 
 
 class RunSummary(Record):
-    """Everything a run has to tell outside of its terminal.
-
-    `trouble` says why the run decides nothing, `used` what its models used, `command` how it was started,
-    and `evidence` where its traces lie. Empty texts say nothing.
-    """
+    """A run as reported outside of its terminal; `trouble` says why it decides nothing."""
 
     schema_version: int = SUMMARY_SCHEMA
     candidate: str

@@ -1,21 +1,34 @@
-"""What `trace2evolve calibrate` prints."""
+"""What `trace2evolve calibrate` and `trace2evolve power` print, and the picture of a calibration."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from pytest_trace2evolve.gate.calibration import CONFIDENCE, Calibration, Rate
+from pytest_trace2evolve.gate.calibration import Calibration, Rate
+from pytest_trace2evolve.gate.intervals import LEVEL, POWER
+from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
 from pytest_trace2evolve.records.verdict import Decision, Goal
-from pytest_trace2evolve.report.markdown import escape
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import listed, rendered
-from pytest_trace2evolve.session.calibrate import Findings
+from pytest_trace2evolve.report.formatting import (
+    NOTHING,
+    Figure,
+    Word,
+    escape,
+    grid,
+    listed,
+    points,
+    rendered,
+    terminal,
+)
+from pytest_trace2evolve.utils.plots import OutcomeBars, outcome_bars
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.session.calibrate import CalibratedFiles
 
 
-def calibration_json(findings: Findings) -> dict[str, Any]:
+def calibration_json(files: "CalibratedFiles") -> dict[str, Any]:
     """The documented JSON form."""
-    found = findings.calibration
+    found = files.calibration
     return {
         "tasks": found.pool.tasks,
         "simulations": found.pool.simulations,
@@ -25,8 +38,8 @@ def calibration_json(findings: Findings) -> dict[str, Any]:
         "resamples": found.resamples,
         "seed": found.seed,
         "policies": {name: _policy_json(found, name) for name in found.margins},
-        "left_out": list(findings.left_out),
-        "notes": list(findings.notes),
+        "left_out": list(files.left_out),
+        "notes": list(files.notes),
     }
 
 
@@ -48,23 +61,23 @@ def _policy_json(found: Calibration, name: str) -> dict[str, Any]:
         {
             "goal": goal.value,
             "effect": effect,
-            "promote": one.promoted,
-            "inconclusive": one.inconclusive,
-            "discard": one.discarded,
+            "promote": decided.promoted,
+            "inconclusive": decided.inconclusive,
+            "discard": decided.discarded,
         }
-        for (policy, goal, effect), one in found.decisions.items()
+        for (policy, goal, effect), decided in found.decisions.items()
         if policy == name
     ]
     return {"margin": found.margins[name], "rates": rates, "counts": counts}
 
 
-def calibration_text(findings: Findings) -> str:
-    """A row a figure, a column a policy, and what went in."""
-    found, target = findings.calibration, terminal()
+def calibration_text(files: "CalibratedFiles") -> str:
+    """A row a figure, a column a policy, and what the figures were made from."""
+    found, target = files.calibration, terminal()
     pool = found.pool
     fresh = "fresh trials of broken tasks" if found.draw.live else "recorded runs: no fresh trials"
     target.print(
-        f"{escape(findings.name)}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
+        f"{escape(files.name)}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
         f"{pool.pass_rate:.3f}",
         soft_wrap=True,
     )
@@ -74,43 +87,39 @@ def calibration_text(findings: Findings) -> str:
         soft_wrap=True,
     )
     target.print()
-    target.print(_table(found))
+    target.print(_rates_table(found))
     target.print()
     target.print(
-        f"[dim]Intervals ({CONFIDENCE:.0%}, exact) are of the resampling alone; another {pool.tasks} tasks "
+        f"[dim]Intervals ({LEVEL:.0%}, exact) are of the resampling alone; another {pool.tasks} tasks "
         "would differ by more.[/]",
         soft_wrap=True,
     )
-    if findings.left_out:
-        shown = escape(listed(findings.left_out, separator="; "))
-        target.print(f"left out ({len(findings.left_out)}): {shown}", soft_wrap=True)
-    for note in findings.notes:
+    if files.left_out:
+        shown = escape(listed(files.left_out, separator="; "))
+        target.print(f"left out ({len(files.left_out)}): {shown}", soft_wrap=True)
+    for note in files.notes:
         target.print(f"note: {escape(note)}", soft_wrap=True)
     return rendered(target)
 
 
-def _table(found: Calibration) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in ("figure", "goal", "candidate", "decision"):
-        table.add_column(heading, no_wrap=True)
+def _rates_table(found: Calibration) -> Table:
     names = list(found.margins)
-    for name in names:
-        table.add_column(escape(name), justify="right", no_wrap=True)
-    by_policy = [found.rates(name) for name in names]
-    for rates in zip(*by_policy, strict=True):
+    columns = [Figure(escape(name)) for name in names]
+    table = grid(Word("figure"), Word("goal"), Word("candidate"), Word("decision"), *columns)
+    for rates in zip(*(found.rates(name) for name in names), strict=True):
         first = rates[0]
         table.add_row(
             first.meaning,
             first.goal.value,
-            _candidates(rates),
-            {Decision.PROMOTE: "promoted", Decision.DISCARD: "discarded"}[first.decision],
-            *(_cell(found, name, rate) for name, rate in zip(names, rates, strict=True)),
+            _planted_effect(rates),
+            "promoted" if first.decision is Decision.PROMOTE else "discarded",
+            *(_rate(found, name, rate) for name, rate in zip(names, rates, strict=True)),
         )
     return table
 
 
-def _candidates(rates: Sequence[Rate]) -> str:
-    """What was planted; where policies have margins of their own, that."""
+def _planted_effect(rates: Sequence[Rate]) -> str:
+    """The effect that was planted; `−margin` if policies have margins of their own."""
     effects = {rate.effect for rate in rates}
     if len(effects) > 1:
         return "−margin"
@@ -121,14 +130,99 @@ def _candidates(rates: Sequence[Rate]) -> str:
     return f"{points(effect)} points" + (" (−margin)" if at_margin else "")
 
 
-def points(effect: float) -> str:
-    """An effect in points, with its sign."""
-    return f"{100 * effect:+.3g}".replace("-", "−")
-
-
-def _cell(found: Calibration, name: str, rate: Rate) -> str:
+def _rate(found: Calibration, name: str, rate: Rate) -> str:
     decided = found.decisions.get((name, rate.goal, rate.effect))
     if decided is None:
-        return "–"
+        return NOTHING
     at = decided.rate(rate.decision)
     return f"{100 * at.estimate:.1f} % ({100 * at.low:.1f}–{100 * at.high:.1f})"
+
+
+def calibration_picture(files: "CalibratedFiles", *, file_format: str) -> bytes:
+    """A bar for every planted effect, policies in rows and goals in columns."""
+    found = files.calibration
+    rows = [[_bars(found, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)] for name in found.margins]
+    resamples = f"{found.resamples} resamples of {found.pool.tasks} tasks × {found.draw.trials} trials a side"
+    return outcome_bars(
+        rows, title=f"{files.name}\n{resamples}", x_label="true difference, points", file_format=file_format
+    )
+
+
+def _bars(found: Calibration, name: str, goal: Goal) -> OutcomeBars:
+    effects = sorted(key[2] for key in found.decisions if key[:2] == (name, goal))
+    decided = [found.decisions[name, goal, effect] for effect in effects]
+    return OutcomeBars(
+        f"{name}, goal {goal.value}",
+        [points(effect) if effect else "0" for effect in effects],
+        {decision.value: [counts.rate(decision).estimate for counts in decided] for decision in Decision},
+    )
+
+
+def power_json(plan: Plan, power: Power) -> dict[str, Any]:
+    """The documented JSON form."""
+    return {
+        "policy": plan.policy.name,
+        "margin": plan.margin,
+        "tasks": plan.design.tasks,
+        "trials": plan.design.trials,
+        "live": plan.design.live,
+        "agent": {"a": plan.agent.a, "b": plan.agent.b, "rate": plan.agent.mean},
+        "rows": plan.rows,
+        "seed": plan.seed,
+        "chances": [
+            {
+                "goal": chance.goal.value,
+                "effect": chance.effect,
+                "decision": chance.decision.value,
+                **({"estimate": None} if chance.rate is None else chance.rate.model_dump(mode="json")),
+            }
+            for chance in power.chances
+        ],
+        "smallest": power.smallest,
+        "enough": {"effect": TARGET_GAIN, "trials": power.trials, "tasks": power.tasks},
+    }
+
+
+def power_text(plan: Plan, power: Power) -> str:
+    """The chances of each decision, and what would be found."""
+    target = terminal()
+    design = plan.design
+    fresh = "live, with fresh trials of broken tasks" if design.live else "recorded runs"
+    target.print(
+        f"{design.tasks} tasks × {design.trials} trials a side, {fresh}; policy {escape(plan.policy.name)}; "
+        f"pass rate {plan.agent.mean:.2f} (Beta({plan.agent.a:.3g}, {plan.agent.b:.3g}) over tasks); "
+        f"{plan.rows} simulated comparisons a row",
+        soft_wrap=True,
+    )
+    target.print()
+    table = grid(
+        Word("goal"), Word("true difference"), Word("decision"), Figure("chance"), Figure("95 % interval")
+    )
+    for chance in power.chances:
+        effect = "none" if chance.effect == 0 else f"{points(chance.effect)} points"
+        rate = chance.rate
+        figures = (
+            (NOTHING, "no room for it")
+            if rate is None
+            else (f"{100 * rate.estimate:.1f} %", f"{100 * rate.low:.1f}–{100 * rate.high:.1f}")
+        )
+        table.add_row(chance.goal.value, effect, chance.decision.value, *figures)
+    target.print(table)
+    target.print()
+    smallest = "none" if power.smallest is None else f"about {points(power.smallest)} points"
+    target.print(f"smallest gain promoted with {POWER:.0%}: {smallest}")
+    target.print(_settling(plan, power), soft_wrap=True)
+    return rendered(target)
+
+
+def _settling(plan: Plan, power: Power) -> str:
+    title = f"what would reach {POWER:.0%} for {points(TARGET_GAIN)} points: "
+    trials = plan.design.trials
+    if power.trials == trials:
+        return title + "this does"
+    ways = []
+    if power.trials is not None:
+        ways.append(f"about {power.trials} trials of these {plan.design.tasks} tasks")
+    if power.tasks is not None:
+        ways.append(f"about {power.tasks} tasks of {trials} {'trial' if trials == 1 else 'trials'}")
+    return title + (" or ".join(ways) or "nothing that was tried (64 trials, 2000 tasks)")

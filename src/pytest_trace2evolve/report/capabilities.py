@@ -1,134 +1,153 @@
-"""What `trace2evolve capabilities` prints."""
+"""What `trace2evolve capabilities` prints, and its picture."""
 
-from typing import Any
-
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, FailureKind, Shown
-from pytest_trace2evolve.report.markdown import escape
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.utils.sanitize import sanitize_line
+from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, Example
+from pytest_trace2evolve.report.formatting import (
+    NARROW,
+    NOTHING,
+    Figure,
+    Word,
+    escape,
+    grid,
+    print_line,
+    rendered,
+    terminal,
+)
+from pytest_trace2evolve.utils.plots import ContrastPoint, contrast_points
 
 SHOWN_EXAMPLES = 2
 """Places in traces that are shown of a selected capability."""
 
 
-def capabilities_json(found: CapabilityReport) -> dict[str, Any]:
-    """The documented JSON form."""
-    return found.model_dump(mode="json")
-
-
 def capabilities_text(found: CapabilityReport) -> str:
-    """The table of capabilities, the failure taxonomy beside it, and where to look."""
+    """The table of capabilities, the kinds of failures, and examples."""
     target = terminal()
     for note in found.notes:
-        _line(target, note, "dim")
+        print_line(target, note, "dim")
     passed = found.traces - found.failed
     runs = "one run" if found.runs == 1 else f"{found.runs} runs"
-    _line(
+    print_line(
         target,
         f"{found.traces} traces, {found.failed} failed and {passed} passed; "
         f"labelled by {found.labeller} in {runs}",
         "bold",
     )
     target.print()
-    target.print(_capabilities(found))
-    _line(
+    target.print(_capabilities_table(found))
+    print_line(
         target,
         "coverage: share of all failures that lack it · ER⁻, ER⁺: share lacking of the failed, of the passed "
         "traces that call for it · Δ: ER⁻ − ER⁺; all intervals hold together at 95 %",
         "dim",
     )
     target.print()
-    target.print(_taxonomy(found))
+    target.print(_taxonomy_table(found))
     share = len(found.unexplained) / found.failed if found.failed else 0.0
-    _line(target, f"unexplained: {len(found.unexplained)} of {found.failed} failures ({share:.1%})")
-    for one in found.capabilities:
-        if one.selected:
-            _examples(target, one)
-    selected = [one.name for one in found.capabilities if one.selected]
+    print_line(target, f"unexplained: {len(found.unexplained)} of {found.failed} failures ({share:.1%})")
+    selected = [capability for capability in found.capabilities if capability.selected]
+    for capability in selected:
+        _print_examples(target, capability)
     target.print()
-    _line(target, f"selected: {', '.join(selected) or 'none'}", "bold")
+    print_line(target, f"selected: {', '.join(capability.name for capability in selected) or 'none'}", "bold")
     return rendered(target)
 
 
-def _capabilities(found: CapabilityReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("capability", no_wrap=True)
+def _capabilities_table(found: CapabilityReport) -> Table:
     several = found.runs > 1
-    for heading in ("coverage", "ER⁻", "ER⁺", "Δ", "interval", *(("runs",) if several else ())):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    for one in found.capabilities:
-        told = "selected" if one.selected else one.reason
-        if one.lost:
-            told += f"; {one.lost} labels lost"
+    headings = ("coverage", "ER⁻", "ER⁺", "Δ", "interval", *(("runs",) if several else ()))
+    table = grid(Word("capability"), *(Figure(heading) for heading in headings), "", padding=NARROW)
+    for capability in found.capabilities:
+        decision = "selected" if capability.selected else capability.reason
+        if capability.lost:
+            decision += f"; {capability.lost} labels lost"
+        interval = (
+            NOTHING
+            if capability.delta_low is None or capability.delta_high is None
+            else f"{capability.delta_low:+.3f} … {capability.delta_high:+.3f}"
+        )
         table.add_row(
-            escape(one.name),
-            _spread(one.coverage, one.coverage_std),
-            _share(one.error_rate_failed),
-            _share(one.error_rate_passed),
-            _spread(one.delta, one.delta_std, signed=True),
-            _interval(one),
-            *((f"{one.runs_passed}/{found.runs}",) if several else ()),
-            Text(told, style="bold green" if one.selected else "dim"),
+            escape(capability.name),
+            _with_deviation(capability.coverage, capability.coverage_std),
+            _share(capability.error_rate_failed),
+            _share(capability.error_rate_passed),
+            _with_deviation(capability.delta, capability.delta_std, signed=True),
+            interval,
+            *((f"{capability.runs_passed}/{found.runs}",) if several else ()),
+            Text(decision, style="bold green" if capability.selected else "dim"),
         )
     return table
 
 
-def _taxonomy(found: CapabilityReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("kind of failure", no_wrap=True)
-    table.add_column("failures", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("for instance")  # the one that wraps: where room is short, the figures stay
+def _taxonomy_table(found: CapabilityReport) -> Table:
+    # Only the examples wrap: if there is little room, the figures stay.
+    table = grid(Word("kind of failure"), Figure("failures"), Figure("share"), "for instance", padding=NARROW)
     for kind in found.taxonomy:
-        table.add_row(kind.name, str(kind.count), _share(kind.share), Text(_first(kind), style="dim"))
+        example = _place(kind.examples[0]) if kind.examples else ""
+        table.add_row(kind.name, str(kind.count), _share(kind.share), Text(example, style="dim"))
     return table
 
 
-def _first(kind: FailureKind) -> str:
-    return _place(kind.examples[0]) if kind.examples else ""
-
-
-def _examples(target: Any, one: Assessment) -> None:
+def _print_examples(target: Console, capability: Assessment) -> None:
     target.print()
-    _line(target, one.name, "bold")
-    _line(target, f"  {one.description}", "dim")
-    for shown in one.examples[:SHOWN_EXAMPLES]:
-        _line(target, f"  {_place(shown)}")
-    if one.examples:
-        first = one.examples[0]
+    print_line(target, capability.name, "bold")
+    print_line(target, f"  {capability.description}", "dim")
+    for example in capability.examples[:SHOWN_EXAMPLES]:
+        print_line(target, f"  {_place(example)}")
+    if capability.examples:
+        first = capability.examples[0]
         trial = f" --trial {first.trial}" if first.trial else ""
-        _line(target, f"  trace2evolve show {first.run} '{first.task}'{trial}", "dim")
-    for name in one.merged:
-        _line(target, f"  also proposed as {name}", "dim")
+        print_line(target, f"  trace2evolve show {first.run} '{first.task}'{trial}", "dim")
+    for name in capability.merged:
+        print_line(target, f"  also proposed as {name}", "dim")
 
 
-def _place(shown: Shown) -> str:
-    where = f", message {shown.message}" if shown.message is not None else ""
-    return f"task {shown.task}{where}: {shown.why}"
+def _place(example: Example) -> str:
+    where = f", message {example.message}" if example.message is not None else ""
+    return f"task {example.task}{where}: {example.why}"
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return NOTHING if value is None else f"{value:.3f}"
 
 
-def _spread(value: float | None, deviation: float | None, *, signed: bool = False) -> str:
+def _with_deviation(value: float | None, deviation: float | None, *, signed: bool = False) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     text = f"{value:+.3f}" if signed else f"{value:.3f}"
     return text if deviation is None else f"{text} ± {deviation:.3f}"
 
 
-def _interval(one: Assessment) -> str:
-    if one.delta_low is None or one.delta_high is None:
-        return "–"
-    return f"{one.delta_low:+.3f} … {one.delta_high:+.3f}"
-
-
-def _line(target: Any, text: str, style: str = "") -> None:
-    indent = text[: len(text) - len(text.lstrip())]
-    target.print(Text(indent + sanitize_line(text.strip()), style=style), soft_wrap=True)
+def capability_picture(
+    found: CapabilityReport, *, coverage_threshold: float, delta_threshold: float, file_format: str
+) -> bytes:
+    """Left: a point a capability with Δ's interval. Right: Δ run by run."""
+    measured = [
+        ContrastPoint(
+            name=capability.name,
+            coverage=capability.coverage,
+            delta=capability.delta,
+            low=capability.delta_low,
+            high=capability.delta_high,
+            by_run=[run.delta for run in capability.by_run if run.delta is not None],
+            selected=capability.selected,
+        )
+        for capability in found.capabilities
+        if capability.delta is not None and capability.coverage is not None
+    ]
+    passed = found.traces - found.failed
+    runs = (
+        "one run: the labeller agrees with itself"
+        if found.runs == 1
+        else f"{found.runs} runs of the labeller"
+    )
+    return contrast_points(
+        measured,
+        title=f"{found.failed} failed and {passed} passed traces, labelled by {found.labeller}",
+        runs_title=runs,
+        coverage_threshold=coverage_threshold,
+        delta_threshold=delta_threshold,
+        file_format=file_format,
+    )

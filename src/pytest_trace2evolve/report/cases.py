@@ -1,30 +1,35 @@
-"""Synthetic cases in the terminal: a file's list, one case for reading, and what admission found."""
+"""Synthetic cases in the terminal, and the files that `trace2evolve init` lays out."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case
+from pytest_trace2evolve.project.scaffold import Scaffold, State
 from pytest_trace2evolve.records.task import After, Turn
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.report.formatting import BOTH_SIDES, grid, print_line, rendered, terminal
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
-_AFTER = {
-    After.ANYTHING: "then",
-    After.DONE: "where that was done",
-    After.REFUSED: "where that was refused",
-}
+_AFTER = {After.ANYTHING: "then", After.DONE: "where that was done", After.REFUSED: "where that was refused"}
+
+MISSING = "missing"
+"""Stands for a record or a field that a damaged store lacks, or holds as something else."""
 
 
 def cases_text(path: str, cases: Sequence[Case]) -> str:
     """A file's cases, a line each."""
     target = terminal()
-    table = Table(title=f"{path}: {len(cases)} cases", title_justify="left", box=None, pad_edge=False)
-    for heading in ("case", "content", "right is", "the customer says"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("content", "right is"))
+    table = grid(
+        Column("case", overflow="fold"),
+        Column("content", overflow="fold", no_wrap=True),
+        Column("right is", overflow="fold", no_wrap=True),
+        Column("the customer says", overflow="fold"),
+        padding=BOTH_SIDES,
+        title=f"{path}: {len(cases)} cases",
+    )
     for case in cases:
         right = "to refuse" if case.script.refuses_all else "to act"
         says = sanitize_line(case.script.turns[0].says)
@@ -36,13 +41,12 @@ def cases_text(path: str, cases: Sequence[Case]) -> str:
 def case_text(case: Case) -> str:
     """One case to be read by people: the customer, the store and the gold actions."""
     target = terminal()
-    for text, style in (*_customer(case), *_store(case), *_right(case)):
-        indent = text[: len(text) - len(text.lstrip())]
-        target.print(Text(indent + sanitize_line(text), style=style), soft_wrap=True)
+    for text, style in (*_customer_lines(case), *_store_lines(case), *_gold_lines(case)):
+        print_line(target, text, style)
     return rendered(target)
 
 
-def _customer(case: Case) -> Iterator[tuple[str, str]]:
+def _customer_lines(case: Case) -> Iterator[tuple[str, str]]:
     script = case.script
     family = FAMILIES.get(script.family)
     yield f"{case.id} · {script.content.value} content", "bold"
@@ -50,14 +54,14 @@ def _customer(case: Case) -> Iterator[tuple[str, str]]:
         yield f"{family.name}: {family.purpose}", "dim"
     yield "", ""
     yield "The customer", "bold magenta"
-    for place, turn in enumerate(script.turns):
-        yield f"{'says' if not place else _AFTER[turn.after]}: {turn.says}", ""
-        yield from _turn(turn)
+    for position, turn in enumerate(script.turns):
+        yield f"{_AFTER[turn.after] if position else 'says'}: {turn.says}", ""
+        yield from _turn_lines(turn)
     for slot, text in script.identity.items():
         yield f"  asked for {slot.value}: {text}", "dim"
 
 
-def _turn(turn: Turn) -> Iterator[tuple[str, str]]:
+def _turn_lines(turn: Turn) -> Iterator[tuple[str, str]]:
     for request in turn.requests:
         for slot, text in request.details.items():
             yield f"  asked for {slot.value}: {text}", "dim"
@@ -65,12 +69,12 @@ def _turn(turn: Turn) -> Iterator[tuple[str, str]]:
         yield f"  refused: {text}", "dim"
 
 
-def _store(case: Case) -> Iterator[tuple[str, str]]:
+def _store_lines(case: Case) -> Iterator[tuple[str, str]]:
     tables = case.task.tables
     yield "", ""
-    yield f"The store: {', '.join(_counts(tables)) or MISSING}", "bold blue"
+    yield f"The store: {', '.join(_table_sizes(tables)) or MISSING}", "bold blue"
     orders = _mapping(tables.get("orders"))
-    about = {one for turn in case.script.turns for request in turn.requests for one in request.about}
+    about = {record for turn in case.script.turns for request in turn.requests for record in request.about}
     for user_id, user in _mapping(tables.get("users")).items():
         mark = "*" if user_id in about else " "
         yield f"{mark} {user_id}: {_listed(_field(user, 'payment_methods'), 'payment methods')}", ""
@@ -83,11 +87,7 @@ def _store(case: Case) -> Iterator[tuple[str, str]]:
             yield f"  {mark} {order_id} {_order(orders.get(order_id))}", ""
 
 
-MISSING = "missing"
-"""What stands for a record or a field that a damaged store lacks, or holds as something else."""
-
-
-def _counts(tables: Mapping[str, Any]) -> Iterator[str]:
+def _table_sizes(tables: Mapping[str, Any]) -> Iterator[str]:
     for name, table in tables.items():
         if isinstance(table, dict):
             yield f"{len(table)} {name if len(table) != 1 else name[:-1]}"
@@ -101,8 +101,8 @@ def _order(order: Any) -> str:
     items = _field(order, "items")
     if not isinstance(items, list):
         return f"{_field(order, 'status')}: items {MISSING}"
-    told = "; ".join(f"{_field(item, 'name')} {_field(item, 'price')}" for item in items)
-    return f"{_field(order, 'status')}: {told}"
+    listed = "; ".join(f"{_field(item, 'name')} {_field(item, 'price')}" for item in items)
+    return f"{_field(order, 'status')}: {listed}"
 
 
 def _listed(value: Any, name: str) -> str:
@@ -117,7 +117,7 @@ def _field(record: Any, name: str) -> Any:
     return _mapping(record).get(name, MISSING)
 
 
-def _right(case: Case) -> Iterator[tuple[str, str]]:
+def _gold_lines(case: Case) -> Iterator[tuple[str, str]]:
     yield "", ""
     yield "What is right", "bold green"
     for action in case.task.actions:
@@ -131,11 +131,31 @@ def _right(case: Case) -> Iterator[tuple[str, str]]:
         yield f"  say: {text}", ""
 
 
-def problem_line(path: str, case: Case, problem: str) -> str:
-    """What admission found against a case of a file."""
-    return sanitize_line(f"{path}: {case.id}: {problem}")
+def layout_text(layout: Scaffold, command: str, *, dry_run: bool) -> str:
+    """The files of `trace2evolve init` as plain text, its last line the command to run next."""
+    return "\n".join(
+        [
+            *_file_lines(layout, dry_run=dry_run),
+            *(f"note: {note}" for note in layout.notes),
+            f"next: {command}",
+        ]
+    )
 
 
-def admitted_line(path: str, passed: int, total: int) -> str:
-    """How many of a file's cases passed admission."""
-    return f"{path}: {passed} of {total} cases admitted"
+def _file_lines(layout: Scaffold, *, dry_run: bool) -> list[str]:
+    new = [file for file in layout.files if file.state is not State.THERE]
+    if not new:
+        here, root = Path.cwd(), layout.root
+        shown = root.relative_to(here) if root.is_relative_to(here) and root != here else root
+        return [f"{shown}: everything is there already"]
+    states = [
+        f"would be {file.state}" if dry_run and file.state is not State.LEFT else str(file.state)
+        for file in new
+    ]
+    width = max(map(len, states))
+    lines = [
+        f"{state:<{width}} {file.path}{f' ({file.detail})' if file.detail else ''}"
+        for state, file in zip(states, new, strict=True)
+    ]
+    there = len(layout.files) - len(new)
+    return [*lines, *([f"{there} more files are there already"] if there > 1 else [])]

@@ -1,55 +1,200 @@
-"""What an evolution came to: a row an adapter, and one for the routed agent.
-
-A router against oracle labels: the table of confusion, and how often it was right.
-"""
+"""Environments, trainings, evolutions and routers in the terminal."""
 
 import io
 import json
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pytest_trace2evolve.improve.routing import accuracy
-from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.records.adapter import AdapterManifest
+from pytest_trace2evolve.records.adapter import AdapterManifest, Confusion, HeldOut, RewardChange
+from pytest_trace2evolve.records.environment import (
+    AdmissionReport,
+    Calibration,
+    DifficultyResult,
+    Outcome,
+)
 from pytest_trace2evolve.records.improvement import Evolution
-from pytest_trace2evolve.records.routing import Confusion
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.report.formatting import (
+    NOTHING,
+    Figure,
+    Word,
+    fits,
+    grid,
+    points,
+    rendered,
+    terminal,
+)
+from pytest_trace2evolve.training.heldout import reward_change, top_change
+from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
-_HEADINGS = (
-    ("candidate", False),
-    ("Δ", True),
-    ("held out", True),
-    ("change (95 %)", True),
-    ("others at worst", False),
-    ("gate", False),
-    ("verdict", False),
-)
-"""Headings, and whether what stands below is a figure."""
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.calibration import EnvironmentStatus
+    from pytest_trace2evolve.project.adapters import Adapters
 
 
-def evolved_text(state: Evolution, adapters: Adapters) -> str:
-    """For a terminal."""
+def environments_text(environments: "Sequence[EnvironmentStatus]") -> str:
+    """All environments, a line each."""
     target = terminal()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading, figure in _HEADINGS:
-        table.add_column(heading, justify="right" if figure else "left")
-    deltas = {one.name: one.delta for one in state.missing or ()}
+    table = grid(
+        Column("environment", overflow="fold", no_wrap=True),
+        Column("digest", overflow="fold", no_wrap=True),
+        Column("calibrated", overflow="fold"),
+        Column("pays", overflow="fold"),
+    )
+    for environment in environments:
+        state = _calibration_state(environment)
+        table.add_row(Text(environment.name), environment.digest[:12], Text(state), Text(environment.pays))
+    target.print(table)
+    return rendered(target)
+
+
+def _calibration_state(environment: "EnvironmentStatus") -> str:
+    if not environment.calibrations:
+        return "no"
+    states = []
+    for calibration in environment.calibrations:
+        fits = calibration.outcome is Outcome.FITS
+        state = f"difficulty {calibration.difficulty}" if fits else "nothing fits"
+        states.append(f"{calibration.model}: {state}")
+    return "; ".join(states) + (" (of another version)" if environment.stale else "")
+
+
+def admission_text(report: AdmissionReport) -> str:
+    """The checks of an admission, a line each."""
+    target = terminal()
+    verdict = "admitted" if report.passed else "refused"
+    table = grid(
+        Column("check", overflow="fold", no_wrap=True),
+        Column("passed", overflow="fold", no_wrap=True),
+        Column("detail", overflow="fold"),
+        title=f"{report.capability}: {verdict}, {report.seeds} seeds in {report.seconds:.1f} s",
+    )
+    for line in report.checks:
+        table.add_row(Text(line.check), "yes" if line.passed else "NO", Text(line.detail))
+    target.print(table)
+    return rendered(target)
+
+
+def calibrations_text(calibrations: Sequence[Calibration]) -> str:
+    """Calibrations, a line a difficulty that was measured; advice if nothing fits."""
+    target = terminal()
+    headings = ("environment", "level", "mean", "std", "top", "zero", "differ", "pass@k", "lost", "tokens")
+    columns = [Column(heading, overflow="fold", no_wrap=True) for heading in headings]
+    table = grid(*columns, Column("outside", overflow="fold"))
+    for calibration in calibrations:
+        for tried in calibration.tried:
+            table.add_row(*map(Text, _calibration_row(calibration.capability, tried)))
+    target.print(table)
+    for calibration in calibrations:
+        if calibration.advice:
+            target.print(Text(f"{calibration.capability}: {calibration.advice}"))
+    return rendered(target)
+
+
+def _calibration_row(capability: str, tried: DifficultyResult) -> list[str]:
+    figures = tried.figures
+    return [
+        capability,
+        str(tried.difficulty),
+        f"{figures.mean:.2f}",
+        f"{figures.std:.2f}",
+        f"{figures.all_top:.0%}",
+        f"{figures.all_zero:.0%}",
+        f"{figures.informative:.0%}",
+        " ".join(f"{k}:{value:.2f}" for k, value in figures.pass_at.items()),
+        str(figures.lost),
+        "?" if tried.tokens is None else f"{tried.tokens:.0f}",
+        "; ".join(tried.outside) or "fits",
+    ]
+
+
+_HELDOUT_HEADINGS = ("held-out environment", "mean reward", "change (95 %)", "top share", "change (95 %)")
+
+
+def heldout_text(
+    capabilities: Sequence[str], before: Mapping[str, HeldOut], after: Mapping[str, HeldOut]
+) -> str:
+    """Held-out rewards before and after a training, a row an environment, trained ones first."""
+    target = terminal()
+    names = [*capabilities, *(name for name in after if name not in capabilities)]
+    rows = [
+        (
+            Text(name, "bold" if name in capabilities else ""),
+            *_change_cells(reward_change(before[name], after[name])),
+            *_change_cells(top_change(before[name], after[name])),
+        )
+        for name in names
+    ]
+    table = _heldout_table(rows, _HELDOUT_HEADINGS)
+    # A narrow terminal gets no share of top rewards: it tells least.
+    target.print(table if fits(table, target) else _heldout_table(rows, _HELDOUT_HEADINGS[:3]))
+    first = after[names[0]]
+    sizes = sorted({len(heldout.rewards) for heldout in after.values()}, reverse=True)
+    lost = sum(heldout.lost for side in (before, after) for heldout in side.values())
+    target.print(
+        f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first.rewards))} rollouts each, "
+        f"before and after{f', {lost} of them lost' if lost else ''}; temperature {first.temperature:g}; "
+        "intervals by scenario.[/]",
+        soft_wrap=True,
+    )
+    return rendered(target)
+
+
+def _heldout_table(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str]) -> Table:
+    table = grid(Word(headings[0]), *(Figure(heading) for heading in headings[1:]))
+    for row in rows:
+        table.add_row(*row[: len(headings)])
+    return table
+
+
+def _change_cells(change: RewardChange) -> tuple[str, str]:
+    interval = ""
+    if change.low is not None and change.high is not None:
+        interval = f" ({points(change.low, '.1f')} to {points(change.high, '.1f')})"
+    return f"{change.before:.2f} → {change.after:.2f}", points(change.change, ".1f") + interval
+
+
+def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
+    """The last steps of a training in a few words, for its progress bar."""
+    recent = curve[-SMOOTHED_STEPS:]
+    reward = sum(step["reward"] for step in recent) / len(recent)
+    informative = sum(step["informative"] for step in recent) / len(recent)
+    kl = next((step["kl"] for step in reversed(curve) if step.get("kl") is not None), None)
+    text = f"reward {reward:.2f}, groups that differ {informative:.0%}"
+    return text if kl is None else f"{text}, KL {kl:.3f}"
+
+
+def evolution_text(state: Evolution, adapters: "Adapters") -> str:
+    """A row an adapter, one for the routed agent, and what it took."""
+    target = terminal()
+    table = grid(
+        "candidate",
+        *(Column(heading, justify="right") for heading in ("Δ", "held out", "change (95 %)")),
+        "others at worst",
+        "gate",
+        "verdict",
+    )
+    deltas = {missing.name: missing.delta for missing in state.missing or ()}
     for capability, name in state.adapters.items():
         judged = state.judged.get(f"{state.candidate}+{name}")
         if judged is None:
             continue
         delta = deltas.get(capability)
         why = f" ({judged.why})" if judged.why else ""
+        heldout = (
+            _manifest_cells(adapters[name].manifest, capability)
+            if name in set(adapters)
+            else ("gone", "", "")
+        )
         table.add_row(
             Text(judged.candidate, "bold"),
-            "–" if delta is None else f"{delta:+.2f}",
-            *(_cells(adapters[name].manifest, capability) if name in set(adapters) else ("gone", "", "")),
+            NOTHING if delta is None else f"{delta:+.2f}",
+            *heldout,
             "no verdict" if judged.gate is None else judged.gate.value,
             f"{judged.state.value}{why}",
         )
@@ -58,12 +203,32 @@ def evolved_text(state: Evolution, adapters: Adapters) -> str:
         gate = "no verdict" if routed.gate is None else routed.gate.value
         table.add_row(Text(routed.candidate, "bold"), "", "", "", "", gate, routed.state.value)
     target.print(table)
-    for line in _lines(state, routed=routed is not None):
+    for line in _evolution_lines(state, routed=routed is not None):
         target.print(line, soft_wrap=True, highlight=False)
     return rendered(target)
 
 
-def _lines(state: Evolution, *, routed: bool) -> list[str]:
+def _manifest_cells(manifest: AdapterManifest, capability: str) -> tuple[str, str, str]:
+    """Held-out reward, its change, and the other capability that lost most."""
+    own = manifest.heldout.get(capability)
+    if own is None:
+        return "not measured", "", ""
+    others = [
+        (measured.change, name)
+        for name, measured in manifest.heldout.items()
+        if name not in manifest.environments
+    ]
+    worst = NOTHING
+    if others:
+        change, name = min(others)
+        worst = f"{points(change, '.1f')} {name}"
+    interval = ""
+    if own.low is not None and own.high is not None:
+        interval = f" ({points(own.low, '.1f')} to {points(own.high, '.1f')})"
+    return f"{own.before:.2f} → {own.after:.2f}", points(own.change, ".1f") + interval, worst
+
+
+def _evolution_lines(state: Evolution, *, routed: bool) -> list[str]:
     lines = []
     if not routed:
         lines.append(f"{state.candidate}+routed: no adapter was promoted, so there is nothing to route to")
@@ -80,28 +245,11 @@ def _lines(state: Evolution, *, routed: bool) -> list[str]:
     return lines
 
 
-def _cells(manifest: AdapterManifest, capability: str) -> tuple[str, str, str]:
-    """Held-out reward, its change, and the other capability that lost most."""
-    own = manifest.heldout.get(capability)
-    if own is None:
-        return "not measured", "", ""
-    others = [
-        (one.change, name) for name, one in manifest.heldout.items() if name not in manifest.environments
-    ]
-    worst = f"{_points(min(others)[0])} {min(others)[1]}" if others else "–"
-    interval = "" if own.low is None or own.high is None else f" ({_points(own.low)} to {_points(own.high)})"
-    return f"{own.before:.2f} → {own.after:.2f}", _points(own.change) + interval, worst
-
-
-def _points(change: float) -> str:
-    return f"{100 * change:+.1f}".replace("-", "−")
-
-
-WIDTH = 120
+ROUTING_WIDTH = 120
 
 
 class Routed(Protocol):
-    """What a router made of openings."""
+    """The choices of a router."""
 
     @property
     def confusion(self) -> Confusion:
@@ -109,39 +257,35 @@ class Routed(Protocol):
 
     @property
     def silent(self) -> float:
-        """In what share of all orders no letter was told."""
+        """The share of all questions in which no letter was among the tokens that were told."""
 
 
-def routed_text(routed: Routed, base: str) -> str:
-    """For a terminal."""
+def routing_text(routed: Routed, base: str) -> str:
+    """A router against oracle labels: the table of confusion, and how often it was right."""
     confusion = routed.confusion
-    table = Table("oracle label", title_justify="left", box=None)
-    for place in range(len(confusion.labels)):
-        table.add_column(str(place + 1), justify="right")
-    table.add_column("right", justify="right")
-    for place, (label, row) in enumerate(zip(confusion.labels, confusion.counts, strict=True)):
-        right = f"{row[place] / sum(row):.0%}" if sum(row) else "–"
-        table.add_row(f"{place + 1} {sanitize_line(label)}", *map(str, row), right)
+    columns = [Column(str(position + 1), justify="right") for position in range(len(confusion.labels))]
+    table = Table("oracle label", *columns, Column("right", justify="right"), title_justify="left", box=None)
+    for position, (label, row) in enumerate(zip(confusion.labels, confusion.counts, strict=True)):
+        right = f"{row[position] / sum(row):.0%}" if sum(row) else NOTHING
+        table.add_row(f"{position + 1} {sanitize_line(label)}", *map(str, row), right)
     text = io.StringIO()
-    Console(file=text, width=WIDTH, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + f"\n{_told(routed, base)}\n"
-
-
-def _told(routed: Routed, base: str) -> str:
-    found = accuracy(routed.confusion)
+    Console(file=text, width=ROUTING_WIDTH, color_system=None).print(table)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    found = accuracy(confusion)
     if found is None:
-        return "nothing was routed"
-    share, low, high = found
-    confusion = routed.confusion
-    chance = 1 / len(confusion.labels)
-    return (
-        f"right: {share:.0%} of {confusion.total} held-out openings ({low:.0%} … {high:.0%}), by chance "
-        f"{chance:.0%}; {sanitize_line(base)} told no letter in {routed.silent:.0%} of the questions"
-    )
+        lines.append("nothing was routed")
+    else:
+        share, low, high = found
+        lines.append(
+            f"right: {share:.0%} of {confusion.total} held-out openings ({low:.0%} … {high:.0%}), by chance "
+            f"{1 / len(confusion.labels):.0%}; {sanitize_line(base)} told no letter in {routed.silent:.0%} "
+            "of the questions"
+        )
+    return "\n".join(lines) + "\n"
 
 
-def routed_json(routed: Routed, names: Sequence[str]) -> str:
-    """As JSON."""
+def routing_json(routed: Routed, names: Sequence[str]) -> str:
+    """The documented JSON form."""
     found = accuracy(routed.confusion)
     record = {
         "table": list(names),

@@ -1,59 +1,59 @@
-"""How progress is drawn beside pytest's own output, which knows nothing of it.
+"""A live run's progress, shown next to pytest's own output.
 
-On a terminal a live line stands below the line that pytest is writing. Pytest writes through a stand-in for
-its file: the live line is wiped before each write and painted again after it. The line is painted with
-relative moves alone, and the terminal itself keeps pytest's place, so neither scrolling nor a killed process
-leaves a trace. Everywhere else progress is told in lines of its own, now and then.
-
-A file that pytest and the progress display both write to: where it leads, and where its cursor stands.
+On a terminal the last row is set apart by a scrolling region, as apt does, and the progress stands there:
+whatever pytest, items and their programs print scrolls above it, and no stream is replaced. Everywhere else
+progress is printed in lines of its own, now and then.
 """
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TextIO, cast
+from typing import TextIO
 
 import pytest
-from rich.cells import cell_len
 
 from pytest_trace2evolve.report.progress import Progress, progress_line
 
-_SEQUENCE = re.compile(r"\x1b(?:\[[\d;?]*[A-Za-z]|\].*?(?:\x07|\x1b\\))")
+INTERVAL = 30.0
+"""Seconds between plain lines."""
+
+_TICK = 0.25
+"""Seconds between two paintings of the last row."""
+
+_STREAM_WIDTH = 200
+"""Columns of a plain line if nothing wraps: every part fits."""
+
+_SAVE, _RESTORE = "\x1b7", "\x1b8"  # the cursor's place and colours
+_MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again: the column stays
 
 
-class Output:
-    """Where pytest's file leads, also while an item is captured and its descriptor leads elsewhere."""
+class _Output:
+    """The descriptor of pytest's output, kept: while an item is captured, pytest's own leads elsewhere."""
 
     def __init__(self, file: TextIO) -> None:
+        file.flush()
         self._file = file
-        self._encoding = file.encoding or "utf-8"
         self.isatty = file.isatty()
         try:
             self._descriptor: int | None = os.dup(file.fileno())
-        except (AttributeError, ValueError):  # a file in memory; io.UnsupportedOperation is a ValueError
+        except ValueError:  # a file in memory; io.UnsupportedOperation is a ValueError
             self._descriptor = None
 
     def write(self, text: str) -> None:
-        """Write at once.
-
-        Raises:
-            OSError: the other end is gone.
-        """
+        """Write at once; an `OSError` says that the other end is gone."""
         if self._descriptor is None:
             self._file.write(text)
-            self._file.flush()
             return
-        data = text.encode(self._encoding, errors="replace")
+        data = text.encode(self._file.encoding or "utf-8", errors="replace")
         while data:
             data = data[os.write(self._descriptor, data) :]
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows; 80 and 24 where the terminal does not tell."""
+        """Columns and rows; 80 and 24 if the terminal does not tell."""
         columns, rows = 0, 0
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
@@ -61,83 +61,21 @@ class Output:
         return columns or 80, rows or 24
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if self._descriptor is not None:
             os.close(self._descriptor)
-            self._descriptor = None
-
-
-class Line:
-    """What is known of the line that is being written.
-
-    Attributes:
-        width: Columns up to the cursor, those of lines that it has wrapped over included.
-        returned: Whether the cursor went back to the line's start, so that there may be text to its right.
-    """
-
-    def __init__(self) -> None:
-        self.width = 0
-        self.returned = False
-
-    def follow(self, text: str) -> None:
-        """Take in what was written."""
-        _, newline, rest = text.rpartition("\n")
-        if newline:
-            self.width, self.returned = 0, False
-        _, back, rest = _SEQUENCE.sub("", rest).rpartition("\r")
-        if back:
-            self.width, self.returned = 0, True
-        self.width += cell_len(rest)
-
-
-class SharedFile:
-    """A file of pytest's whose writes go through the display."""
-
-    def __init__(self, file: TextIO, pass_on: Callable[[TextIO, str], int]) -> None:
-        self._file = file
-        self._pass_on = pass_on
-
-    def write(self, text: str) -> int:
-        """Hand a text to the display, which writes it."""
-        return self._pass_on(self._file, text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        """Hand over texts one by one."""
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-INTERVAL = 30.0
-"""Seconds between plain lines."""
-
-_TICK = 0.25
-"""Seconds between two paintings of the live line."""
-
-_QUIET = 0.05
-"""Seconds of silence after which pytest is not amid a line that it writes in parts."""
-
-_STREAM_WIDTH = 200
-"""Columns of a plain line where nothing wraps: every part fits."""
-
-_WIPE = "\x1b[J"
-_MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again: the column stays
-_KEEP_PLACE, _RETURN = "\x1b7", "\x1b8"
-_PLAIN = "\x1b[0m"
 
 
 class Display:
     """Shows progress from a thread of its own, from `start` to `stop`; under `-q` it shows nothing.
 
     Args:
-        reporter: Pytest's reporter; None where there is none.
-        read: Tells how far the run is. It is called from the display's thread, four times a second at most.
+        reporter: Pytest's reporter, if there is one.
+        read: Returns how far the run is. The display's thread calls it four times a second at most.
         interval: Seconds between the plain lines of an output that is no terminal.
+        file: Where pytest writes; the standard output, if not given.
 
     Attributes:
-        trouble: Why the display stopped early, in one line; empty where it did not. The run goes on.
+        trouble: Why the display stopped early, in one line; empty if it did not. The run continues.
     """
 
     def __init__(
@@ -146,101 +84,93 @@ class Display:
         read: Callable[[], Progress],
         *,
         interval: float = INTERVAL,
+        file: TextIO | None = None,
     ) -> None:
         self.trouble = ""
         self._reporter = reporter
         self._read = read
         self._interval = interval
-        self._lock = threading.RLock()  # a signal handler may write while the main thread is writing
+        self._file = file
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._output: Output | None = None
-        self._restore = contextlib.ExitStack()
-        self._status: str | None = None  # the live line; None where plain lines are told instead
-        self._captures = self._painted = self._paused = False
-        self._written = 0.0
-        self._process = os.getpid()
-        self._line = Line()
+        self._output: _Output | None = None
+        self._paints = self._paused = False
+        self._rows = 0  # of the terminal whose last row is set apart; 0 if none is
+        self._follows_plain_line = False  # whether pytest wrote nothing since the last plain line
 
     def start(self) -> None:
-        """Begin to show. Call it in the process that reports, where pytest is not capturing an item."""
+        """Begin to show. Call it in the process that reports, while pytest is not capturing an item."""
         if self._reporter is None or self._reporter.config.get_verbosity() < 0:
             return
         if self._thread is not None or self._ended.is_set():
             return
-        config, writer = self._reporter.config, self._reporter._tw
-        file = writer._file
+        config = self._reporter.config
         capture = config.pluginmanager.getplugin("capturemanager")
         try:
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
-                file.flush()
-                self._output = Output(file)
-            self._line.follow(writer._current_line)
+                self._output = _Output(self._file or sys.stdout)
         except OSError as error:
             self._give_up(error)
             return
-        self._status = "" if _draws(config, file) else None
-        self._stand_in(writer, "_file")
-        self._captures = config.getoption("capture", "no") != "no"
-        if self._status is not None and not self._captures:
-            # What items print reaches the terminal too, and would run into the live line. What a program
-            # prints that an item starts still may, for as long as it takes until the next painting.
-            for name in ("stdout", "stderr"):
-                stream = getattr(sys, name)
-                if stream is not None and stream.isatty():
-                    self._stand_in(sys, name)
+        self._paints = self._output.isatty and _can_paint()
         config.pluginmanager.register(self)  # for the debugger's hooks
-        self._restore.callback(config.pluginmanager.unregister, self)
         self._thread = threading.Thread(target=self._run, name="trace2evolve-progress", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Wipe the live line and leave the terminal to pytest alone. It may be called more than once."""
+        """Leave the terminal to pytest alone. It may be called more than once."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(timeout=1)  # no longer: `read` may be stuck, and what it says is not shown
+            self._thread.join(timeout=1)  # no longer: `read` may hang, and its answer is not shown
         with self._lock:
-            self._wipe()
-            self._restore.close()
-            if self._output is not None:
+            self._release()
+            if self._output is not None and self._reporter is not None:
                 self._output.close()
                 self._output = None
+                self._reporter.config.pluginmanager.unregister(self)
 
     def pytest_enter_pdb(self) -> None:
         """Leave the terminal to the debugger."""
         with self._lock:
-            self._wipe()
             self._paused = True
+            self._release()
 
     def pytest_leave_pdb(self) -> None:
         """Show again."""
         with self._lock:
             self._paused = False
 
-    def _stand_in(self, owner: Any, name: str) -> None:
-        file = getattr(owner, name)
-        shared = SharedFile(file, self._pass_on)
-        setattr(owner, name, cast(TextIO, shared))
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logstart(self) -> None:
+        """Note that pytest wrote something."""
+        self._follows_plain_line = False
 
-        def back() -> None:
-            if getattr(owner, name) is shared:
-                setattr(owner, name, file)
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self) -> None:
+        """Note that pytest wrote something."""
+        self._follows_plain_line = False
 
-        self._restore.callback(back)
+    def show(self, progress: Progress) -> bool:
+        """Paint the last row, or print a plain line; returns whether anything was shown."""
+        with self._lock:
+            if self._output is None or self._paused:
+                return False
+            return self._paint(progress) if self._paints else self._print(progress)
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval
-        told: Progress | None = None
+        printed: Progress | None = None
         while not self._ended.wait(min(_TICK, self._interval)):
             try:
-                if self._status is not None:
-                    self._show(self._read())
+                if self._paints:
+                    self.show(self._read())
                 elif time.monotonic() >= due:
                     progress = self._read()
-                    if told is not None and replace(progress, seconds=told.seconds) == told:
-                        due = time.monotonic() + self._interval
-                    elif self._tell(progress):
-                        due, told = time.monotonic() + self._interval, progress
+                    is_news = printed is None or replace(progress, seconds=printed.seconds) != printed
+                    if is_news and not self._ended.is_set() and self.show(progress):
+                        printed = progress
+                    due = time.monotonic() + self._interval
             except Exception as error:
                 self._give_up(error)
                 return
@@ -248,89 +178,52 @@ class Display:
     def _give_up(self, error: Exception) -> None:
         self._ended.set()
         with self._lock:
-            self._wipe()
+            self._release()
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            self.trouble = self.trouble or f"progress was no longer shown ({reason}); the run went on without"
+            self.trouble = f"progress was no longer shown ({reason}); the run went on without"
 
-    def _pass_on(self, file: TextIO, text: str) -> int:
-        """A write of pytest's, or of an item under `-s`; or a plain line of this display itself."""
-        if os.getpid() != self._process:
-            return file.write(text)  # a fork has neither the thread nor, perhaps, a lock that opens
-        with self._lock:
-            if self._output is None:
-                return file.write(text)
-            if threading.current_thread() is self._thread:
-                if not self._captures:
-                    file.flush()  # what an item printed before
-                self._output.write(text)  # pytest's own way leads elsewhere while an item is captured
-                return len(text)
-            self._wipe()
-            count = file.write(text)
-            file.flush()  # in order with what is painted, which goes another way
-            self._written = time.monotonic()
-            self._line.follow(text)
-            self._paint()
-            return count
-
-    def _show(self, progress: Progress) -> None:
-        with self._lock:
-            if self._output is not None:
-                self._status = progress_line(progress, self._output.size()[0] - 1)
-                self._paint()
-
-    def _paint(self) -> None:
-        silent = self._paused or self._ended.is_set()
-        if silent or not self._status or self._output is None or self._reporter is None:
-            return
+    def _paint(self, progress: Progress) -> bool:
+        assert self._output is not None
+        assert self._reporter is not None
         columns, rows = self._output.size()
-        # With a full line the next letter wraps by itself. That state is lost by any move: better no line.
-        if rows < 2 or (self._line.width > 0 and self._line.width % columns == 0):
-            return
-        before = "" if self._line.returned else _WIPE
-        below = f"{_KEEP_PLACE}{_PLAIN}\r\n{_WIPE}{self._status[: columns - 1]}{_RETURN}"
-        self._draw(f"{before}{_MAKE_ROOM}{below}", painted=True)
+        width = self._reporter._tw.width_of_current_line
+        # After a full line the next letter wraps by itself, a state that some terminals lose when they move.
+        if self._ended.is_set() or rows < 3 or (width and width % columns == 0):
+            return False
+        set_apart = ""
+        if rows != self._rows:
+            old = f"\x1b[{self._rows};1H\x1b[2K" if self._rows else ""
+            set_apart = f"{_MAKE_ROOM}{_SAVE}{old}\x1b[1;{rows - 1}r{_RESTORE}"
+            self._rows = rows
+        line = progress_line(progress, columns - 1)
+        self._output.write(f"{set_apart}{_SAVE}\x1b[{rows};1H\x1b[0m\x1b[2K{line}{_RESTORE}")
+        return True
 
-    def _wipe(self) -> None:
-        if self._painted:
-            below = f"{_KEEP_PLACE}\r\n{_WIPE}{_RETURN}"
-            self._draw(below if self._line.returned else _WIPE, painted=False)
+    def _release(self) -> None:
+        """Give the last row back."""
+        if self._rows and self._output is not None:
+            with contextlib.suppress(OSError):
+                self._output.write(f"{_SAVE}\x1b[r\x1b[{self._rows};1H\x1b[2K{_RESTORE}")
+        self._rows = 0
 
-    def _draw(self, text: str, *, painted: bool) -> None:
-        self._painted = painted
-        try:
-            if self._output is not None:
-                self._output.write(text)
-        except OSError as error:
-            self._painted = False
-            self._give_up(error)
-
-    def _tell(self, progress: Progress) -> bool:
-        """Write a plain line, unless this is no moment for it."""
-        with self._lock:
-            if self._output is None or self._reporter is None or self._paused:
-                return False
-            if time.monotonic() - self._written < _QUIET:
-                return False
-            writer = self._reporter._tw
-            width = writer.fullwidth - 1 if self._output.isatty else _STREAM_WIDTH
-            text = f"trace2evolve: {progress_line(progress, width - len('trace2evolve: '))}"
-            if writer.width_of_current_line:
-                writer.line()
-            if self._reporter.showlongtestinfo:
-                # Verbose, pytest ends a line where it begins the next, and repeats the item's name then.
-                writer.write(text)
-                self._reporter.currentfspath = -2
-            else:
-                writer.line(text)
-            return True
+    def _print(self, progress: Progress) -> bool:
+        assert self._output is not None
+        assert self._reporter is not None
+        writer = self._reporter._tw
+        columns = writer.fullwidth - 1 if self._output.isatty else _STREAM_WIDTH
+        line = f"trace2evolve: {progress_line(progress, columns - len('trace2evolve: '))}"
+        if self._reporter.config.getoption("capture", "no") == "no":
+            sys.stdout.flush()  # what an item printed before
+        is_within_line = writer.width_of_current_line > 0 and not self._follows_plain_line
+        self._output.write(("\n" if is_within_line else "") + line + "\n")
+        self._follows_plain_line = True
+        return True
 
 
-def _draws(config: pytest.Config, file: TextIO) -> bool:
-    """Whether a live line can be painted: on a terminal that a person watches and no one else writes to."""
+def _can_paint() -> bool:
+    """Whether a terminal knows scrolling regions, and a person watches it."""
     return (
-        file.isatty()
-        and sys.platform != "win32"
+        sys.platform != "win32"
         and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
         and not any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
-        and config.getoption("capture", "no") != "tee-sys"  # it prints past every stand-in
     )

@@ -1,29 +1,24 @@
-"""Markdown for GitHub from words of our own and texts of anybody's.
+"""Markdown for GitHub, with foreign texts as code.
 
-Task ids, names and notes may come from a model or from a stranger's pull request. Each of them stands in a
-code span or a fence of its own, where GitHub makes no link, image, mention, reference or HTML of it.
-
-Foreign texts in rich's markup.
+Task ids, names and notes may come from a model or from a stranger's pull request. Each of them is a code span
+or a fence of its own, so that GitHub makes no link, image, mention, reference or HTML of it.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 
-from rich import markup
-
-from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
+from pytest_trace2evolve.utils.sanitize import sanitize
 
 LONGEST_NAME, LONGEST_TEXT = 240, 400
 """Characters of a foreign name and of a foreign sentence that are shown."""
 
-
-_BLANK = re.compile(r"[^\S ]")
-"""Blanks that are none: new lines, tabs, wide ones."""
+_OTHER_BLANK = re.compile(r"[^\S ]")
+"""New lines, tabs, wide blanks."""
 
 
 def code(text: str, longest: int = LONGEST_NAME) -> str:
     """A foreign text as a code span of one line, cut to `longest` characters."""
-    # Cut first: a text of megabytes is a line like any other. What blanks take away is too little to matter.
+    # Cut first: a text may have megabytes. Joined blanks shorten it by too little to matter.
     shown = _clipped(" ".join(_visible(text[: 2 * longest]).split()), longest)
     if not shown:
         return "*(empty)*"
@@ -34,7 +29,7 @@ def code(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def cell(text: str, longest: int = LONGEST_NAME) -> str:
-    """A foreign text as a code span that no table takes for several cells."""
+    """A foreign text as a code span that a table does not split into cells."""
     return code(text.replace("|", "¦"), longest)
 
 
@@ -46,12 +41,12 @@ def fenced(text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A table; columns after the first `words` are figures, and a column without any is left out.
+    """A table; a column without any content is left out, and an empty cell is shown as a dash.
 
     Args:
         headings: A heading a column.
-        rows: Cells made by `code`, `cell` or of our own words; an empty cell is shown as a dash.
-        words: Leading columns that are set to the left.
+        rows: Cells made by `code`, `cell` or of our own words.
+        words: Leading columns that are aligned to the left; the others are figures.
     """
     body = [list(row) for row in rows]
     kept = [place for place in range(len(headings)) if any(row[place] for row in body)]
@@ -72,7 +67,7 @@ def names(title: str, entries: Sequence[str], most: int, longest: int = LONGEST_
 
 
 def figure(value: float | None) -> str:
-    """A figure with three decimals, whole numbers above 1 bare; empty where there is none."""
+    """A figure with three decimals, whole numbers above 1 bare; empty if there is none."""
     if value is None:
         return ""
     if abs(value) >= 1e6:
@@ -81,8 +76,8 @@ def figure(value: float | None) -> str:
 
 
 def _visible(text: str) -> str:
-    """A text without control, format, private and unassigned characters: none moves or hides another."""
-    return sanitize(_BLANK.sub(" ", text))
+    """A text with control, format, private and unassigned characters escaped."""
+    return sanitize(_OTHER_BLANK.sub(" ", text))
 
 
 def _clipped(text: str, longest: int) -> str:
@@ -93,8 +88,3 @@ def _fence(text: str, shortest: int) -> str:
     """A run of backticks that the text does not hold."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(shortest, longest + 1)
-
-
-def escape(text: str) -> str:
-    """A foreign text as markup that shows it in one line: it sets no style, and forges no line of its own."""
-    return markup.escape(sanitize_line(text))

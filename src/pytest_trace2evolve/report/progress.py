@@ -1,27 +1,26 @@
-"""What a live run tells while it runs: how far it is, in one line that fits the width there is.
-
-What a live run has before it and what it used, a line each.
-
-How far a live run is: from its account, and from what its items reported so far.
-"""
+"""How far a live run is, in one line that fits the width; what it will use, and what it used."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.engine.engine import Engine
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.budget import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.session.estimate import Estimate
-from pytest_trace2evolve.session.plan import PlannedSuite
+from pytest_trace2evolve.report.formatting import counted, dollars
+from pytest_trace2evolve.scoring.metrics import Trials
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.engine import Engine
+    from pytest_trace2evolve.session.estimate import Estimate
+    from pytest_trace2evolve.session.plan import PlannedSuite
 
 _FEWEST_ENDED = 3
-"""Simulations that must have ended before a time left is told."""
+"""Simulations that must have ended before the time left is shown."""
 
 _DROPPED = ("tokens", "resumed", "waiting", "running", "cost", "baseline", "reward", "time", "lost")
-"""The parts of the line, those first that a narrow terminal goes without."""
+"""The parts of the line in the order in which a narrow terminal loses them."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,12 @@ class Progress:
         total: Simulations of the run.
         done: Those that finished, in this run or in an earlier one.
         resumed: Those among `done` that were taken from an earlier run.
-        lost: Those that infrastructure took.
+        lost: Those that infrastructure ended.
         running: Those under way.
         reward: Mean over the tasks reported so far; None before the first.
         baseline_reward: The baseline's mean over the same tasks; None without a baseline.
         tokens: Tokens used so far.
-        cost: US dollars spent so far; None where no price is known.
+        cost: US dollars spent so far; None if no price is known.
         seconds: Since the run began.
     """
 
@@ -61,8 +60,8 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Until the run ends, at the pace so far; None while that would be a guess.
 
-        Those under way count as half done, which they are on average. A pace means something once as
-        many have ended as are under way: before that, the first ones are still on their way.
+        Simulations under way count as half done, which they are on average. Before as many have ended as are
+        under way, the first ones are still running, and the pace means nothing.
         """
         ended = self.done - self.resumed + self.lost
         under_way = self.running / 2
@@ -75,21 +74,19 @@ class Progress:
 def progress_line(progress: Progress, width: int) -> str:
     """The progress in one line of at most `width` columns.
 
-    What is unknown or zero is left out. A narrow line goes without tokens first, then without what was
-    taken from before, waiting, running, cost, baseline, reward, time and lost. It is empty where not
-    even the bare count fits: half a number would be a wrong one.
+    What is unknown or zero is left out. A narrow line loses its parts in the order of `_DROPPED`. It is empty
+    if not even the bare count fits: half a number would be a wrong one.
     """
     parts = _parts(progress)
-    candidates = [_joined(parts)]
+    lines = [_joined(parts)]
     for name in _DROPPED:
         if parts.pop(name, None) is not None:
-            candidates.append(_joined(parts))
-    candidates.append(f"{progress.done}/{progress.total}")
-    return next((line for line in candidates if len(line) <= width), "")
+            lines.append(_joined(parts))
+    lines.append(f"{progress.done}/{progress.total}")
+    return next((line for line in lines if len(line) <= width), "")
 
 
 def _parts(progress: Progress) -> dict[str, str]:
-    """All that there is to tell, by name."""
     parts = {"done": f"{progress.done} of {progress.total} done"}
     if progress.resumed:
         parts["resumed"] = f" ({progress.resumed} from before)"
@@ -112,14 +109,14 @@ def _parts(progress: Progress) -> dict[str, str]:
 
 
 def _joined(parts: Mapping[str, str]) -> str:
-    def told(names: Sequence[str], separator: str = ", ") -> str:
+    def some(names: Iterable[str], separator: str = ", ") -> str:
         return separator.join(parts[name] for name in names if name in parts)
 
     groups = (
-        ", ".join(filter(None, (told(("done", "resumed"), ""), told(("running", "waiting", "lost"))))),
-        told(("reward", "baseline"), ""),
-        told(("tokens", "cost")),
-        told(("time",)),
+        ", ".join(filter(None, (some(("done", "resumed"), ""), some(("running", "waiting", "lost"))))),
+        some(("reward", "baseline"), ""),
+        some(("tokens", "cost")),
+        some(("time",)),
     )
     return " · ".join(filter(None, groups))
 
@@ -141,7 +138,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def forecast(estimate: Estimate, budgets: Budgets) -> str:
+def forecast(estimate: "Estimate", budgets: Budgets) -> str:
     """One line: how many simulations, what they are likely to use, and how far the budgets reach."""
     left = estimate.simulations - estimate.kept
     text = counted(left, "simulation") + " to make"
@@ -149,19 +146,15 @@ def forecast(estimate: Estimate, budgets: Budgets) -> str:
         text += f", {estimate.kept} finished before"
     if left and estimate.usage is not None:
         text += f"; as in baseline {', '.join(estimate.sources)} they take {usage_text(estimate.usage)}"
-        text += "".join(f"; {share}" for share in _shares(estimate.usage, budgets))
+        for name, budget, needed in (
+            ("cost", budgets.cost, estimate.usage.cost),
+            ("tokens", budgets.tokens, estimate.usage.tokens),
+        ):
+            if budget is not None and needed and needed > budget:
+                text += f"; --t2e-max-{name} {budget:g} suffices for about {budget / needed:.0%} of that"
     if estimate.fresh:
         text += f"; plus up to {counted(estimate.fresh, 'fresh simulation')} for confirmation"
     return text
-
-
-def _shares(usage: Usage, budgets: Budgets) -> list[str]:
-    wanted = (("cost", budgets.cost, usage.cost), ("tokens", budgets.tokens, usage.tokens))
-    return [
-        f"--t2e-max-{name} {budget:g} suffices for about {budget / needed:.0%} of that"
-        for name, budget, needed in wanted
-        if budget is not None and needed and needed > budget
-    ]
 
 
 def usage_text(usage: Usage) -> str:
@@ -173,20 +166,10 @@ def usage_text(usage: Usage) -> str:
 
 
 def totals_text(totals: Totals) -> str:
-    """One line at a run's end: what it used, and what became of its simulations."""
+    """One line at a run's end: what it used, and how its simulations ended."""
     names = ((State.MADE, "made"), (State.KEPT, "finished before"), (State.LOST, "lost"))
     parts = [f"{totals.states[state]} {name}" for state, name in names if totals.states.get(state)]
     return f"{usage_text(totals.usage)} · simulations: {', '.join(parts) or 'none'}"
-
-
-def dollars(cost: float) -> str:
-    """An amount of US dollars: cents from one dollar on, four decimals below."""
-    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 call, 2 calls."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 class Watch:
@@ -200,7 +183,7 @@ class Watch:
         total: Simulations of the run; all that are planned, until it is known what was selected.
     """
 
-    def __init__(self, engine: Engine, suites: Mapping[str, PlannedSuite]) -> None:
+    def __init__(self, engine: "Engine", suites: Mapping[str, "PlannedSuite"]) -> None:
         self._engine = engine
         self._baseline = {
             (name, task_id): reward
@@ -212,7 +195,7 @@ class Watch:
         self._sums = (0, 0.0, 0, 0.0)
 
     def report(self, suite: str, task_id: str, records: tuple[SimulationEvidence, ...]) -> None:
-        """Take in what came of a task."""
+        """Add the trials of a task."""
         reward = Trials(records).reward
         if reward is None:
             return
@@ -224,7 +207,7 @@ class Watch:
         self._sums = (tasks + 1, rewards + reward, compared, befores)
 
     def read(self) -> Progress:
-        """Where the run stands."""
+        """How far the run is now."""
         totals = self._engine.totals()
         made, kept = totals.states.get(State.MADE, 0), totals.states.get(State.KEPT, 0)
         tasks, rewards, compared, befores = self._sums
@@ -235,7 +218,7 @@ class Watch:
             lost=totals.states.get(State.LOST, 0),
             running=totals.states.get(State.RUNNING, 0),
             reward=rewards / tasks if tasks else None,
-            # Of the same tasks, or it would be compared with something else.
+            # Of the same tasks, or the two could not be compared.
             baseline_reward=befores / compared if compared and compared == tasks else None,
             tokens=totals.usage.tokens,
             cost=totals.usage.cost,
@@ -243,7 +226,7 @@ class Watch:
         )
 
 
-def _rewards(records: tuple[SimulationEvidence, ...]) -> dict[str, float]:
+def _rewards(records: Iterable[SimulationEvidence]) -> dict[str, float]:
     groups: dict[str, list[SimulationEvidence]] = {}
     for record in records:
         groups.setdefault(record.task_id, []).append(record)

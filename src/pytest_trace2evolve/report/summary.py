@@ -1,66 +1,39 @@
-"""A run's summary: made at its end, written to files, and read back by the job that comments."""
+"""A run for other programs: the summary's files, the properties of pytest's JUnit file, the command.
+
+Of a task's traces the JUnit file says only how its simulations ended: it is read by people whose access to a
+held-out trace is not recorded.
+"""
 
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.records.verdict import SUMMARY_SCHEMA, RunSummary, SuiteSummary
+from pytest_trace2evolve.records.completion import NOTHING_USED
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.verdict import SUMMARY_SCHEMA, CheckStatus, Decision, RunSummary
 from pytest_trace2evolve.report.github import LEAST_LIMIT, SUMMARY_LIMIT, run_markdown
-from pytest_trace2evolve.report.run import RunReport, shown_folder
-from pytest_trace2evolve.session.verdicts import compared
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 
 LARGEST_FILE = 8 << 20
-"""Bytes of a summary's file; a larger one was not written by `write_summary`, or says nothing to people."""
+"""Bytes of a summary's file; `write_summary` writes no larger one that is of use to people."""
 
+Properties = list[tuple[str, str]]
+"""Names and values, in the order of the JUnit file."""
 
-def summary_of(report: RunReport, command: Sequence[str]) -> RunSummary:
-    """What a run has to tell.
-
-    Args:
-        report: The run's report.
-        command: How it was started, without secrets.
-    """
-    plan = report.plan
-    suites = []
-    for one in report.outcomes:
-        planned = plan.suites[one.name]
-        baseline = planned.baseline
-        suites.append(
-            SuiteSummary(
-                name=one.name,
-                baseline=baseline.name if baseline is not None else None,
-                reason=one.reason,
-                verdicts=one.verdicts,
-                left_out=one.left_out,
-                compared=compared(plan, planned),
-            )
-        )
-    return RunSummary(
-        candidate=plan.candidate.id,
-        decision=report.decision,
-        trouble=report.trouble,
-        suites=tuple(suites),
-        notes=report.notes,
-        used=report.used,
-        command=tuple(command),
-        run_id=plan.run_id,
-        evidence=shown_folder(plan),
-    )
+_OUTPUT_OPTIONS = ("--t2e-summary", "--t2e-run-folder", "--junitxml", "--junit-xml")
+"""Options that say where something is written: they belong to the machine, and not to the run."""
 
 
 def write_summary(path: Path, summary: RunSummary) -> None:
-    """Write a summary: as JSON where the name ends in `.json`, else as Markdown.
-
-    Raises:
-        OSError: it could not be written; what was there is as it was.
-    """
+    """Write a summary: as JSON if the name ends in `.json`, else as Markdown."""
     if path.suffix == ".json":
-        # In ASCII: whoever prints the file prints nothing that steers a terminal.
+        # In ASCII: printing the file cannot steer a terminal.
         write_atomic(path, json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
     else:
         write_atomic(path, run_markdown(summary))
@@ -86,13 +59,9 @@ def append_step_summary(path: Path, summary: RunSummary) -> None:
 
 
 def read_summary(path: Path) -> RunSummary:
-    """Read a summary's JSON. It may come from a stranger's run: nothing in it is trusted beyond its form.
-
-    Raises:
-        ResultsError: the file is missing, too large, damaged or of another format version.
-    """
-    mend = "write one with pytest --t2e-summary FILE.json"
-    summary = read_record(path, RunSummary, ResultsError, mend, limit=LARGEST_FILE)
+    """Read a summary's JSON. It may come from a stranger's run: nothing in it is trusted beyond its form."""
+    remedy = "write one with pytest --t2e-summary FILE.json"
+    summary = read_record(path, RunSummary, ResultsError, remedy, limit=LARGEST_FILE)
     if summary.schema_version != SUMMARY_SCHEMA:
         raise ResultsError(
             f"{path}: summary format {summary.schema_version} is not {SUMMARY_SCHEMA}, the one this version "
@@ -101,25 +70,75 @@ def read_summary(path: Path) -> RunSummary:
     return summary
 
 
-_ONLY_WHERE_TO = ("--t2e-summary", "--t2e-run-folder", "--junitxml", "--junit-xml")
-"""Options that say where something is written: they belong to the machine, and not to the run."""
-
-
 def reproducing(arguments: Iterable[str], from_environment: str = "") -> tuple[str, ...]:
-    """The command that makes a run again.
-
-    Args:
-        arguments: What pytest was given on the command line.
-        from_environment: The value of PYTEST_ADDOPTS; empty where it is not set.
-    """
+    """The command that makes a run again, from pytest's arguments and the value of PYTEST_ADDOPTS."""
     kept: list[str] = []
     value_follows = False
     for argument in arguments:
         if value_follows:
             value_follows = False
-        elif argument in _ONLY_WHERE_TO:
+        elif argument in _OUTPUT_OPTIONS:
             value_follows = True
-        elif not argument.startswith(tuple(f"{name}=" for name in _ONLY_WHERE_TO)):
+        elif not argument.startswith(tuple(f"{name}=" for name in _OUTPUT_OPTIONS)):
             kept.append(argument)
     setting = ("env", f"PYTEST_ADDOPTS={from_environment}") if from_environment else ()
     return (*setting, "pytest", *kept)
+
+
+def task_properties(suite: str, split: str, task_id: str) -> Properties:
+    """Which task an item is."""
+    return _prefixed([("suite", suite), ("split", split), ("task", task_id)])
+
+
+def trial_properties(records: Sequence[SimulationEvidence], *, live: bool) -> Properties:
+    """The results of a task's trials, and their usage if they are `live`: made in this run or before."""
+    trials = Trials(tuple(records))
+    passed = sum(Trials((record,)).passes is True for record in trials.measured)
+    found = [("trials", str(len(records))), ("measured", str(len(trials.measured))), ("passed", str(passed))]
+    if trials.reward is not None:
+        found.append(("reward", f"{trials.reward:.6g}"))
+    ends = Counter(record.termination_reason for record in records)
+    found.append(("ended_by", ", ".join(f"{end} {count}" for end, count in sorted(ends.items()))))
+    if live:
+        used = sum((usage for record in records for usage in record.usage.values()), NOTHING_USED)
+        found += [("calls", str(used.calls)), ("tokens", str(used.tokens))]
+        found += [] if used.cost is None else [("cost", f"{used.cost:.6g}")]
+    return _prefixed(found)
+
+
+def verdict_properties(summary: RunSummary) -> Properties:
+    """The run's verdict, and each split's."""
+    found = [
+        ("verdict", "none" if summary.trouble else _value(summary.decision)),
+        ("candidate", summary.candidate),
+        ("run", summary.run_id),
+    ]
+    if summary.trouble:
+        found.append(("trouble", summary.trouble))
+    for suite in summary.suites:
+        if suite.reason:
+            found.append((f"{suite.name}.reason", suite.reason))
+        if suite.baseline is not None:
+            found.append((f"{suite.name}.baseline", suite.baseline))
+        if suite.compared is not None:
+            found.append((f"{suite.name}.baseline_agent", suite.compared.baseline.text))
+            found.append((f"{suite.name}.candidate_agent", suite.compared.candidate.text))
+        for verdict in suite.verdicts:
+            place = f"{suite.name}.{verdict.split}"
+            failed = [check.id for check in verdict.checks if check.status is CheckStatus.FAIL]
+            found += [
+                (f"{place}.verdict", _value(verdict.decision)),
+                (f"{place}.policy", verdict.policy),
+                (f"{place}.goal", verdict.goal.value),
+                (f"{place}.label", verdict.label.value),
+                (f"{place}.failed_checks", ", ".join(failed)),
+            ]
+    return _prefixed(found)
+
+
+def _value(decision: Decision | None) -> str:
+    return "none" if decision is None else decision.value
+
+
+def _prefixed(properties: Properties) -> Properties:
+    return [(f"trace2evolve.{name}", value) for name, value in properties]

@@ -1,19 +1,20 @@
-"""A trace in the terminal: its messages by role, its tool calls with their results, and what it came to."""
+"""A trace in the terminal: its messages by role, its tool calls with their results, and its outcome."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.evidence.results import OWN_BLOCK
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.session.traces import Opened
-from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
+from pytest_trace2evolve.report.formatting import print_line, rendered, terminal
+from pytest_trace2evolve.utils.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.session.traces import OpenedTrace
 
 SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
 """How much of a message, or of a result, is shown without `--full`."""
@@ -21,39 +22,45 @@ SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
 _STYLES = {"system": "dim", "assistant": "bold cyan", "user": "bold magenta", "tool": "bold blue"}
 _INDENT = "    "
 
+_CHECKS = (
+    ("env_assertions", "met", "env_assertion"),
+    ("action_checks", "action_match", "action"),
+    ("communicate_checks", "met", "info"),
+    ("nl_assertions", "met", "nl_assertion"),
+)
+"""Lists of recorded checks, with the fields that hold whether a check is met and what it requires."""
 
-def trace_text(opened: Opened, *, full: bool = False) -> str:
-    """A trace to be read by people. Nothing in it can steer the terminal.
 
-    Args:
-        opened: The trace, whose look is recorded.
-        full: Leave nothing out.
-    """
+def trace_text(opened: "OpenedTrace", *, full: bool = False) -> str:
+    """A trace for people, shortened unless `full`. Nothing in it can steer the terminal."""
     target = terminal()
     simulation, origin = opened.simulation, opened.origin
     for suite, split in opened.recorded:
-        _line(target, f"recorded in the ledger: this look at {suite}::{split}", "yellow")
+        print_line(target, f"recorded in the ledger: this access to {suite}::{split}", "yellow")
     if opened.note:
-        _line(target, opened.note, "dim")
+        print_line(target, opened.note, "dim")
     candidate = f", candidate {origin.candidate.id}" if origin.candidate else ""
     model = origin.agent.model or origin.agent.implementation or "not recorded"
-    _line(target, f"{opened.run} · task {simulation.task_id}{candidate}, agent {model}", "bold")
-    others = ", ".join(str(one) for one in opened.trials)
+    print_line(target, f"{opened.run} · task {simulation.task_id}{candidate}, agent {model}", "bold")
+    trials = ", ".join(map(str, opened.trials))
     shown = simulation.trial if simulation.trial is not None else opened.trials[0]
-    _line(target, f"trial {shown}" + (f" of {others} (--trial N)" if len(opened.trials) > 1 else ""))
+    print_line(target, f"trial {shown}" + (f" of {trials} (--trial N)" if len(opened.trials) > 1 else ""))
     names = {call.id: call.name for message in simulation.trace for call in message.tool_calls or []}
-    for number, message in enumerate(simulation.trace):
-        _message(target, number, message, names, full=full)
-        for one in opened.found:
-            if one.message == number:
-                _line(target, f"{_INDENT}! breaks {one.invariant.value}: {one.why}", "bold red")
+    for position, message in enumerate(simulation.trace):
+        _print_message(target, position, message, names, full=full)
+        for finding in opened.found:
+            if finding.message == position:
+                text = f"{_INDENT}! breaks {finding.invariant.value}: {finding.why}"
+                print_line(target, text, "bold red")
     target.print()
     for text, style in _outcome(simulation):
-        _line(target, text, style)
+        print_line(target, text, style)
     return rendered(target)
 
 
-def _message(target: Console, number: int, message: Message, names: Mapping[str, str], *, full: bool) -> None:
+def _print_message(
+    target: Console, position: int, message: Message, names: Mapping[str, str], *, full: bool
+) -> None:
     target.print()
     title, style = str(message.role), _STYLES[message.role]
     if message.role == "tool":
@@ -61,12 +68,20 @@ def _message(target: Console, number: int, message: Message, names: Mapping[str,
         title = f"result of {names.get(message.id or '', 'an unknown call')}{asked}"
         style = "bold red" if message.error else style
         title += " (error)" if message.error else ""
-    _line(target, f"[{number}] {title}", style)
+    print_line(target, f"[{position}] {title}", style)
     if message.text is not None:
-        text = _readable(message.content or "") if message.role == "tool" else message.content or ""
-        _block(target, text, full=full)
+        text = message.content or ""
+        _print_block(target, _indented_json(text) if message.role == "tool" else text, full=full)
     for call in message.tool_calls or []:
-        _block(target, _call(call), full=full)
+        _print_block(target, _call(call), full=full)
+
+
+def _print_block(target: Console, text: str, *, full: bool) -> None:
+    shown = text if full else "\n".join(text[:SHOWN_LETTERS].split("\n")[:SHOWN_LINES])
+    for line in sanitize(shown).split("\n"):
+        target.print(Text(_INDENT + line), soft_wrap=True)
+    if len(shown) < len(text):
+        print_line(target, f"{_INDENT}… {len(text) - len(shown):,} more characters (--full)", "dim")
 
 
 def _call(call: ToolCall) -> str:
@@ -74,8 +89,8 @@ def _call(call: ToolCall) -> str:
     return f"→ {call.name}({arguments})"
 
 
-def _readable(text: str) -> str:
-    """A tool's answer, indented where it is JSON."""
+def _indented_json(text: str) -> str:
+    """A tool's answer, indented if it is JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -87,24 +102,10 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _block(target: Console, text: str, *, full: bool) -> None:
-    shown = text if full else "\n".join(text[:SHOWN_LETTERS].split("\n")[:SHOWN_LINES])
-    for line in sanitize(shown).split("\n"):
-        target.print(Text(_INDENT + line), soft_wrap=True)
-    if len(shown) < len(text):
-        _line(target, f"{_INDENT}… {len(text) - len(shown):,} more characters (--full)", "dim")
-
-
-def _line(target: Console, text: str, style: str = "") -> None:
-    indent = text[: len(text) - len(text.lstrip())]
-    target.print(Text(indent + sanitize_line(text), style=style), soft_wrap=True)
-
-
 def _outcome(simulation: Simulation) -> Iterator[tuple[str, str]]:
-    """What the simulation came to, as it was recorded: lines with their styles."""
+    """The outcome of the simulation, as it was recorded: lines with their styles."""
     info = simulation.reward_info or {}
-    extra = getattr(simulation, "info", None)
-    own = _mapping(extra.get(OWN_BLOCK)) if isinstance(extra, dict) else {}
+    own = _mapping(_mapping(getattr(simulation, "info", None)).get(OWN_BLOCK))
     status = f", {own['status']}" if isinstance(own.get("status"), str) else ""
     yield f"ended: {simulation.termination_reason}{status}", "bold"
     note = own.get("note") or simulation.trouble
@@ -116,31 +117,25 @@ def _outcome(simulation: Simulation) -> Iterator[tuple[str, str]]:
     breakdown = _mapping(info.get("reward_breakdown"))
     if breakdown:
         yield "components: " + ", ".join(f"{name} {value}" for name, value in breakdown.items()), ""
-    failed = list(_failed(info))
+    failed = list(_failed_checks(info))
     for text in failed:
         yield f"failed: {text}", "red"
     if not failed and info:
         yield "every recorded check is met", ""
 
 
-def _failed(info: Mapping[str, Any]) -> Iterator[str]:
+def _failed_checks(info: Mapping[str, Any]) -> Iterator[str]:
     if _mapping(info.get("db_check")).get("db_match") is False:
         yield "the database is not in the wanted end state"
-    for key, met, wanted in (
-        ("env_assertions", "met", "env_assertion"),
-        ("action_checks", "action_match", "action"),
-        ("communicate_checks", "met", "info"),
-        ("nl_assertions", "met", "nl_assertion"),
-    ):
+    for key, met, requirement in _CHECKS:
         for check in _records(info.get(key)):
             if check.get(met) is False:
                 why = check.get("justification")
-                told = f" ({why})" if isinstance(why, str) and why else ""
-                yield f"{key.rstrip('s').replace('_', ' ')} {_wanted(check.get(wanted))}{told}"
+                detail = f" ({why})" if isinstance(why, str) and why else ""
+                yield f"{key.rstrip('s').replace('_', ' ')} {_requirement(check.get(requirement))}{detail}"
 
 
-def _wanted(value: object) -> str:
-    """What a check asks for, in a line."""
+def _requirement(value: object) -> str:
     if isinstance(value, str):
         return value
     record = _mapping(value)
@@ -153,4 +148,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _records(value: object) -> Iterable[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,17 +1,11 @@
-"""Whether a customer said yes, and to what: English as customers and agents of support write it.
+"""What customers and agents say: consent, proposals and claims, in English as support conversations have it.
 
-All questions are answered for the agent where the words leave a doubt, but for one: words of mere courtesy,
-such as `okay`, agree to nothing that nobody asked. Searches are bounded by the limits of `sentences`, and a
-word's denial is looked for in a window before it.
+Whether a customer said yes is answered in the agent's favour if the words leave a doubt, with one
+exception: words of mere courtesy, such as `okay`, agree to nothing that nobody asked. A claim counts only if
+it says that something is done already: no plans, conditions, denials, questions or quotations.
 
-A message as the sentences that are looked at: as much of a text as can be searched in no time.
-
-Agents and customers are not trusted: a text made to be slow must cost no more than its length.
-
-What an agent's text claims to have been done: English as agents of support write it.
-
-Only what is said to be done already counts: no plans, conditions, denials, questions or quotations. Searches
-are bounded by the limits of `sentences`.
+Agents and customers are not trusted: a text made to be slow must cost no more than its length. So every
+search is bounded by the limits of `sentences`, and a denial is searched in a window before its word.
 """
 
 import functools
@@ -22,9 +16,16 @@ from dataclasses import dataclass
 from pytest_trace2evolve.records.rules import Promise
 
 TEXT_LIMIT = 10_000
-"""Letters of a message that are looked at, seven times the longest in the recorded runs."""
+"""Characters of a message that are read, seven times the longest in the recorded runs."""
+
 SENTENCE_LIMIT = 1_000
-"""Letters of a sentence that are looked at."""
+"""Characters of a sentence that are read."""
+
+_WINDOW = 80
+"""Characters before a word in which a denial of it may stand."""
+
+_OBJECT_WINDOW = 30
+"""Characters after a claim in which its object may stand."""
 
 _RUNS = re.compile(r"([^\w\s])\1{3,}")
 _ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
@@ -33,17 +34,14 @@ _ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
 def sentences(text: str) -> Iterator[str]:
     """The sentences of a message, in their order, none empty.
 
-    White space is one blank, a sign that is repeated stands three times, and what lies behind `TEXT_LIMIT`
-    letters of the message, or behind `SENTENCE_LIMIT` letters of a sentence, is left out.
+    White space becomes one blank, a repeated sign is kept three times, and everything after `TEXT_LIMIT`
+    characters of the message, or after `SENTENCE_LIMIT` characters of a sentence, is cut.
     """
     lines = (" ".join(line.split()) for line in text[:TEXT_LIMIT].replace("’", "'").splitlines())
     for sentence in _ENDS.split(_RUNS.sub(r"\1\1\1", "\n".join(line for line in lines if line))):
         if sentence:
             yield sentence[:SENTENCE_LIMIT]
 
-
-_WINDOW = 80
-"""Letters before a word in which a denial of it may stand."""
 
 _MARKS = " *_\"'“”()[]-–—.,;:!…>#"
 """Signs that may stand before the first word."""
@@ -130,12 +128,12 @@ _ASKS_ELSE = re.compile(
 def says_yes(text: str, asked: bool = True) -> bool:
     """Whether a customer's message is an explicit yes: a word of agreement, or the order to do it now.
 
-    A word that is denied, put off by what follows it or part of a question is none, and a message that begins
-    with a no needs one that is not.
+    A word that is denied, put off by what follows it or part of a question does not count, and a message that
+    begins with a no needs a clear one.
 
     Args:
         text: The customer's words.
-        asked: Whether they answer a question for a yes: only then courtesy, such as `okay`, is one.
+        asked: Whether they answer a question for a yes: only then courtesy, such as `okay`, counts.
     """
     held: bool | None = None
     agreed = polite = left = False
@@ -143,7 +141,7 @@ def says_yes(text: str, asked: bool = True) -> bool:
         start = sentence.lstrip(_MARKS)
         held = bool(_HELD.match(start)) if held is None else held
         left = left or bool(_LEFT.search(sentence))
-        off = max((one.end() for one in _PUT_OFF.finditer(sentence)), default=0)
+        off = max((match.end() for match in _PUT_OFF.finditer(sentence)), default=0)
         if off:
             agreed = polite = False
         agreed = agreed or bool(not off and _STARTS_YES.match(start))
@@ -157,20 +155,18 @@ def says_yes(text: str, asked: bool = True) -> bool:
 def asks_for_yes(text: str) -> bool:
     """Whether an agent's message asks the customer to agree, with a question or words such as `let me know`.
 
-    What asks for something else, as `Is there anything else?` does, is no such question.
+    A question for something else, such as `Is there anything else?`, does not count.
     """
-    for sentence in sentences(text.lower()):
-        if _ASKS_ELSE.search(sentence):
-            continue
-        if "?" in sentence and _ASKS_IN_QUESTION.search(sentence):
-            return True
-        if _ASKS_IN_STATEMENT.search(sentence):
-            return True
-    return False
+    return any(
+        bool("?" in sentence and _ASKS_IN_QUESTION.search(sentence))
+        or bool(_ASKS_IN_STATEMENT.search(sentence))
+        for sentence in sentences(text.lower())
+        if not _ASKS_ELSE.search(sentence)
+    )
 
 
 def leaves_open(text: str) -> bool:
-    """Whether a customer's message takes back or puts off what was agreed before it, or may do so."""
+    """Whether a customer's message takes back or postpones what was agreed before it, or may do so."""
     said = list(sentences(text.lower()))
     if any("?" in sentence or _DOUBTS.search(sentence) for sentence in said):
         return True
@@ -178,15 +174,15 @@ def leaves_open(text: str) -> bool:
 
 
 def named_by(named: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of words that begin so, in lower case."""
+    """A pattern of words with these beginnings, in lower case."""
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, named))})")
 
 
 def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
-    """Whether an agent had said what it will do when the customer answered.
+    """Whether an agent had named its action when the customer answered.
 
     Args:
-        named: How words begin that name it.
+        named: Beginnings of the words that name it.
         latest: What the agent said right before the answer.
         earlier: What it said before that.
     """
@@ -197,10 +193,10 @@ def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
 
 
 def _meant(words: re.Pattern[str], sentence: str, start: int) -> bool:
-    """Whether a sentence holds such words from a place on, and they are not denied."""
+    """Whether a sentence has such words after a place, and they are not denied."""
     return any(
-        not _DENIED.search(sentence[max(0, one.start() - _WINDOW) : one.start()])
-        for one in words.finditer(sentence, start)
+        not _DENIED.search(sentence[max(0, match.start() - _WINDOW) : match.start()])
+        for match in words.finditer(sentence, start)
     )
 
 
@@ -217,22 +213,19 @@ _NOT_DONE = re.compile(
     r"|which|that|who|only orders?|any|wait for)\b|n't\b"
 )
 _THING = r"\b(?:your|the)\s+(?:\w+\s+)?(?:orders?|address|payment\s+method)(?:\s+#?w\d+)?"
-_NEAR = 30
-"""Letters behind a claim in which its object may stand."""
-
 _CLAUSES = re.compile(r", (?:but|and|so|however|while) | but |; ?|: | [—–-] | however,? ")
 _THEN = r"(?! (?:if|once|when|whenever|unless|until|before|only|as soon as|within|by|upon|after)\b)"
-"""What makes the present tense a rule instead of a claim: `your order is cancelled once you confirm`."""
+"""Excludes the present tense as a rule instead of a claim: `your order is cancelled once you confirm`."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that is said to be done.
+    """A statement that something is done.
 
     Attributes:
-        promises: What it may mean: places in the promises that were looked for.
+        promises: Its possible meanings: places in the promises that were searched.
         text: The clause that says it.
-        before: Whether it is said to have been so already.
+        before: Whether it says that it was so already.
     """
 
     promises: tuple[int, ...]
@@ -241,7 +234,7 @@ class Claim:
 
 
 def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
-    """What a text claims to have been done, a clause at a time."""
+    """What a text claims to have been done, one clause at a time."""
     for sentence in sentences(text):
         if sentence.rstrip("*_ ").endswith("?"):
             continue
@@ -250,20 +243,23 @@ def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
             found = []
             for place, promise in enumerate(promises):
                 match = _pattern(promise).search(lower)
-                if match and not _NOT_DONE.search(lower[: match.start()]) and _about(promise, lower, match):
+                if (
+                    match
+                    and not _NOT_DONE.search(lower[: match.start()])
+                    and _is_about(promise, lower, match)
+                ):
                     found.append(place)
             if len(found) > 1:
                 found = [place for place in found if not promises[place].vague] or found
             if found:
-                yield Claim(
-                    tuple(found), clause.strip(), bool(re.search(r"\b(?:already|previously)\b", lower))
-                )
+                before = bool(re.search(r"\b(?:already|previously)\b", lower))
+                yield Claim(tuple(found), clause.strip(), before)
 
 
-def _about(promise: Promise, clause: str, match: re.Match[str]) -> bool:
+def _is_about(promise: Promise, clause: str, match: re.Match[str]) -> bool:
     if any(_word(word).search(clause) for word in promise.unless):
         return False
-    near = clause[: match.end() + _NEAR]
+    near = clause[: match.end() + _OBJECT_WINDOW]
     return not promise.about or any(_word(word).search(near) for word in promise.about)
 
 
@@ -296,5 +292,5 @@ def _pattern(promise: Promise) -> re.Pattern[str]:
             rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
             rf"\bsuccessfully\s+{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
         ]
-    # Without words of its own a promise is no claim; an empty pattern would match every clause.
+    # A promise without words is no claim; an empty pattern would match every clause.
     return re.compile("|".join(f"(?:{way})" for way in ways) or "(?!)")

@@ -1,29 +1,59 @@
-"""Metrics over simulations: mean reward, pass^k, action match, terminations.
-
-From a score to the compact record that the gate reads.
-"""
+"""Metrics over simulations, and the compact record of a scored simulation that the gate reads."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.completion import usage_of
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Finding, Invariant
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.records.wire import usage_of
-from pytest_trace2evolve.scoring.invariants import counts
 
-SUCCESS_TOLERANCE = 1e-6
-"""tau2's: a reward within this of 1 is a success."""
+SUCCESS = 1.0 - 1e-6
+"""A reward from here on is a success (tau2's tolerance)."""
 
 
-class Alarms(Record):
-    """How invariants fared: simulations held against them, those that broke any, and by invariant."""
+def succeeded(reward: float) -> bool:
+    """Whether a reward is a success."""
+    return reward >= SUCCESS
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials of one task on one side, as a test item judges them."""
+
+    records: tuple[SimulationEvidence, ...]
+
+    @property
+    def measured(self) -> list[SimulationEvidence]:
+        """The trials that have a reward."""
+        return [record for record in self.records if record.status is Status.MEASURED]
+
+    @property
+    def reward(self) -> float | None:
+        """Mean reward over the measured trials."""
+        return _mean([record.reward for record in self.measured if record.reward is not None])
+
+    @property
+    def passed(self) -> int:
+        """How many trials succeeded."""
+        return sum(succeeded(record.reward or 0.0) for record in self.measured)
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether more than half of the measured trials succeed; None if nothing was measured."""
+        measured = self.measured
+        return 2 * self.passed > len(measured) if measured else None
+
+
+class InvariantCounts(Record):
+    """Simulations that were checked for invariants, those that broke any, and how many broke each."""
 
     simulations: int
     broke: int
@@ -31,10 +61,10 @@ class Alarms(Record):
 
 
 class Metrics(Record):
-    """Figures over the measured simulations; None where nothing of the kind was measured.
+    """Figures over the measured simulations; None if nothing of the kind was measured.
 
     `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task. `invariants`
-    is None where no simulation was held against any.
+    is None if no simulation was checked for any.
     """
 
     simulations: int
@@ -50,12 +80,52 @@ class Metrics(Record):
     read_action_match: float | None
     write_action_match: float | None
     terminations: dict[str, int]
-    invariants: Alarms | None = None
+    invariants: InvariantCounts | None = None
 
 
-def succeeded(reward: float) -> bool:
-    """Whether a reward is a success."""
-    return abs(reward - 1.0) <= SUCCESS_TOLERANCE
+def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
+    """Metrics of one side: means over a task's trials first, then over tasks."""
+    records = list(simulations)
+    measured = [record for record in records if record.status is Status.MEASURED]
+    by_task: dict[str, list[SimulationEvidence]] = {}
+    for record in measured:
+        by_task.setdefault(record.task_id, []).append(record)
+    groups = by_task.values()
+    compared = [record for record in measured if record.recorded_reward is not None]
+    trials = min((len(group) for group in groups), default=0)
+    statuses = Counter(record.status for record in records)
+    return Metrics(
+        simulations=len(records),
+        tasks=len({record.task_id for record in records}),
+        measured=len(measured),
+        infrastructure_errors=statuses[Status.INFRASTRUCTURE_ERROR],
+        not_measured=statuses[Status.NOT_MEASURED],
+        reward=_mean([fmean(record.reward or 0.0 for record in group) for group in groups]),
+        recorded_reward=_recorded_reward(records),
+        agreement=_mean([float(record.reward == record.recorded_reward) for record in compared]),
+        pass_hat={
+            k: fmean(pass_hat(Trials(tuple(group)).passed, len(group), k) for group in groups)
+            for k in range(1, trials + 1)
+        },
+        action_match=_action_match(groups),
+        read_action_match=_action_match(groups, ToolType.READ),
+        write_action_match=_action_match(groups, ToolType.WRITE),
+        terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
+        invariants=_invariant_counts(measured),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _recorded_reward(records: Iterable[SimulationEvidence]) -> float | None:
+    """Mean of the recorded rewards, averaged as our own are; infrastructure errors count in neither."""
+    by_task: dict[str, list[float]] = {}
+    for record in records:
+        if record.recorded_reward is not None and record.status is not Status.INFRASTRUCTURE_ERROR:
+            by_task.setdefault(record.task_id, []).append(record.recorded_reward)
+    return _mean([fmean(rewards) for rewards in by_task.values()])
 
 
 def pass_hat(successes: int, trials: int, k: int) -> float:
@@ -71,59 +141,6 @@ def pass_hat(successes: int, trials: int, k: int) -> float:
     return math.comb(successes, k) / math.comb(trials, k)
 
 
-def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
-    """Metrics of one side: means over a task's trials first, then over tasks."""
-    records = list(simulations)
-    measured = [record for record in records if record.status is Status.MEASURED]
-    by_task: dict[str, list[SimulationEvidence]] = {}
-    for record in measured:
-        by_task.setdefault(record.task_id, []).append(record)
-    compared = [record for record in measured if record.recorded_reward is not None]
-    trials = min((len(group) for group in by_task.values()), default=0)
-    statuses = Counter(record.status for record in records)
-    return Metrics(
-        simulations=len(records),
-        tasks=len({record.task_id for record in records}),
-        measured=len(measured),
-        infrastructure_errors=statuses[Status.INFRASTRUCTURE_ERROR],
-        not_measured=statuses[Status.NOT_MEASURED],
-        reward=_mean([fmean(record.reward or 0.0 for record in group) for group in by_task.values()]),
-        recorded_reward=_recorded(records),
-        agreement=_mean([float(record.reward == record.recorded_reward) for record in compared]),
-        pass_hat={k: fmean(_pass_hat(group, k) for group in by_task.values()) for k in range(1, trials + 1)},
-        action_match=_action_match(by_task.values()),
-        read_action_match=_action_match(by_task.values(), ToolType.READ),
-        write_action_match=_action_match(by_task.values(), ToolType.WRITE),
-        terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
-        invariants=_alarms(measured),
-    )
-
-
-def _alarms(records: Iterable[SimulationEvidence]) -> Alarms | None:
-    watched = [record.invariants for record in records if record.invariants is not None]
-    if not watched:
-        return None
-    broke = Counter(name for one in watched for name, count in one.items() if count)
-    return Alarms(
-        simulations=len(watched),
-        broke=sum(any(one.values()) for one in watched),
-        by_invariant={name: broke[name] for name in Invariant if broke[name]},
-    )
-
-
-def _recorded(records: Iterable[SimulationEvidence]) -> float | None:
-    """Mean of the recorded rewards, averaged as our own are; what infrastructure took counts in neither."""
-    by_task: dict[str, list[float]] = {}
-    for record in records:
-        if record.recorded_reward is not None and record.status is not Status.INFRASTRUCTURE_ERROR:
-            by_task.setdefault(record.task_id, []).append(record.recorded_reward)
-    return _mean([fmean(rewards) for rewards in by_task.values()])
-
-
-def _pass_hat(group: Sequence[SimulationEvidence], k: int) -> float:
-    return pass_hat(sum(succeeded(record.reward or 0.0) for record in group), len(group), k)
-
-
 def _action_match(groups: Iterable[Sequence[SimulationEvidence]], *kinds: str) -> float | None:
     shares = [
         [share for record in group if (share := record.action_share(*kinds)) is not None] for group in groups
@@ -131,11 +148,25 @@ def _action_match(groups: Iterable[Sequence[SimulationEvidence]], *kinds: str) -
     return _mean([fmean(group) for group in shares if group])
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+def _invariant_counts(records: Iterable[SimulationEvidence]) -> InvariantCounts | None:
+    checked = [record.invariants for record in records if record.invariants is not None]
+    if not checked:
+        return None
+    broke = Counter(name for counts in checked for name, count in counts.items() if count)
+    return InvariantCounts(
+        simulations=len(checked),
+        broke=sum(any(counts.values()) for counts in checked),
+        by_invariant={name: broke[name] for name in Invariant if broke[name]},
+    )
 
 
-_SIDES: tuple[Requestor, ...] = ("assistant", "user")
+def count_breaches(findings: Iterable[Finding]) -> dict[Invariant, int]:
+    """How often each invariant was broken; those that hold are absent."""
+    counts = Counter(finding.invariant for finding in findings)
+    return {invariant: counts[invariant] for invariant in Invariant if counts[invariant]}
+
+
+_ROLES: tuple[Requestor, ...] = ("assistant", "user")
 
 
 def as_evidence(
@@ -149,8 +180,8 @@ def as_evidence(
 ) -> SimulationEvidence:
     """The compact record of one scored simulation; its trial defaults to 0.
 
-    `solo` is the run's mode: a trace alone does not tell, where it broke off before the user spoke. `found`
-    is what broke an invariant; None where that was not asked.
+    `solo` is the run's mode: a trace that broke off before the user spoke does not show it. `found` holds the
+    broken invariants; None if they were not checked.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(
@@ -167,17 +198,14 @@ def as_evidence(
         seed=simulation.seed,
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
-        usage={role: used for role in _SIDES if (used := usage_of(simulation.trace, role)).calls},
-        invariants=None if found is None else counts(found),
+        usage={role: used for role in _ROLES if (used := usage_of(simulation.trace, role)).calls},
+        invariants=None if found is None else count_breaches(found),
     )
 
 
 def _action_counts(task: Task, score: Score, types: Mapping[str, ToolType]) -> dict[str, ActionCount]:
-    """Totals from the task; matched only where the simulation's actions were checked and it was measured."""
-    totals: dict[str, int] = {}
-    for action in task.actions:
-        kind = str(types.get(action.name, UNKNOWN_TOOL))
-        totals[kind] = totals.get(kind, 0) + 1
+    """Totals from the task; matched only if the simulation's actions were checked and it was measured."""
+    totals = Counter(str(types.get(action.name, UNKNOWN_TOOL)) for action in task.actions)
     if score.status is not Status.MEASURED or not score.actions:
         return {kind: ActionCount(total=total) for kind, total in totals.items()}
     matched = dict.fromkeys(totals, 0)

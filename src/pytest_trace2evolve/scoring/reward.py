@@ -1,12 +1,7 @@
 """The reward of one simulation, by the rules of tau2-bench 1.0.1.
 
-Reading a trace: its tool calls in order, and whether it is whole.
-
-ACTION: which gold actions a trace's tool calls match.
-
-COMMUNICATE: whether the agent said what it had to say.
-
-DB and ENV_ASSERTION: the end state of a simulation against that of the gold actions.
+ACTION: which gold actions a trace's tool calls match. COMMUNICATE: whether the agent said what it had to say.
+DB and ENV_ASSERTION: the end state of a simulation compared with that of the gold actions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,145 +21,11 @@ from pytest_trace2evolve.records.score import (
 from pytest_trace2evolve.records.task import Action, EvaluationCriteria, RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
 
-
-def tool_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
-    """The tool calls of the agent and the user, in order."""
-    for message in trace:
-        if message.role in ("assistant", "user"):
-            yield from message.tool_calls or ()
-
-
-def answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
-    """The tool calls in order, each checked to be followed by its own result, as tau2's replay demands.
-
-    Raises:
-        TraceError: a call has no result, a result has no call, or their ids differ.
-    """
-    calls: list[ToolCall] = []
-    waiting: list[ToolCall] = []
-    for index, message in enumerate(trace):
-        if message.role == "tool":
-            if not waiting:
-                raise TraceError(f"message {index} is a tool result that no tool call asked for")
-            call = waiting.pop(0)
-            if message.id != call.id:
-                raise TraceError(f"message {index} answers call {message.id!r}, expected {call.id!r}")
-            calls.append(call)
-            continue
-        if waiting:
-            raise TraceError(f"message {index} follows call {waiting[0].id!r}, which has no result")
-        if message.role in ("assistant", "user"):
-            waiting = list(message.tool_calls or ())
-    if waiting:
-        raise TraceError(f"the trace ends before call {waiting[0].id!r} has a result")
-    return calls
-
-
-def is_solo(trace: Sequence[Message]) -> bool:
-    """Whether a trace is of solo mode: nobody spoke as the user."""
-    return not any(message.role == "user" for message in trace)
-
-
-def matches(action: Action, call: ToolCall) -> bool:
-    """Whether a tool call carries out a gold action.
-
-    The names agree, and so do the arguments named by `compare_args` (where that is None: those of the
-    *call*). An empty set of names matches any call of the tool. Who called does not matter.
-    """
-    if action.name != call.name:
-        return False
-    names = call.arguments.keys() if action.compare_args is None else action.compare_args
-    wanted = {name: value for name, value in action.arguments.items() if name in names}
-    given = {name: value for name, value in call.arguments.items() if name in names}
-    return wanted == given
-
-
-def check_actions(
-    task: Task, trace: Sequence[Message], types: Mapping[str, ToolType]
-) -> tuple[ActionCheck, ...]:
-    """One check a gold action, with the type of its tool."""
-    calls = list(tool_calls(trace))
-    return tuple(
-        ActionCheck(
-            action=action.model_dump(mode="json", exclude_unset=True),
-            tool_type=types.get(action.name, UNKNOWN_TOOL),
-            matched=any(matches(action, call) for call in calls),
-        )
-        for action in task.actions
-    )
-
-
-def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
-    """One check a `communicate_info` string.
-
-    Met where the lower-cased string occurs in the lower-cased, comma-stripped text of an assistant
-    message. The string itself keeps its commas, so one that has any is never met (as in tau2).
-    """
-    criteria = task.evaluation_criteria
-    wanted = (criteria.communicate_info or []) if criteria else []
-    if not wanted:
-        return ()
-    said = [
-        message.text.lower().replace(",", "")
-        for message in trace
-        if message.role == "assistant" and message.text is not None
-    ]
-    return tuple(Check(wanted=info, met=any(info.lower() in text for text in said)) for info in wanted)
-
-
-def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[bool, tuple[Check, ...]]:
-    """Replay a trace and the gold actions; compare the databases and run the assertions.
-
-    Follows `EnvironmentEvaluator` of tau2-bench 1.0.1: only calls of known tools that change state are
-    replayed; a call whose recorded result was an error is replayed like any other; gold actions run on a
-    session of their own, without syncing, and their errors are ignored.
-
-    Returns:
-        Whether both databases match, and one check an assertion.
-
-    Raises:
-        TraceError: the trace is not whole.
-        WorldError: the task's initial state or an assertion does not fit the world.
-    """
-    criteria = task.evaluation_criteria
-    if criteria is None or (criteria.actions is None and criteria.env_assertions is None):
-        return True, ()
-    predicted = world.open(solo=is_solo(trace))
-    predicted.initialise(task.initial_state)
-    _replay(predicted, trace, world)
-    matched = predicted.same_state(_gold(task, world))
-    checks = tuple(
-        Check(
-            wanted=assertion.model_dump(mode="json", exclude_unset=True),
-            met=predicted.check(assertion),
-            note=assertion.message or "",
-        )
-        for assertion in criteria.env_assertions or []
-    )
-    return matched, checks
-
-
-def _gold(task: Task, world: World) -> WorldSession:
-    gold = world.open()
-    gold.initialise(task.initial_state)
-    _replay(gold, task.history, world)
-    for action in task.actions:
-        gold.perform(action)
-    return gold
-
-
-def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:
-    for call in answered_calls(trace):
-        if world.has_tool(call.name) and world.changes_state(call.name):
-            session.call(call.name, call.arguments, call.requestor)
-    session.sync()
-
-
 SCORER_VERSION = 1
 """Raised whenever the same trace could get another reward; part of every lock."""
 
 NO_JUDGE = "the task's reward needs a judge of natural-language assertions, and none was given"
-"""The note of a simulation that could be measured, had a judge been asked for."""
+"""The note of a simulation that a judge could have measured."""
 
 
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:
@@ -176,12 +37,12 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
     Args:
         simulation: The simulation, with its trace.
         task: The task it ran; its `reward_basis` decides what counts.
-        world: The domain, whose databases the tool calls are replayed on.
+        world: The domain, on whose databases the tool calls are replayed.
         judge: Judge of natural-language assertions; without one a task that needs it is not measured.
 
     Returns:
-        A score whose status is `measured` exactly where a reward could be determined; otherwise its note
-        says why not.
+        A score whose status is `measured` exactly if a reward could be determined; otherwise its note says
+        why not.
     """
     reason = simulation.termination_reason
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
@@ -254,3 +115,128 @@ def _score_checked(
 
 def _all_met(checks: Iterable[Check]) -> float:
     return float(all(check.met for check in checks))
+
+
+def is_solo(trace: Sequence[Message]) -> bool:
+    """Whether a trace is of solo mode: nobody spoke as the user."""
+    return not any(message.role == "user" for message in trace)
+
+
+def matches(action: Action, call: ToolCall) -> bool:
+    """Whether a tool call carries out a gold action.
+
+    The names agree, and so do the arguments named by `compare_args` (if that is None: those of the *call*).
+    An empty set of names matches any call of the tool. It does not matter who called.
+    """
+    if action.name != call.name:
+        return False
+    names = call.arguments.keys() if action.compare_args is None else action.compare_args
+    expected = {name: value for name, value in action.arguments.items() if name in names}
+    actual = {name: value for name, value in call.arguments.items() if name in names}
+    return expected == actual
+
+
+def check_actions(
+    task: Task, trace: Sequence[Message], types: Mapping[str, ToolType]
+) -> tuple[ActionCheck, ...]:
+    """One check per gold action, with the type of its tool."""
+    calls = list(_tool_calls(trace))
+    return tuple(
+        ActionCheck(
+            action=action.model_dump(mode="json", exclude_unset=True),
+            tool_type=types.get(action.name, UNKNOWN_TOOL),
+            matched=any(matches(action, call) for call in calls),
+        )
+        for action in task.actions
+    )
+
+
+def _tool_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
+    """The tool calls of the agent and the user, in order."""
+    for message in trace:
+        if message.role in ("assistant", "user"):
+            yield from message.tool_calls or ()
+
+
+def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
+    """One check per `communicate_info` string.
+
+    Met if the lower-cased string occurs in the lower-cased, comma-stripped text of an assistant message. The
+    string itself keeps its commas, so one that has any is never met (as in tau2).
+    """
+    criteria = task.evaluation_criteria
+    expected = (criteria.communicate_info or []) if criteria else []
+    if not expected:
+        return ()
+    said = [
+        message.text.lower().replace(",", "")
+        for message in trace
+        if message.role == "assistant" and message.text is not None
+    ]
+    return tuple(Check(wanted=info, met=any(info.lower() in text for text in said)) for info in expected)
+
+
+def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[bool, tuple[Check, ...]]:
+    """Replay a trace and the gold actions; compare the databases and run the assertions.
+
+    Follows `EnvironmentEvaluator` of tau2-bench 1.0.1: only calls of known tools that change state are
+    replayed; a call whose recorded result was an error is replayed like any other; gold actions run on a
+    session of their own, without syncing, and their errors are ignored.
+
+    Returns:
+        Whether both databases match, and one check per assertion.
+
+    Raises:
+        TraceError: the trace is not whole.
+        WorldError: the task's initial state or an assertion does not fit the world.
+    """
+    criteria = task.evaluation_criteria
+    if criteria is None or (criteria.actions is None and criteria.env_assertions is None):
+        return True, ()
+    predicted = world.open(solo=is_solo(trace))
+    predicted.initialise(task.initial_state)
+    _replay(predicted, trace, world)
+    gold = world.open()
+    gold.initialise(task.initial_state)
+    _replay(gold, task.history, world)
+    for action in task.actions:
+        gold.perform(action)
+    matched = predicted.same_state(gold)
+    checks = tuple(
+        Check(
+            wanted=assertion.model_dump(mode="json", exclude_unset=True),
+            met=predicted.check(assertion),
+            note=assertion.message or "",
+        )
+        for assertion in criteria.env_assertions or []
+    )
+    return matched, checks
+
+
+def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:
+    for call in _answered_calls(trace):
+        if world.has_tool(call.name) and world.changes_state(call.name):
+            session.call(call.name, call.arguments, call.requestor)
+    session.sync()
+
+
+def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
+    """The tool calls in order, each checked to be followed by its own result, as tau2's replay demands."""
+    calls: list[ToolCall] = []
+    waiting: list[ToolCall] = []
+    for index, message in enumerate(trace):
+        if message.role == "tool":
+            if not waiting:
+                raise TraceError(f"message {index} is a tool result that no tool call asked for")
+            call = waiting.pop(0)
+            if message.id != call.id:
+                raise TraceError(f"message {index} answers call {message.id!r}, expected {call.id!r}")
+            calls.append(call)
+            continue
+        if waiting:
+            raise TraceError(f"message {index} follows call {waiting[0].id!r}, which has no result")
+        if message.role in ("assistant", "user"):
+            waiting = list(message.tool_calls or ())
+    if waiting:
+        raise TraceError(f"the trace ends before call {waiting[0].id!r} has a result")
+    return calls

@@ -28,7 +28,7 @@ MAX_TASKS = 200
 _NAMES_NO_RECORD = frozenset({"array", "boolean", "null", "object"})
 """Types of JSON schema of which no value is an id."""
 
-_LISTED = 6
+_MAX_LISTED = 6
 """Names that a message lists."""
 
 
@@ -89,39 +89,47 @@ def rule_problems(rules: Rules, tools: Sequence[ToolSchema], calls: Sequence[Cal
 
 
 def _unknown_tools(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:
-    named = [
-        *(("identify", tool) for tool in rules.identify),
-        *(("reads", tool) for tool in rules.reads),
-        *(("writes", tool) for tool in rules.writes),
-        *((f"{_promise(place)}.tools", tool) for place, tool in _promised(rules)),
-    ]
-    for rule, tool in named:
-        if tool not in schemas:
-            hint = nearest(tool, schemas)
-            yield f"{rule}: the agent has no tool {tool!r}, so the rule never applies; {hint}"
+    named: dict[str, Iterable[str]] = {
+        "identify": rules.identify,
+        "reads": rules.reads,
+        "writes": rules.writes,
+    }
+    for place, promise in enumerate(rules.promises):
+        named[f"promises[{place}].tools"] = sorted(promise.tools)
+    for rule, tools in named.items():
+        for tool in tools:
+            if tool not in schemas:
+                hint = nearest(tool, schemas)
+                yield f"{rule}: the agent has no tool {tool!r}, so the rule never applies; {hint}"
+
+
+def _with_arguments(rules: Rules) -> Iterator[tuple[str, str, str]]:
+    """Rules that name a record by an argument, as the rule, its tool and the argument."""
+    for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
+        for tool, declared in tools.items():
+            if declared.argument:
+                yield f"{rule}[{tool!r}]", tool, declared.argument
 
 
 def _arguments(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:
-    for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
-        for tool, declared in tools.items():
-            schema = schemas[tool].parameters if tool in schemas else {}
-            if not declared.argument or tool not in schemas or schema.get("additionalProperties"):
-                continue
-            known = schema.get("properties") or {}
-            if declared.argument not in known:
-                yield (
-                    f"{rule}[{tool!r}]: the tool has no argument {declared.argument!r}, so the rule never "
-                    f"applies; {nearest(declared.argument, known)}"
-                )
-            elif (kind := _type(known[declared.argument])) in _NAMES_NO_RECORD:
-                yield (
-                    f"{rule}[{tool!r}]: argument {declared.argument!r} is of type {kind}, which names no "
-                    "record, so the rule never applies; name an argument of type string or integer"
-                )
-
-
-def _type(schema: object) -> object:
-    return schema.get("type") if isinstance(schema, dict) and isinstance(schema.get("type"), str) else None
+    for rule, tool, argument in _with_arguments(rules):
+        schema = schemas[tool].parameters if tool in schemas else {}
+        if tool not in schemas or schema.get("additionalProperties"):
+            continue
+        known = schema.get("properties") or {}
+        if argument not in known:
+            yield (
+                f"{rule}: the tool has no argument {argument!r}, so the rule never applies; "
+                f"{nearest(argument, known)}"
+            )
+            continue
+        parameter = known[argument]
+        kind = parameter.get("type") if isinstance(parameter, dict) else None
+        if isinstance(kind, str) and kind in _NAMES_NO_RECORD:
+            yield (
+                f"{rule}: argument {argument!r} is of type {kind}, which names no record, so the rule never "
+                "applies; name an argument of type string or integer"
+            )
 
 
 def _tables(rules: Rules) -> Iterator[str]:
@@ -147,7 +155,7 @@ def _words(rules: Rules) -> Iterator[str]:
     lists = [(f"writes[{tool!r}].named", writing.named) for tool, writing in rules.writes.items()]
     for place, promise in enumerate(rules.promises):
         for name in ("verbs", "nouns", "about", "unless", "phrases"):
-            lists.append((f"{_promise(place)}.{name}", getattr(promise, name)))
+            lists.append((f"promises[{place}].{name}", getattr(promise, name)))
     for rule, words in lists:
         for word in words:
             if not word.strip():
@@ -163,17 +171,21 @@ def _promises(rules: Rules) -> Iterator[str]:
     """Promises without tools or words, and statuses without a field."""
     for place, promise in enumerate(rules.promises):
         if not promise.tools:
-            yield f"{_promise(place)}: tools is empty; name the tools that make the claim true"
+            yield f"promises[{place}]: tools is empty; name the tools that make the claim true"
         if not (promise.verbs or promise.nouns or promise.phrases):
-            yield f"{_promise(place)}: it has no verbs, nouns or phrases, so no text claims it; add some"
-    if rules.status:
-        return
-    declared = [
-        *(f"writes[{tool!r}]" for tool, writing in rules.writes.items() if writing.statuses),
-        *(_promise(place) for place, promise in enumerate(rules.promises) if promise.statuses),
-    ]
-    for rule in declared:
-        yield f"{rule}.statuses: no record has a status, since status is ''; name the field that holds it"
+            yield f"promises[{place}]: it has no verbs, nouns or phrases, so no text claims it; add some"
+    for rule, statuses, _ in _declared_statuses(rules):
+        if statuses and not rules.status:
+            yield f"{rule}.statuses: no record has a status, since status is ''; name the field that holds it"
+
+
+def _declared_statuses(rules: Rules) -> Iterator[tuple[str, frozenset[str], set[str]]]:
+    """By rule, the statuses that it names, and the tables whose records may have them."""
+    for tool, writing in rules.writes.items():
+        yield f"writes[{tool!r}]", writing.statuses, {writing.table}
+    for place, promise in enumerate(rules.promises):
+        tables = {rules.writes[tool].table for tool in promise.tools if tool in rules.writes}
+        yield f"promises[{place}]", promise.statuses, tables
 
 
 def _paths(rules: Rules) -> Iterator[str]:
@@ -201,7 +213,7 @@ def _patterns(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
             continue
         if pattern.fullmatch(""):
             yield f"{rule}: {text!r} matches the empty text, so it finds no ids; require a character"
-        elif ids[table] and not any(pattern.search(one) for one in ids[table]):
+        elif ids[table] and not any(pattern.search(key) for key in ids[table]):
             yield (
                 f"{rule}: {text!r} matches none of the ids that the tasks name, such as "
                 f"{min(ids[table])!r}; correct it"
@@ -226,24 +238,23 @@ def _results(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
                 f"{rule}: none of {_results_of(made[tool], tool)} {lacks}, so the rule never applies; "
                 f"{'correct the path' if path else 'give the path of the id'}"
             )
-    for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
-        for tool, declared in tools.items():
-            if declared.argument and made[tool] and all(call.record is None for call in made[tool]):
-                yield (
-                    f"{rule}[{tool!r}]: none of {_results_of(made[tool], tool)} is a JSON object, so the "
-                    "rule never applies; let the tool answer with the record"
-                )
+    for rule, tool, _ in _with_arguments(rules):
+        if made[tool] and all(call.record is None for call in made[tool]):
+            yield (
+                f"{rule}: none of {_results_of(made[tool], tool)} is a JSON object, so the rule never "
+                "applies; let the tool answer with the record"
+            )
 
 
 def _results_of(calls: Sequence[Call], tool: str) -> str:
     """The number of a tool's results, and the keys of the first if it is an object."""
-    keys = [] if calls[0].record is None else sorted(map(str, calls[0].record))
+    keys = sorted(map(str, calls[0].record or ()))
     with_keys = f" (the first has the keys {_listed(keys)})" if keys else ""
     return f"{len(calls)} results of {tool!r}{with_keys}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 
 def _fields(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
@@ -264,8 +275,8 @@ def _fields(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
             f"owner: no record that the tasks read has an id in field {rules.owner!r}; the fields are "
             f"{_listed(sorted(owned))}; correct it"
         )
-    declared = [one.statuses for one in rules.writes.values()] + [one.statuses for one in rules.promises]
-    if rules.status and any(declared) and fields and rules.status not in fields:
+    declared = any(statuses for _, statuses, _ in _declared_statuses(rules))
+    if rules.status and declared and fields and rules.status not in fields:
         yield (
             f"status: no record that the tasks read has a field {rules.status!r}; the fields are "
             f"{_listed(sorted(fields))}; correct it"
@@ -274,31 +285,17 @@ def _fields(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
 
 def _statuses(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
     """Statuses that no record of the table had: an incomplete set of tasks suggests this too."""
-    seen = defaultdict(set)
+    seen: dict[str, set[str]] = defaultdict(set)
     for call in calls:
         target, record = target_of(call, rules), record_shown(call, rules)
         status = record.get(rules.status) if record else None
         if target is not None and isinstance(status, str):
             seen[target[0]].add(status)
-    declared = [
-        (f"writes[{tool!r}]", writing.statuses, seen[writing.table]) for tool, writing in rules.writes.items()
-    ]
-    for place, promise in enumerate(rules.promises):
-        tables = {rules.writes[tool].table for tool in promise.tools if tool in rules.writes}
-        declared.append((_promise(place), promise.statuses, set().union(*(seen[one] for one in tables))))
-    for rule, statuses, had in declared:
+    for rule, statuses, tables in _declared_statuses(rules):
+        had = set().union(*(seen[table] for table in tables))
         if statuses and had and not statuses & had:
             yield (
                 f"{rule}.statuses: no record that the tasks read has the status "
                 f"{' or '.join(map(repr, sorted(statuses)))}; they have {_listed(sorted(had))}; correct a "
                 "misspelt status"
             )
-
-
-def _promised(rules: Rules) -> Iterator[tuple[int, str]]:
-    for place, promise in enumerate(rules.promises):
-        yield from ((place, tool) for tool in sorted(promise.tools))
-
-
-def _promise(place: int) -> str:
-    return f"promises[{place}]"

@@ -1,7 +1,4 @@
-"""Between messages and tokens: prompts by the model's chat template, and what an answer's tokens say.
-
-What a model wrote, as content, reasoning and tool calls; what is no call stays content.
-"""
+"""Converts between messages and tokens: prompts by a model's chat template, and answers read from tokens."""
 
 import hashlib
 import json
@@ -11,15 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trace2evolve.serving.request import ApiError
+from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 
-OPENING = "<tool_call>"
+_CALL_START, _CALL_END = "<tool_call>", "</tool_call>"
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
-_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
+_REASONING = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
+_CALL_HEAD = re.compile(r"\{\s*\"(?:name|function)\"\s*:\s*\"?$")
+"""The beginning of a call in JSON, up to its tool's name."""
+
+_MARK = "t2e_marked_name"
+_PROBE_MESSAGES = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": _MARK, "description": "d", "parameters": {"type": "object", "properties": {}}},
+}
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """A tool call: the tool's name, and its arguments as JSON text."""
 
     name: str
@@ -27,96 +35,78 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Said:
-    """One answer; `content` is empty where there is none."""
+class ParsedAnswer:
+    """What an answer says; empty texts are absent."""
 
     content: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
     reasoning: str = ""
 
 
-def plain(text: str) -> Said:
-    """A text without calls: what was thought before it, and the rest."""
-    thought = _THOUGHT.match(text)
-    if thought is None:
-        return Said(text)
-    return Said(text[thought.end() :], reasoning=thought.group(1).strip())
+def parse_plain(text: str) -> ParsedAnswer:
+    """An answer without calls: its reasoning and the rest."""
+    reasoning = _REASONING.match(text)
+    if reasoning is None:
+        return ParsedAnswer(text)
+    return ParsedAnswer(text[reasoning.end() :], reasoning=reasoning.group(1).strip())
 
 
-def hermes(text: str) -> Said:
-    """Calls as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, in Hermes' and Qwen's way.
+def parse_hermes(text: str) -> ParsedAnswer:
+    """An answer with calls as `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen).
 
-    All of it is content where any call cannot be read.
+    If any call cannot be read, all of the text is content.
     """
-    said = plain(text)
-    begin = said.content.find(OPENING)
+    answer = parse_plain(text)
+    begin = answer.content.find(_CALL_START)
     if begin < 0:
-        return said
-    rest = said.content[begin:]
-    found = [_call(body) for body in _CALL.findall(rest)]
+        return answer
+    rest = answer.content[begin:]
+    bodies = _CALL.findall(rest)
+    calls = [call for body in bodies if (call := _read_call(body))]
+    if len(calls) < len(bodies):
+        return answer
     between = _CALL.sub("", rest).strip()
-    calls = tuple(one for one in found if one is not None)
-    if len(calls) < len(found) or not calls:
-        return said
-    content = "\n".join(part for part in (said.content[:begin].strip(), between) if part)
-    return Said(content, calls, said.reasoning)
+    content = "\n".join(part for part in (answer.content[:begin].strip(), between) if part)
+    return ParsedAnswer(content, tuple(calls), answer.reasoning)
 
 
-def from_parsed(parsed: Any) -> Said | None:
-    """What a tokenizer's own parser found; None where its calls cannot be understood."""
+def parse_own(parsed: Any) -> ParsedAnswer | None:
+    """What a tokenizer's own parser found; None if its calls cannot be understood."""
     if not isinstance(parsed, dict):
         return None
-    calls = []
-    for one in parsed.get("tool_calls") or ():
-        function = one.get("function", one) if isinstance(one, dict) else None
-        if not isinstance(function, dict) or (call := _of(function)) is None:
-            return None
-        calls.append(call)
+    entries = parsed.get("tool_calls") or ()
+    calls = [
+        call
+        for entry in entries
+        if isinstance(entry, dict) and (call := _read_call(entry.get("function", entry)))
+    ]
     reasoning = parsed.get("reasoning_content") or parsed.get("thinking") or ""
     content = parsed.get("content") or ""
-    if not isinstance(content, str) or not isinstance(reasoning, str):
+    if len(calls) < len(entries) or not isinstance(content, str) or not isinstance(reasoning, str):
         return None
-    return Said(content.strip() if calls else content, tuple(calls), reasoning.strip())
+    return ParsedAnswer(content.strip() if calls else content, tuple(calls), reasoning.strip())
+
+
+def _read_call(function: Any) -> ParsedCall | None:
+    """A call from its object, or from JSON text; None if it cannot be understood."""
+    try:
+        function = json.loads(function) if isinstance(function, str) else function
+        if not isinstance(function, dict):
+            return None
+        name, arguments = function.get("name"), function.get("arguments", function.get("parameters", {}))
+        if isinstance(arguments, str):  # JSON in a string, as the API itself has it
+            arguments = json.loads(arguments)
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            return None
+        return ParsedCall(name, json.dumps(arguments, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return None
 
 
 def call_id(prompt: Sequence[int], answer: Sequence[int], place: int) -> str:
-    """A call's id: equal requests that are answered alike get equal ids, so that their traces are equal."""
-    told = hashlib.sha256(f"{list(prompt)}\n{list(answer)}\n{place}".encode()).hexdigest()
-    return f"call_{told[:24]}"
-
-
-def _call(body: str) -> Call | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return _of(value) if isinstance(value, dict) else None
-
-
-def _of(function: dict[str, Any]) -> Call | None:
-    name = function.get("name")
-    arguments = function.get("arguments", function.get("parameters", {}))
-    if isinstance(arguments, str):  # JSON in a string, as the API itself has it
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        return None
-    try:
-        return Call(name, json.dumps(arguments, ensure_ascii=False))
-    except RecursionError:
-        return None
-
-
-_MARK = "t2e_marked_name"
-_PROBE = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {"name": _MARK, "description": "d", "parameters": {"type": "object", "properties": {}}},
-}
-_HEAD = re.compile(r"\{\s*\"(?:name|function)\"\s*:\s*\"?$")
-"""How a call in JSON begins, up to its tool's name."""
+    """A call's id: equal requests with equal answers get equal ids, so that their traces are equal."""
+    text = f"{list(prompt)}\n{list(answer)}\n{place}"
+    return f"call_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
 @dataclass(frozen=True)
@@ -124,9 +114,9 @@ class Prompt:
     """A prompt as it is sent to the model.
 
     Attributes:
-        text: All of it, `opening` included.
-        opening: What was written for the model of its answer: how a call begins that it must make.
-        tools: The tools that it may call; empty where it must not.
+        text: All of it, including `opening`.
+        opening: The beginning of the answer that is written for the model, if it must make a call.
+        tools: The tools that the model may call.
     """
 
     text: str
@@ -135,206 +125,178 @@ class Prompt:
     tools: Sequence[Mapping[str, Any]] = ()
 
 
-class Writer:
-    """Writes prompts and reads answers; from any thread, one at a time.
+class ChatFormat:
+    """Writes prompts and reads answers in a model's format; safe to use from several threads.
 
     Args:
         tokenizer: The model's.
-        ends: Tokens that end an answer; no part of what it says.
-        context: Tokens that fit the model; None if nothing says.
+        ends: Tokens that end an answer and are not part of its text.
+        context: Tokens that fit the model; None if unknown.
     """
 
     def __init__(self, tokenizer: Any, ends: frozenset[int], context: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
-        # Tokenizing megabytes takes long, and meanwhile no other prompt is written. A text that cannot fit
-        # even in the longest tokens is not tokenized.
+        # A text that cannot fit even in the longest tokens is not tokenized: megabytes take long, and other
+        # prompts wait meanwhile.
         self._max_characters = None if context is None else context * max(map(len, tokenizer.get_vocab()))
-        # A tokenizer must not be used by two threads at once.
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # two threads must not use a tokenizer at once
         marks = {
-            tokenizer.convert_tokens_to_ids(one) for one in (OPENING, "</tool_call>", "<think>", "</think>")
+            tokenizer.convert_tokens_to_ids(mark) for mark in (_CALL_START, _CALL_END, "<think>", "</think>")
         }
         self._hidden = (set(tokenizer.all_special_ids) | ends) - (marks - ends - {tokenizer.unk_token_id})
-        self._takes_tools = self._heeds_tools()
+        self._supports_tools = self._renders_tools()
 
-    def prompt(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        choice: str | Mapping[str, Any],
-        settings: Mapping[str, Any],
-    ) -> Prompt:
-        """A conversation's prompt.
-
-        Args:
-            messages: As the API has them, arguments of tool calls as objects.
-            tools: Descriptions of tools.
-            choice: `auto`, `none`, `required`, or the API's object that names one.
-            settings: Further variables of the template.
+    def prompt(self, request: ChatRequest) -> Prompt:
+        """The prompt of a request.
 
         Raises:
-            ApiError: the template refuses the conversation, or knows no tools; the prompt cannot fit.
+            ApiError: the template rejects the conversation or renders no tools, or the prompt cannot fit.
         """
-        if choice == "none":
-            tools = ()
-        if tools and not self._takes_tools:
+        messages, tools = request.template_messages, request.offered_tools
+        if tools and not self._supports_tools:
             raise ApiError("this model's chat template knows no tools", "tools")
         with self._lock:
-            text = self._rendered(messages, tools, settings, asking=True)
-            opening = ""
-            if tools and choice != "auto":
-                name = None if isinstance(choice, str) else choice["function"]["name"]
-                opening = self._opening(text, messages, tools, settings, name)
+            text = self._render(messages, tools, request.chat_template_kwargs)
+            opening = self._opening(text, request) if tools and request.must_call else ""
             if self._max_characters is not None and len(text) > self._max_characters:
                 raise ApiError(
                     f"the prompt has {len(text)} characters, too many for this model's context length",
                     "messages",
                     "context_length_exceeded",
                 )
-            tokens = self._tokenizer(text + opening, add_special_tokens=False)["input_ids"]
-        return Prompt(text + opening, tokens, opening, tools)
+            return Prompt(text + opening, self._encode(text + opening), opening, tools)
 
-    def said(self, prompt: Prompt, tokens: Sequence[int], stops: Sequence[str]) -> Said:
-        """What an answer says.
-
-        Args:
-            prompt: Its prompt.
-            tokens: All of it, the token that ended it included.
-            stops: Texts that end an answer and are no part of it.
-        """
+    def parse(self, prompt: Prompt, tokens: Sequence[int], stops: Sequence[str] = ()) -> ParsedAnswer:
+        """What an answer says, given all of its tokens; `stops` end it and are not part of it."""
         with self._lock:
-            text = self._text(tokens)
+            text = self._decode(tokens)
             cut = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
-            whole = prompt.opening + text[:cut]
+            answer = prompt.opening + text[:cut]
             if not prompt.tools:
-                return plain(whole)
+                return parse_plain(answer)
             if getattr(self._tokenizer, "response_template", None) is None:
-                return hermes(whole)
-            raw = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
-            raw = prompt.opening + (raw if cut == len(text) else text[:cut])
-            begun = prompt.text.removesuffix(prompt.opening)
+                return parse_hermes(answer)
+            if cut == len(text):
+                text = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+            else:
+                text = text[:cut]
             try:
-                parsed = self._tokenizer.parse_response(raw, prefix=begun, tools=list(prompt.tools))
-                found = from_parsed(parsed)
-            except Exception:  # a parser of the model's own, and whatever the model wrote
+                found = parse_own(
+                    self._tokenizer.parse_response(
+                        prompt.opening + text,
+                        prefix=prompt.text.removesuffix(prompt.opening),
+                        tools=list(prompt.tools),
+                    )
+                )
+            except Exception:  # the model's own parser, on whatever the model wrote
                 found = None
-        return plain(whole) if found is None else found
+        return parse_plain(answer) if found is None else found
 
-    def following(
-        self, answer: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, ended: bool
-    ) -> list[int]:
-        """Tokens from the end of an answer to where the next one begins.
+    def continuation(self, answer: Mapping[str, Any], messages: Messages, *, ended: bool) -> list[int]:
+        """Tokens from the end of an answer to the beginning of the next.
 
-        An answer is marked and rendered with what follows it, and all behind the mark is taken: what
-        templates do to earlier answers (leave out what was thought) does not come in.
+        A marked answer is rendered with what follows it, and the text after the mark is taken. So what
+        templates do to earlier answers, such as leaving out their reasoning, has no effect.
 
         Args:
-            answer: A message of the assistant; only its kind counts, and the names and ids of its calls.
-            messages: What came back on it.
+            answer: The assistant's message; only the names and ids of its calls matter.
+            messages: The messages after it.
             ended: Whether the token that ends answers is there already.
 
         Raises:
-            ApiError: the template refuses the messages, or ends answers by nothing.
+            ApiError: the template rejects the messages, or does not end answers.
         """
         marked: dict[str, Any] = {"role": "assistant", "content": _MARK}
         if answer.get("tool_calls"):
-            calls = [
-                {**one, "function": {**one["function"], "arguments": {_MARK: _MARK}}}
-                for one in answer["tool_calls"]
+            marked["content"] = ""
+            marked["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": {_MARK: _MARK}}}
+                for call in answer["tool_calls"]
             ]
-            marked = {**marked, "content": "", "tool_calls": calls}
         with self._lock:
-            text = self._rendered([_PROBE[1], marked, *messages], (), {}, asking=True)
+            text = self._render([_PROBE_MESSAGES[1], marked, *messages])
             text = text[text.index(_MARK) :]
-            ends = [str(self._tokenizer.decode([one], skip_special_tokens=False)) for one in self._ends]
-            places = [place for one in ends if one and (place := text.find(one)) >= 0]
+            ends = [str(self._tokenizer.decode([token], skip_special_tokens=False)) for token in self._ends]
+            places = [place for end in ends if end and (place := text.find(end)) >= 0]
             if not places:
                 raise ApiError("this model's chat template does not show where an answer ends", "messages")
-            tokens: list[int] = self._tokenizer(text[min(places) :], add_special_tokens=False)["input_ids"]
+            tokens = self._encode(text[min(places) :])
         return tokens[1:] if ended else tokens
 
-    def stopper(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-        """Tells whether the last of an answer's tokens completed a text that ends it."""
+    def stop_check(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+        """A predicate that tells whether the last of an answer's tokens completed a stop text."""
         if not stops:
             return None
-        # A character takes four tokens at most.
-        window = 4 * max(len(stop) for stop in stops) + 4
+        window = 4 * max(map(len, stops)) + 4  # a character takes four tokens at most
 
-        def stopped(tokens: Sequence[int]) -> bool:
+        def is_stopped(tokens: Sequence[int]) -> bool:
             with self._lock:
-                text = self._text(tokens[-window:])
+                text = self._decode(tokens[-window:])
             return any(stop in text for stop in stops)
 
-        return stopped
+        return is_stopped
 
-    def token(self, token: int) -> str:
+    def token_text(self, token: int) -> str:
         """The text of one token."""
         with self._lock:
             return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def _encode(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens
+
+    def _decode(self, tokens: Sequence[int]) -> str:
         shown = [token for token in tokens if token not in self._hidden]
         return str(
             self._tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
-    def _rendered(
+    def _render(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        settings: Mapping[str, Any],
+        messages: Messages,
+        tools: Messages = (),
+        settings: Mapping[str, Any] | None = None,
         *,
-        asking: bool,
+        for_answer: bool = True,
     ) -> str:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
                     tools=[dict(tool) for tool in tools] or None,
-                    add_generation_prompt=asking,
+                    add_generation_prompt=for_answer,
                     tokenize=False,
-                    **settings,
+                    **(settings or {}),
                 )
             )
-        except Exception as error:  # whatever a template of the model's own raises
-            told = " ".join(str(error).split()) or type(error).__name__
-            raise ApiError(f"the chat template refuses this conversation: {told[:300]}", "messages") from None
+        except Exception as error:  # whatever the model's own template raises
+            cause = " ".join(str(error).split()) or type(error).__name__
+            raise ApiError(
+                f"the chat template rejects this conversation: {cause[:300]}", "messages"
+            ) from None
 
-    def _heeds_tools(self) -> bool:
-        """Whether tools change a prompt at all."""
-        for messages in (_PROBE, _PROBE[1:]):
+    def _renders_tools(self) -> bool:
+        for messages in (_PROBE_MESSAGES, _PROBE_MESSAGES[1:]):
             try:
-                told = self._rendered(messages, [_PROBE_TOOL], {}, asking=True)
-                if told != self._rendered(messages, [], {}, asking=True):
+                if self._render(messages, [_PROBE_TOOL]) != self._render(messages):
                     return True
             except ApiError:
                 continue
         return False
 
-    def _opening(
-        self,
-        asked: str,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        settings: Mapping[str, Any],
-        name: str | None,
-    ) -> str:
-        """How a call begins in this template: to the tool's arguments where one is named, else to its name.
-
-        Raises:
-            ApiError: the template does not show it.
-        """
+    def _opening(self, prompt: str, request: ChatRequest) -> str:
+        """The beginning of a call in this template, up to its arguments or up to a tool's name."""
         call = {"type": "function", "function": {"name": _MARK, "arguments": {_MARK: _MARK}}}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
-        whole = self._rendered([*messages, said], tools, settings, asking=False)
-        head, mark, tail = whole.removeprefix(asked).partition(_MARK)
-        if not whole.startswith(asked) or not mark or len(head) > 200:
+        messages = [*request.template_messages, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        text = self._render(messages, request.tools, request.chat_template_kwargs, for_answer=False)
+        head, mark, tail = text.removeprefix(prompt).partition(_MARK)
+        if not text.startswith(prompt) or not mark or len(head) > 200:
             raise ApiError(
                 "this model's chat template does not show how a call begins: tool_choice must be 'auto'",
                 "tool_choice",
             )
-        if name is None:
-            return _HEAD.sub("", head)
+        if request.required_tool is None:
+            return _CALL_HEAD.sub("", head)
         between, arguments, _ = tail.partition(f'{{"{_MARK}"')
-        return head + name + (between.rstrip() if arguments and len(between) < 40 else "")
+        return head + request.required_tool + (between.rstrip() if arguments and len(between) < 40 else "")

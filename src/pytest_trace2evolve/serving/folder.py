@@ -1,203 +1,44 @@
-"""Folders of models and adapters on disk: what must be in them, what is refused, and their digest.
+"""Folders of models and adapters: what must be in them, what is rejected, and their digest.
 
-Nothing heavy is imported and no weights are read: a run checks here what would otherwise be found out by a
-server that has just been loading for a while. Pickle is never opened; custom code is never run.
-
-Checks that an adapter's file holds exactly the tensors that its configuration describes.
-
-The LoRA library loads what it finds. A layer without weights stays as the base has it, and a weight of the
-base in an adapter's file changes the base for everybody.
+Reads no weights and imports nothing heavy: a run finds here, at once, what a server would find after loading
+for a while. Pickle is never opened, and custom code is never run.
 """
 
 import hashlib
-import math
 import os
 import re
-import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, digest
-from pytest_trace2evolve.utils.reading import cause_of, open_regular, parse_json, read_json
-
-LARGEST_RANK = 65_536
-
-_LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)(?:\.|$)")
-
-
-def require_settings(config: Mapping[str, Any], where: str) -> None:
-    """Check the numbers of a LoRA configuration, and that it changes nothing but its own layers.
-
-    Args:
-        config: `adapter_config.json`.
-        where: How messages begin: the adapter and its file.
-
-    Raises:
-        ModelFolderError: a value is of another kind, or would change the base.
-    """
-    targets = config.get("target_modules")
-    if not (isinstance(targets, str) and targets) and not (
-        isinstance(targets, list) and targets and all(isinstance(one, str) and one for one in targets)
-    ):
-        raise ModelFolderError(
-            f"{where}: target_modules is neither a text nor a list of texts; name the layers"
-        )
-    if config.get("bias", "none") != "none":
-        raise ModelFolderError(
-            f"{where}: bias {config['bias']!r} would change the base for everybody; only 'none' is served"
-        )
-    _require_rank("r", config.get("r", 8), where)
-    _require_scale("lora_alpha", config.get("lora_alpha", 8), where)
-    for name, check in (("rank_pattern", _require_rank), ("alpha_pattern", _require_scale)):
-        pattern = config.get(name) or {}
-        if not isinstance(pattern, dict):
-            raise ModelFolderError(f"{where}: {name} is not an object; train the adapter again")
-        for layer, value in pattern.items():
-            check(f"{name}[{layer!r}]", value, where)
-
-
-def require_known(names: Collection[str], modules_to_save: object, where: str) -> None:
-    """Check that a file holds tensors of LoRA layers alone, and of modules that are replaced as a whole.
-
-    The library would take any other for a weight of the base.
-
-    Args:
-        names: The names of the tensors.
-        modules_to_save: What the configuration says of them.
-        where: How messages begin.
-
-    Raises:
-        ModelFolderError: it holds another.
-    """
-    saved = modules_to_save if isinstance(modules_to_save, list) else []
-    further = sorted(
-        name
-        for name in names
-        if not _LORA.search(name) and not any(f".{module}." in f".{name}" for module in saved)
-    )
-    if further:
-        raise ModelFolderError(_told_further(where, further))
-
-
-def _told_further(where: str, names: Sequence[str]) -> str:
-    return (
-        f"{where}: holds {names[0]!r:.300}{_more(names)}, of which its adapter_config.json says nothing; "
-        "copy or train it again"
-    )
-
-
-def _require_rank(name: str, value: object, where: str) -> None:
-    if type(value) is not int or not 1 <= value <= LARGEST_RANK:
-        raise ModelFolderError(
-            f"{where}: {name} is {value!r:.100}, and must be a whole number from 1 to {LARGEST_RANK}"
-        )
-
-
-def _require_scale(name: str, value: object, where: str) -> None:
-    if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]  # a number here
-        raise ModelFolderError(f"{where}: {name} is {value!r:.100}, and must be a positive number")
-
-
-def require_covered(
-    wrapped: Any, place: str, shapes: Mapping[str, Collection[int]], name: str, path: Path
-) -> None:
-    """Compare an adapter's file with what its configuration makes of the base.
-
-    Args:
-        wrapped: The base with the adapter that was loaded, as peft has it.
-        place: The adapter's name there.
-        shapes: The shapes of the file's tensors by name.
-        name: The adapter's name.
-        path: Its folder.
-
-    Raises:
-        ModelFolderError: a tensor is missing, of another shape, or too much; or the configuration names a
-            layer that the base does not have.
-    """
-    from peft import get_peft_model_state_dict
-
-    file = f"adapter {name!r}: {path / ADAPTER_WEIGHTS}"
-    made = get_peft_model_state_dict(wrapped, adapter_name=place, save_embedding_layers=False)
-    wanted = {key: list(one.shape) for key, one in made.items()}
-    if missing := sorted(wanted.keys() - shapes.keys()):
-        raise ModelFolderError(
-            f"{file}: lacks {missing[0]!r}{_more(missing)}, which its adapter_config.json says that it has: "
-            "it would be served in part; copy or train it again"
-        )
-    if further := sorted(shapes.keys() - wanted.keys()):
-        raise ModelFolderError(_told_further(file, further))
-    for key, shape in wanted.items():
-        if list(shapes[key]) != shape:
-            raise ModelFolderError(
-                f"{file}: {key!r} is {list(shapes[key])}, and {shape} by its adapter_config.json and the base"
-            )
-    _require_targets(wrapped.peft_config[place], list(wrapped.base_model.targeted_module_names), name, path)
-
-
-def _require_targets(config: Any, layers: Collection[str], name: str, path: Path) -> None:
-    """Check that everything that a configuration names is there: the library takes what matches."""
-    places = config.layers_to_transform
-    named = {
-        "target_modules": [] if isinstance(config.target_modules, str) else sorted(config.target_modules),
-        "layers_to_transform": []
-        if places is None
-        else [places]
-        if isinstance(places, int)
-        else list(places),
-        "rank_pattern": sorted(config.rank_pattern or {}),
-        "alpha_pattern": sorted(config.alpha_pattern or {}),
-    }
-    for setting, values in named.items():
-        for value in values:
-            if setting == "target_modules":
-                found = any(layer == value or layer.endswith(f".{value}") for layer in layers)
-            elif setting == "layers_to_transform":
-                found = any(f".{value}." in layer for layer in layers)
-            else:
-                found = any(re.match(rf"(.*\.)?({value})$", layer) for layer in layers)
-            if not found:
-                raise ModelFolderError(
-                    f"adapter {name!r}: {path / 'adapter_config.json'}: {setting} names {value!r}, and "
-                    "the base has no such layer"
-                )
-
-
-def _more(names: Collection[str]) -> str:
-    return f" and {len(names) - 1} more" if len(names) > 1 else ""
-
+from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.reading import check_regular, open_regular, problem_in, read_json
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
+MAX_NAME = 200
+"""Characters of the name of a model or an adapter."""
+
 _INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
-_COUNTED = (
-    "*.safetensors",
-    _INDEX,
-    CONFIG,
-    "generation_config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "spiece.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-    ADAPTER_CONFIG,
+_DIGESTED = (
+    *("*.safetensors", _INDEX, CONFIG, "generation_config.json", ADAPTER_CONFIG),
+    *("tokenizer*", "vocab*", "merges.txt", "spiece.model", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template*", "additional_chat_templates/*"),
 )
-"""What can change what a model says."""
+"""The files that can change what a model says."""
 
-LONGEST_NAME = 200
-"""Characters of the name of a model or an adapter."""
-
-_LARGEST_HEADER = 100_000_000
-"""Bytes; what safetensors itself allows."""
+_LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)(?:\.|$)")
+_PEFT_PREFIX = "base_model.model."
+_COPY_AGAIN = "copy the file again"
 
 
 @dataclass(frozen=True)
@@ -206,7 +47,7 @@ class ModelFolder:
 
     Attributes:
         name: Its folder's name, by which it is asked for.
-        temperature: What its own generation settings say; 0 where they sample nothing or say nothing.
+        temperature: That of its own generation settings; 0 if they do not sample.
     """
 
     path: Path
@@ -222,6 +63,27 @@ class AdapterFolder:
     name: str
 
 
+Rank = Annotated[int, Field(ge=1, le=65_536)]
+Scale = Annotated[float, Field(gt=0)]
+
+
+class _AdapterSettings(BaseModel):
+    """The parts of `adapter_config.json` that could change the base or make no adapter."""
+
+    model_config = ConfigDict(strict=True)
+
+    target_modules: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        BeforeValidator(lambda names: [names] if isinstance(names, str) else names),
+        Field(min_length=1),
+    ]
+    bias: Literal["none"] = "none"
+    r: Rank = 8
+    lora_alpha: Scale = 8
+    rank_pattern: dict[str, Rank] | None = None
+    alpha_pattern: dict[str, Scale] | None = None
+
+
 def expanded(path: Path) -> Path:
     """A path with the home folder that a `~` stands for.
 
@@ -235,190 +97,237 @@ def expanded(path: Path) -> Path:
 
 
 def read_model(path: Path) -> ModelFolder:
-    """Look a model's folder over.
+    """Check a model's folder.
 
     Raises:
-        ModelFolderError: it cannot be served; says what is wrong, and the mend.
+        ModelFolderError: it cannot be served; names the cause and the remedy.
     """
     path = expanded(path)
     if not path.is_dir():
         raise ModelFolderError(f"{path}: no such folder")
-    config = _object(path / CONFIG, "not a model's folder")
-    for name in (CONFIG, "tokenizer_config.json"):
-        if os.path.lexists(path / name) and "auto_map" in _object(path / name):
+    config = _read_object(path / CONFIG, "not a model's folder")
+    for file in (path / CONFIG, path / "tokenizer_config.json"):
+        if os.path.lexists(file) and "auto_map" in _read_object(file):
             raise ModelFolderError(
-                f"{path / name}: names custom code (auto_map), which is never run: "
+                f"{file}: names custom code (auto_map), which is never run: "
                 "use a model that transformers knows by itself"
             )
     if "model_type" not in config:
         raise ModelFolderError(f"{path / CONFIG}: names no model_type: not a model's folder")
-    _require_weights(path)
+    for file in _weight_files(path):
+        tensor_shapes(file)
     if not any((path / name).exists() for name in _TOKENIZERS):
         raise ModelFolderError(f"{path}: holds no tokenizer (tokenizer.json): save the model's own there")
-    _require_template(path)
+    if not _has_template(path):
+        raise ModelFolderError(
+            f"{path}: holds no chat template (chat_template.jinja): conversations cannot be written for it"
+        )
     return ModelFolder(path, path.resolve().name, _temperature(path))
 
 
 def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
-    """Look an adapter's folder over.
+    """Check an adapter's folder.
 
     Raises:
-        ModelFolderError: it cannot be served beside its base; says what is wrong, and the mend.
+        ModelFolderError: it cannot be served with its base; names the cause and the remedy.
     """
     path = expanded(path)
+    where = f"adapter {name!r}: {path}"
     if not path.is_dir():
-        raise ModelFolderError(f"adapter {name!r}: {path}: no such folder")
+        raise ModelFolderError(f"{where}: no such folder")
     require_name("adapter", name)
     if name == base.name:
         raise ModelFolderError(f"adapter {name!r} has the name of the model itself: choose another")
-    config = _object(path / ADAPTER_CONFIG, "not an adapter's folder")
-    if config.get("peft_type") != "LORA":
-        raise ModelFolderError(
-            f"adapter {name!r}: {path / ADAPTER_CONFIG}: peft_type {config.get('peft_type')!r} is not "
-            "served; only LORA is"
-        )
+    config = _read_object(path / ADAPTER_CONFIG, "not an adapter's folder")
+    if (kind := config.get("peft_type")) != "LORA":
+        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: peft_type {kind!r} is not served; only LORA is")
     mapping = config.get("auto_mapping")
     if mapping and (not isinstance(mapping, dict) or mapping.get("custom_code")):
-        raise ModelFolderError(f"adapter {name!r}: {path / ADAPTER_CONFIG}: names custom code: never run")
-    require_settings(config, f"adapter {name!r}: {path / ADAPTER_CONFIG}")
+        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: names custom code, which is never run")
+    try:
+        _AdapterSettings.model_validate(config)
+    except ValidationError as error:
+        cause = problem_in(error)
+        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: {cause}; train the adapter again") from None
     if not (path / ADAPTER_WEIGHTS).exists():
-        _refuse_pickle(path)
-        raise ModelFolderError(f"adapter {name!r}: {path}: holds no {ADAPTER_WEIGHTS}")
-    shapes = require_sound(path / ADAPTER_WEIGHTS)
-    require_known(shapes, config.get("modules_to_save"), f"adapter {name!r}: {path / ADAPTER_WEIGHTS}")
-    _require_fitting(shapes, name, path, base)
+        _reject_pickle(path)
+        raise ModelFolderError(f"{where}: holds no {ADAPTER_WEIGHTS}")
+    shapes = tensor_shapes(path / ADAPTER_WEIGHTS)
+    _check_known_tensors(shapes, config.get("modules_to_save"), where)
+    _check_widths(shapes, where, base)
     if (path / MANIFEST).exists():
-        told = _object(path / MANIFEST).get("base_digest")
-        if told is not None and told != folder_digest(base.path):
+        base_digest = _read_object(path / MANIFEST).get("base_digest")
+        if base_digest is not None and base_digest != folder_digest(base.path):
             raise ModelFolderError(
-                f"adapter {name!r}: {path / MANIFEST}: was made for another base than {base.path} "
-                f"(base_digest {str(told)[:12]}…)"
+                f"{where}/{MANIFEST}: was made for another base than {base.path} "
+                f"(base_digest {str(base_digest)[:12]}…)"
             )
     return AdapterFolder(path, name)
 
 
 def require_name(what: str, name: str) -> None:
-    """Check a name under which a model or an adapter is asked for: it stands in addresses, logs and reports.
+    """Check the name of a model or an adapter, which appears in addresses, logs and reports.
 
     Raises:
         ModelFolderError: it is too long, not printable, or looks like a path to elsewhere.
     """
-    parts = name.split("/")
-    if (
-        len(name) > LONGEST_NAME
-        or not name.isprintable()
-        or name != name.strip()
-        or "\\" in name
-        or any(part in ("", ".", "..") for part in parts)
-    ):
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+    odd_parts = any(part in ("", ".", "..") for part in name.split("/"))
+    if len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or "\\" in name or odd_parts:
+        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
         raise ModelFolderError(
-            f"{what} {shown!r}: not a name: take at most {LONGEST_NAME} printable characters, without "
+            f"{what} {shown!r}: not a name: take at most {MAX_NAME} printable characters, without "
             "backslashes, blanks at an end, or the parts '', '.' and '..' between slashes"
         )
 
 
 def folder_digest(path: Path) -> str:
-    """Digest of what can change what a model or an adapter says: weights, tokenizer, settings, template.
+    """Digest of the files that can change what a model or an adapter says.
 
     Raises:
         ModelFolderError: a file cannot be read.
     """
     path = expanded(path)
-    files = sorted({file for pattern in _COUNTED for file in path.glob(pattern) if file.is_file()})
+    files = sorted({file for pattern in _DIGESTED for file in path.glob(pattern) if file.is_file()})
+    digests = {}
     try:
-        return digest({file.relative_to(path).as_posix(): _file_digest(file) for file in files})
+        for file in files:
+            with open_regular(file) as opened:
+                content = hashlib.file_digest(opened, "sha256").hexdigest()
+            digests[file.relative_to(path).as_posix()] = content[:DIGEST_LENGTH]
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error}") from None
+    return digest(digests)
 
 
-def _file_digest(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
-
-
-def require_sound(path: Path) -> dict[str, list[int]]:
-    """Hold a safetensors file against its own header: each tensor's bytes must be there, and no others.
-
-    Returns:
-        The shapes of its tensors by name.
+def tensor_shapes(path: Path) -> dict[str, list[int]]:
+    """The shapes of a safetensors file's tensors; its header must agree with its size.
 
     Raises:
-        ModelFolderError: it is damaged; names the file.
+        ModelFolderError: the file is damaged; names it.
     """
+    check_regular(path, ModelFolderError)
+    safetensors = require("safetensors", extra="local")
     try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-            if length > min(size - 8, _LARGEST_HEADER):
-                raise ValueError("it is cut off, or no safetensors file")
-            header = parse_json(file.read(length), unique=True)
-        ends = sorted(_spans(header))
-        expected = 0
-        for begin, end in ends:
-            if begin != expected or end < begin:
-                raise ValueError("its header contradicts itself")
-            expected = end
-        if expected != size - 8 - length:
-            raise ValueError(f"{expected} bytes of tensors were written and {size - 8 - length} are there")
-        return {name: _shape(one["shape"]) for name, one in header.items() if name != "__metadata__"}
-    except (OSError, MemoryError) as error:
-        raise ModelFolderError(f"{path}: {cause_of(error)}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        told = str(error) if type(error) is ValueError else "its header is no JSON of safetensors"
-        raise ModelFolderError(f"{path}: damaged: {told}; copy the file again") from None
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - its own
+    except (safetensors.SafetensorError, OSError) as error:
+        cause = " ".join(str(error).split())[:200]
+        raise ModelFolderError(f"{path}: damaged or cut off ({cause}); {_COPY_AGAIN}") from None
 
 
-def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    for name, one in header.items():
-        if name != "__metadata__":
-            begin, end = _shape(one["data_offsets"])
-            yield begin, end
+def check_adapter_coverage(
+    wrapped: Any, peft_name: str, shapes: Mapping[str, Collection[int]], adapter: AdapterFolder
+) -> None:
+    """Compare an adapter's tensors with those that its configuration needs on the base.
 
+    peft loads what it finds: a layer without weights would stay as the base has it. `wrapped` is the
+    `PeftModel` with the loaded adapter, which is called `peft_name` there.
 
-def _shape(value: list[int]) -> list[int]:
-    """A list of whole numbers, which a file may hold otherwise."""
-    if not isinstance(value, list) or any(type(one) is not int or one < 0 for one in value):
-        raise ValueError("its header contradicts itself")
-    return value
+    Raises:
+        ModelFolderError: a tensor is missing, of another shape, or unknown; or the configuration names a
+            layer that the base does not have.
+    """
+    from peft import get_peft_model_state_dict
 
-
-def _require_fitting(shapes: dict[str, list[int]], name: str, path: Path, base: ModelFolder) -> None:
-    """Hold an adapter's shapes against those of its base, as far as their names agree."""
-    files = sorted(base.path.glob("*.safetensors"))
-    own = {tensor: shape for file in files for tensor, shape in require_sound(file).items()}
-    for tensor, shape in sorted(shapes.items()):
-        layer, _, part = tensor.removeprefix("base_model.model.").partition(".lora_")
-        there = own.get(f"{layer}.weight", [])
-        if len(there) != 2 or len(shape) != 2 or part not in ("A.weight", "B.weight"):
-            continue
-        held, wanted = (shape[1], there[1]) if part == "A.weight" else (shape[0], there[0])
-        if held != wanted:
+    file = f"adapter {adapter.name!r}: {adapter.path / ADAPTER_WEIGHTS}"
+    state = get_peft_model_state_dict(wrapped, adapter_name=peft_name, save_embedding_layers=False)
+    expected = {key: list(tensor.shape) for key, tensor in state.items()}
+    if missing := sorted(expected.keys() - shapes.keys()):
+        raise ModelFolderError(
+            f"{file}: lacks {missing[0]!r}{_and_more(missing)}, which its {ADAPTER_CONFIG} names; copy or "
+            "train it again"
+        )
+    if unknown := sorted(shapes.keys() - expected.keys()):
+        raise _unknown_tensors(file, unknown)
+    for key, shape in expected.items():
+        if list(shapes[key]) != shape:
             raise ModelFolderError(
-                f"adapter {name!r}: {path} was made for another base than {base.path}: layer {layer!r} is "
-                f"{wanted} wide there and {held} in the adapter"
+                f"{file}: {key!r} is {list(shapes[key])}, and {shape} by its {ADAPTER_CONFIG} and the base"
+            )
+    layers = list(wrapped.base_model.targeted_module_names)
+    for setting, value, pattern in _layer_patterns(wrapped.peft_config[peft_name]):
+        if not any(re.search(pattern, layer) for layer in layers):
+            raise ModelFolderError(
+                f"adapter {adapter.name!r}: {adapter.path / ADAPTER_CONFIG}: {setting} names {value!r}, and "
+                "the base has no such layer"
             )
 
 
-def _require_weights(path: Path) -> None:
+def _layer_patterns(config: Any) -> Iterator[tuple[str, object, str]]:
+    """What a configuration names of the base: setting, value, and a pattern that a layer must match."""
+    if not isinstance(config.target_modules, str):
+        for name in sorted(config.target_modules):
+            yield "target_modules", name, rf"(^|\.){re.escape(name)}$"
+    places = config.layers_to_transform
+    for place in [] if places is None else [places] if isinstance(places, int) else places:
+        yield "layers_to_transform", place, rf"\.{place}\."
+    for setting in ("rank_pattern", "alpha_pattern"):
+        for name in sorted(getattr(config, setting) or {}):
+            yield setting, name, rf"^(.*\.)?({name})$"
+
+
+def _check_known_tensors(names: Collection[str], modules_to_save: object, where: str) -> None:
+    """Reject tensors of no LoRA layer and no replaced module: peft would overwrite weights of the base."""
+    saved = modules_to_save if isinstance(modules_to_save, list) else []
+    unknown = sorted(
+        key
+        for key in names
+        if not _LORA.search(key) and not any(f".{module}." in f".{key}" for module in saved)
+    )
+    if unknown:
+        raise _unknown_tensors(f"{where}/{ADAPTER_WEIGHTS}", unknown)
+
+
+def _unknown_tensors(file: str, names: Collection[str]) -> ModelFolderError:
+    first = next(iter(names))
+    return ModelFolderError(
+        f"{file}: holds {first!r:.300}{_and_more(names)}, which its {ADAPTER_CONFIG} does not name; copy "
+        "it again, or train one for this base"
+    )
+
+
+def _and_more(names: Collection[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def _check_widths(shapes: Mapping[str, list[int]], where: str, base: ModelFolder) -> None:
+    """Compare an adapter's shapes with those of its base, as far as their names agree."""
+    own = {
+        tensor: shape
+        for file in base.path.glob("*.safetensors")
+        for tensor, shape in tensor_shapes(file).items()
+    }
+    for tensor, shape in sorted(shapes.items()):
+        layer, _, part = tensor.removeprefix(_PEFT_PREFIX).partition(".lora_")
+        weight = own.get(f"{layer}.weight", [])
+        if len(weight) != 2 or len(shape) != 2 or part not in ("A.weight", "B.weight"):
+            continue
+        found, expected = (shape[1], weight[1]) if part == "A.weight" else (shape[0], weight[0])
+        if found != expected:
+            raise ModelFolderError(
+                f"{where} was made for another base than {base.path}: layer {layer!r} is {expected} wide "
+                f"there and {found} in the adapter"
+            )
+
+
+def _weight_files(path: Path) -> list[Path]:
     single, index = path / "model.safetensors", path / _INDEX
     if single.exists():
-        require_sound(single)
-        return
+        return [single]
     if not index.exists():
-        _refuse_pickle(path)
+        _reject_pickle(path)
         raise ModelFolderError(f"{path}: holds no weights (model.safetensors)")
-    shards = _object(index).get("weight_map")
+    shards = _read_object(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise ModelFolderError(f"{index}: damaged: names no weights; copy the file again")
-    for name in sorted({str(shard) for shard in shards.values()}):
+        raise ModelFolderError(f"{index}: damaged: names no weights; {_COPY_AGAIN}")
+    names = sorted({str(shard) for shard in shards.values()})
+    for name in names:
         if Path(name).name != name or not (path / name).exists():
-            raise ModelFolderError(f"{index}: names {name!r}, which is not beside it; copy the folder again")
-        require_sound(path / name)
+            raise ModelFolderError(f"{index}: names {name!r}, which is not next to it; copy the folder again")
+    return [path / name for name in names]
 
 
-def _refuse_pickle(path: Path) -> None:
+def _reject_pickle(path: Path) -> None:
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
     if pickles:
         raise ModelFolderError(
@@ -426,37 +335,29 @@ def _refuse_pickle(path: Path) -> None:
         )
 
 
-def _require_template(path: Path) -> None:
-    settings = path / "tokenizer_config.json"
+def _has_template(path: Path) -> bool:
     if any((path / name).exists() for name in _TEMPLATES) or (path / "additional_chat_templates").is_dir():
-        return
-    if not settings.exists() or not _object(settings).get("chat_template"):
-        raise ModelFolderError(
-            f"{path}: holds no chat template (chat_template.jinja): conversations cannot be written for it"
-        )
+        return True
+    settings = path / "tokenizer_config.json"
+    return settings.exists() and bool(_read_object(settings).get("chat_template"))
 
 
 def _temperature(path: Path) -> float:
-    """The temperature of `generation_config.json`, where it samples."""
     file = path / "generation_config.json"
-    settings = _object(file) if os.path.lexists(file) else {}
+    settings = _read_object(file) if os.path.lexists(file) else {}
     if not settings.get("do_sample"):
         return 0.0
-    told = settings.get("temperature", 1.0)
-    if isinstance(told, bool) or not isinstance(told, int | float) or not 0.0 <= told <= 2.0:
-        raise ModelFolderError(f"{file}: temperature {told!r} is not a number from 0 to 2")
-    return float(told)
+    temperature = settings.get("temperature", 1.0)
+    valid = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not valid or not 0.0 <= temperature <= 2.0:
+        raise ModelFolderError(f"{file}: temperature {temperature!r} is not a number from 0 to 2")
+    return float(temperature)
 
 
-def _object(path: Path, otherwise: str = "") -> dict[str, Any]:
-    """A JSON object from a file.
-
-    Raises:
-        ModelFolderError: it is none; `otherwise` says what its absence means.
-    """
+def _read_object(path: Path, if_absent: str = "") -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise ModelFolderError(f"{path.parent}: holds no {path.name}: {otherwise or 'copy it'}")
-    value = read_json(path, ModelFolderError, "copy the file again", unique=True)
+        raise ModelFolderError(f"{path.parent}: holds no {path.name}: {if_absent or 'copy it'}")
+    value = read_json(path, ModelFolderError, _COPY_AGAIN, unique=True)
     if not isinstance(value, dict):
-        raise ModelFolderError(f"{path}: damaged: no JSON object; copy the file again")
+        raise ModelFolderError(f"{path}: damaged: not a JSON object; {_COPY_AGAIN}")
     return value

@@ -1,15 +1,11 @@
-"""Keys and values of all rows that are decoded together: one buffer a layer, all rows ending at one slot.
+"""Keys and values of the rows that are decoded together, and of ended rows whose beginnings come again.
 
-Rows lie side by side and end together, so a step appends one column, whatever their lengths. A row that
-leaves is replaced by the last one, and a row that joins is copied beside the others: neither moves the rest.
-
-Keys and values of rows that have ended, kept for prompts that begin alike.
-
-Every turn of a conversation sends all of it again, and all conversations of a candidate share its
-instructions: most of a prompt was worked out before.
+In `BatchCache` rows lie next to each other and end at one slot, so a step appends one column, whatever their
+lengths. The last row takes the place of one that leaves, and a joining row is copied to the end: neither
+moves the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,163 +13,140 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values of one layer: of one row, (heads, length, width)."""
+"""Keys and values of one layer; of one row, (heads, length, width)."""
 
-SPARE = 64
-"""Slots beside those in use, at least, in a buffer that is made anew."""
-
-
-@dataclass
-class _Place:
-    """Which part of the buffers is in use: the first `rows` rows, the slots from `start` to `end`."""
-
-    rows: int = 0
-    start: int = 0
-    end: int = 0
+SPARE_SLOTS = 64
+"""Minimum of free slots in a new buffer."""
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
-    """One layer; the place in use is the batch's.
-
-    Attributes:
-        held: Buffers of keys and values, (rows, heads, slots, width); none before the first row joined.
-    """
+    """One layer of a `BatchCache`, in the form that transformers takes; `held` are its two buffers."""
 
     is_sliding = False
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, batch: "BatchCache") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # theirs
         self.held: tuple[torch.Tensor, ...] = ()
-        self._place = place
+        self._batch = batch
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing: buffers are made when rows join."""
+        """Do nothing: buffers are made when rows join."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> KeysValues:
         """Write what a step adds to every row; returns all that the rows hold."""
-        place = self._place
-        end = place.end + key_states.shape[-2]
-        found = []
-        for buffer, states in zip(self.held, (key_states, value_states), strict=True):
-            buffer[: place.rows, :, place.end : end] = states
-            found.append(buffer[: place.rows, :, place.start : end])
-        return found[0], found[1]
+        batch = self._batch
+        rows, start, end = len(batch.lengths), batch.end - batch.width, batch.end + key_states.shape[-2]
+        keys, values = self.held
+        keys[:rows, :, batch.end : end] = key_states
+        values[:rows, :, batch.end : end] = value_states
+        return keys[:rows, :, start:end], values[:rows, :, start:end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """How many slots a step sees, and where they begin."""
-        return self._place.end - self._place.start + query_length, 0
+        return self._batch.width + query_length, 0
 
     def get_seq_length(self) -> int:
         """Slots in use."""
-        return self._place.end - self._place.start
+        return self._batch.width
 
     def get_max_length(self) -> int:
-        """There is no limit."""
+        """No limit."""
         return -1
 
 
 class BatchCache:
-    """The cache of all rows.
+    """The cache of all rows: the first rows of its buffers are in use, up to slot `end`.
 
     Attributes:
         cache: What a model's forward takes as `cache`.
         lengths: Tokens that each row holds.
+        end: The slot at which all rows end.
     """
 
     def __init__(self, layers: int) -> None:
-        self._place = _Place()
-        self._layers = [_Layer(self._place) for _ in range(layers)]
-        self._room = (0, 0)
-        self.cache = Cache(layers=[*self._layers])
         self.lengths: list[int] = []
+        self.end = 0
+        self._size = (0, 0)
+        self._layers = [_Layer(self) for _ in range(layers)]
+        self.cache = Cache(layers=[*self._layers])
 
     @property
     def width(self) -> int:
         """Slots in use."""
-        return self._place.end - self._place.start
+        return max(self.lengths, default=0)
 
-    def join(self, layers: Sequence[KeysValues], lengths: Sequence[int]) -> None:
-        """Take rows in.
+    @property
+    def layers(self) -> list[tuple[torch.Tensor, ...]]:
+        """The buffers of each layer: keys and values, (rows, heads, slots, width)."""
+        return [layer.held for layer in self._layers]
+
+    def slots(self, row: int) -> slice:
+        """The slots that a row holds."""
+        return slice(self.end - self.lengths[row], self.end)
+
+    def join(self, layers: Sequence[KeysValues], lengths: Mapping[int, int]) -> None:
+        """Add rows.
 
         Args:
-            layers: Of each layer keys and values, (rows, heads, slots, width), the rows ending at the last
-                slot.
-            lengths: Tokens of each row.
+            layers: Keys and values of each layer, (rows, heads, slots, width), all ending at the last slot.
+            lengths: Tokens of each row that is added, by its number in `layers`.
         """
-        place, longest = self._place, max(lengths)
-        first = place.rows
-        self._reserve(first + len(lengths), longest, layers)
-        for layer, (keys, values) in zip(self._layers, layers, strict=True):
-            for buffer, states in zip(layer.held, (keys, values), strict=True):
-                for number, length in enumerate(lengths):
+        first = len(self.lengths)
+        self._reserve(first + len(lengths), max(lengths.values()), layers)
+        for buffers, pair in zip(self.layers, layers, strict=True):
+            for buffer, states in zip(buffers, pair, strict=True):
+                for place, (number, length) in enumerate(lengths.items(), first):
                     part = states[number, :, states.shape[2] - length :]
-                    buffer[first + number, :, place.end - length : place.end] = part
-        place.rows += len(lengths)
-        self.lengths += lengths
-        place.start = min(place.start, place.end - longest)
+                    buffer[place, :, self.end - length : self.end] = part
+        self.lengths += lengths.values()
 
     def make_room(self) -> None:
-        """See that a step can append a column."""
-        if self._place.end >= self._room[1]:
-            self._reserve(self._place.rows, self.width, [layer.held for layer in self._layers], anew=True)
+        """Make sure that a step can append a column."""
+        self._reserve(len(self.lengths), self.width, self.layers)
 
     def advance(self) -> None:
-        """A step has appended a column."""
-        self._place.end += 1
+        """Count the column that a step has appended."""
+        self.end += 1
         self.lengths = [length + 1 for length in self.lengths]
 
-    def row(self, number: int) -> list[KeysValues]:
-        """A copy of what a row holds, layer by layer."""
-        place, length = self._place, self.lengths[number]
-        held = slice(place.end - length, place.end)
-        return [
-            (keys[number, :, held].clone(), values[number, :, held].clone())
-            for keys, values in (layer.held for layer in self._layers)
-        ]
-
-    def leave(self, number: int) -> None:
-        """Give a row up; the last one takes its number."""
-        place = self._place
-        last = place.rows - 1
-        if number != last:
-            held = slice(place.end - self.lengths[last], place.end)
-            for layer in self._layers:
-                for buffer in layer.held:
-                    buffer[number, :, held] = buffer[last, :, held]
-            self.lengths[number] = self.lengths[last]
+    def leave(self, row: int) -> None:
+        """Remove a row; the last one takes its number."""
+        last = len(self.lengths) - 1
+        if row != last:
+            own = self.slots(last)
+            for buffers in self.layers:
+                for buffer in buffers:
+                    buffer[row, :, own] = buffer[last, :, own]
+            self.lengths[row] = self.lengths[last]
         self.lengths.pop()
-        place.rows = last
-        place.start = place.end - max(self.lengths, default=0)
 
-    def _reserve(
-        self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]], *, anew: bool = False
-    ) -> None:
-        """Have room for so many rows, and for the longest of them before the slot at which all end."""
-        place, (most_rows, slots) = self._place, self._room
-        if not anew and rows <= most_rows and longest <= place.end < slots:
+    def _reserve(self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Make room for so many rows, for the longest of them before `end`, and for a column after it."""
+        max_rows, slots = self._size
+        if rows <= max_rows and longest <= self.end < slots:
             return
-        end = max(longest, self.width)
-        old, kept = slice(place.start, place.end), slice(end - self.width, end)
-        self._room = (max(rows, min(2 * most_rows, rows + 8)), end + max(SPARE, end // 2))
+        used, width = len(self.lengths), self.width
+        end = max(longest, width)
+        old, new = slice(self.end - width, self.end), slice(end - width, end)
+        rows, slots = max(rows, min(2 * max_rows, rows + 8)), end + max(SPARE_SLOTS, end // 2)
+        self._size = (rows, slots)
         for layer, pair in zip(self._layers, like, strict=True):
-            grown = tuple(self._empty(states) for states in pair)
-            for new, buffer in zip(grown, layer.held, strict=False):
-                new[: place.rows, :, kept] = buffer[: place.rows, :, old]
-            layer.held = grown
-        place.start, place.end = kept.start, end
-
-    def _empty(self, like: torch.Tensor) -> torch.Tensor:
-        """A buffer; of zeros, since a slot that is masked out still counts where it holds no number."""
-        rows, slots = self._room
-        return like.new_zeros((rows, like.shape[1], slots, like.shape[3]))
+            # Of zeros: a slot that is masked out must still hold a number.
+            buffers = tuple(
+                states.new_zeros((rows, states.shape[1], slots, states.shape[3])) for states in pair
+            )
+            for buffer, held in zip(buffers, layer.held, strict=False):
+                buffer[:used, :, new] = held[:used, :, old]
+            layer.held = buffers
+        self.end = end
 
 
 @dataclass(eq=False)
-class Kept:
-    """What one row held: its tokens, and their keys and values layer by layer."""
+class CachedPrefix:
+    """What an ended row held: its tokens, and their keys and values layer by layer."""
 
     adapter: str | None
     tokens: np.ndarray
@@ -181,63 +154,65 @@ class Kept:
     size: int
 
 
-class Prefixes:
-    """The rows that ended last, as many as fit.
+class PrefixCache:
+    """The rows that were used last, as many as fit.
+
+    Every turn of a conversation sends all of it again, and all conversations of a candidate share its
+    instructions: most of a prompt was computed before.
 
     Args:
-        most: Bytes that all of them take at most; 0 keeps none.
+        max_bytes: Size of all of them; 0 keeps none.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._size = 0
-        self._kept: list[Kept] = []
+        self._prefixes: list[CachedPrefix] = []
 
     @property
-    def keeps(self) -> bool:
-        """Whether anything is kept at all."""
-        return self._most > 0
+    def enabled(self) -> bool:
+        """Whether anything is kept."""
+        return self._max_bytes > 0
 
-    def longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[Kept | None, int]:
-        """What begins most like a prompt, and in how many tokens; the prompt's last is always worked out."""
-        best, most = None, 0
-        for one in reversed(self._kept):
-            # Whoever is to begin more alike must agree in the next token: that rules nearly all of them out.
-            if most >= min(len(one.tokens), len(prompt)) or one.tokens[most] != prompt[most]:
+    def longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[CachedPrefix | None, int]:
+        """The longest common beginning with a prompt, and its length without the prompt's last token."""
+        best, length = None, 0
+        for prefix in reversed(self._prefixes):
+            # A longer one must agree in the next token: that rules nearly all of them out.
+            if length >= min(len(prefix.tokens), len(prompt)) or prefix.tokens[length] != prompt[length]:
                 continue
-            if one.adapter == adapter and (alike := _alike(one.tokens, prompt)) > most:
-                best, most = one, alike
-        if best is not None:  # used last, given up last
-            self._kept.remove(best)
-            self._kept.append(best)
-        return best, min(most, len(prompt) - 1)
+            if prefix.adapter == adapter and (common := _common_length(prefix.tokens, prompt)) > length:
+                best, length = prefix, common
+        if best is not None:  # the least recently used goes first
+            self._prefixes.remove(best)
+            self._prefixes.append(best)
+        return best, min(length, len(prompt) - 1)
 
     def keep(self, adapter: str | None, tokens: Sequence[int], layers: list[KeysValues]) -> None:
-        """Keep what a row held, instead of what it goes on from."""
+        """Keep what a row held; replaces prefixes that it begins with."""
         size = sum(part.numel() * part.element_size() for pair in layers for part in pair)
-        if size > self._most:
+        if size > self._max_bytes:
             return
         held = np.asarray(tokens, dtype=np.int64)
-        for one in [one for one in self._kept if one.adapter == adapter and _begins(held, one.tokens)]:
-            self._drop(one)
-        while self._kept and self._size + size > self._most:
-            self._drop(self._kept[0])
-        self._kept.append(Kept(adapter, held, layers, size))
+        for prefix in list(self._prefixes):
+            if prefix.adapter == adapter and _begins_with(held, prefix.tokens):
+                self._drop(prefix)
+        while self._prefixes and self._size + size > self._max_bytes:
+            self._drop(self._prefixes[0])
+        self._prefixes.append(CachedPrefix(adapter, held, layers, size))
         self._size += size
 
-    def _drop(self, one: Kept) -> None:
-        self._kept.remove(one)
-        self._size -= one.size
+    def _drop(self, prefix: CachedPrefix) -> None:
+        self._prefixes.remove(prefix)
+        self._size -= prefix.size
 
 
-def _begins(whole: np.ndarray, part: np.ndarray) -> bool:
-    """Whether a row begins with another."""
+def _begins_with(whole: np.ndarray, part: np.ndarray) -> bool:
     size = len(part)
     return size <= len(whole) and part[-1] == whole[size - 1] and bool((part == whole[:size]).all())
 
 
-def _alike(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two rows begin with alike."""
-    shorter = min(len(one), len(other))
-    differing = np.flatnonzero(one[:shorter] != other[:shorter])
-    return int(differing[0]) if len(differing) else shorter
+def _common_length(first: np.ndarray, second: np.ndarray) -> int:
+    shorter = min(len(first), len(second))
+    different = np.flatnonzero(first[:shorter] != second[:shorter])
+    return int(different[0]) if len(different) else shorter

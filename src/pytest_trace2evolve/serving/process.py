@@ -1,7 +1,4 @@
-"""Starting a local server as a process of its own, and ending it: it never outlives whoever started it.
-
-A model in a folder, served for as long as something measures it.
-"""
+"""Starts a local server as a process of its own, which never outlives the process that started it."""
 
 import json
 import os
@@ -19,47 +16,24 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 
 TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
-"""The variable that holds a server's token: a command line is seen by everybody on the machine."""
+"""The variable that holds a server's token: a command line can be seen by everybody on the machine."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""The hosts that are served without a token."""
+"""The hosts that may be served without a token."""
 
-_LONGEST_LINE = 1 << 16
+_MAX_OUTPUT = 1 << 16
 """Bytes that are read of what the server's process prints."""
-
-_PREFIX = "trace2evolve: "
-
-
-def _base_url(line: bytes) -> str:
-    """The address in the first line that a server prints.
-
-    Raises:
-        ModelFolderError: the line is none of its own.
-    """
-    try:
-        return str(json.loads(line)["base_url"])
-    except (ValueError, TypeError, KeyError):
-        told = line.decode(errors="replace").strip()[:200]
-        raise ModelFolderError(
-            f"the local server did not say where it listens, but {told!r}: something prints to standard "
-            "output whenever Python starts (sitecustomize?)"
-        ) from None
 
 
 class LocalServer:
-    """A server of one model folder, started here.
+    """A server of one model folder and of adapters, whose folders are given by name.
 
     Attributes:
         base_url: Where it listens.
         token: What requests must bring.
 
-    Args:
-        folder: The model's.
-        adapters: Folders of adapters by name.
-        options: Further options of `trace2evolve serve`.
-
     Raises:
-        ModelFolderError: it did not start; its own line says why.
+        ModelFolderError: it did not start; gives its own message.
     """
 
     def __init__(
@@ -67,61 +41,51 @@ class LocalServer:
     ) -> None:
         self._folder = folder
         self.token = secrets.token_urlsafe(24)
-        self._ending = False
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pytest_trace2evolve",
-            "serve",
-            str(folder),
-            "--parent-pipe",
-        ]
+        self._closing = False
+        command = [sys.executable, "-P", "-m", "pytest_trace2evolve", "serve", str(folder), "--parent-pipe"]
         for name, path in (adapters or {}).items():
             command += ["--adapter", f"{name}={path}"]
-        command += options
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
-        # A session of its own: Ctrl-C is for the run, which then ends this.
         self._process = subprocess.Popen(
-            command,
+            [*command, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, TOKEN_VAR: self.token},
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C is for the run, which then ends the server
         )
         try:
             assert self._process.stdout is not None
-            line = self._process.stdout.readline(_LONGEST_LINE)
+            line = self._process.stdout.readline(_MAX_OUTPUT)
             if not line:
                 self._process.wait()
-                raise ModelFolderError(self._last_words().removeprefix(_PREFIX))
-            self.base_url = _base_url(line)
+                raise ModelFolderError(self._last_error().removeprefix("trace2evolve: "))
+            self.base_url = _read_address(line)
         except BaseException:
             self.close()
             raise
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """The id of the server's process."""
         return self._process.pid
 
-    def watch(self, ended: Callable[[str], None]) -> None:
-        """Tell once where the server ends though nobody closed it."""
+    def watch(self, on_end: Callable[[str], None]) -> None:
+        """Call `on_end` with a message if the server ends before it is closed."""
 
         def wait() -> None:
             status = self._process.wait()
-            if not self._ending:
-                ended(
-                    f"the local server of {self._folder} ended with status {status} ({self._last_words()}); "
+            if not self._closing:
+                on_end(
+                    f"the local server of {self._folder} ended with status {status} ({self._last_error()}); "
                     "start the run again"
                 )
 
         threading.Thread(target=wait, name="trace2evolve-server-watch", daemon=True).start()
 
     def close(self) -> None:
-        """End it and wait until it has."""
-        self._ending = True
+        """End the server and wait until it has ended."""
+        self._closing = True
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -133,13 +97,24 @@ class LocalServer:
             self._process.wait()
         self._errors.close()
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         with suppress(OSError, ValueError):
-            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LONGEST_LINE))
+            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MAX_OUTPUT))
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
             if lines:
                 return lines[-1].strip()
         return "it said nothing"
+
+
+def _read_address(line: bytes) -> str:
+    try:
+        return str(json.loads(line)["base_url"])
+    except (ValueError, TypeError, KeyError):
+        found = line.decode(errors="replace").strip()[:200]
+        raise ModelFolderError(
+            f"the local server did not say where it listens, but {found!r}: something prints to standard "
+            "output whenever Python starts (sitecustomize?)"
+        ) from None
 
 
 @contextmanager
@@ -151,19 +126,12 @@ def served(
     at_once: int = 64,
     threads: int | None = None,
 ) -> Iterator[ModelSettings]:
-    """Serve a base and its adapters; gives how the base is asked. Adapters are asked by their names.
-
-    Args:
-        adapters: Folders, by the names under which they are asked.
-        seed: Of the first answer.
-        at_once: Requests at once at most.
-        threads: Of the server; None leaves it to torch.
+    """Serve a base and adapters, which are folders by name; yields the settings with which the base is asked.
 
     Raises:
         ModelFolderError: the base or an adapter cannot be served.
     """
-    options = () if threads is None else ("--threads", str(threads))
-    server = LocalServer(base.path, adapters or {}, options)
+    server = LocalServer(base.path, adapters, () if threads is None else ("--threads", str(threads)))
     try:
         yield ModelSettings(
             model=base.name,

@@ -1,10 +1,4 @@
-"""The server's process: its socket, its end, and the line that says where it listens.
-
-Connections of the server: how long one may wait without a whole request, and how many may wait at once.
-
-Uvicorn limits the time between requests alone: a client that sends a byte of a request's head now and then,
-or that connects and says nothing, would hold its connection for ever.
-"""
+"""The server's process: its socket, its connections, its end, and the line that says where it listens."""
 
 import asyncio
 import contextlib
@@ -23,16 +17,35 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
-from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.optional import check_installed
+
+QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Set before torch is loaded: threads that spin while they wait make a step many times slower as soon as
+anything else runs on their cores."""
+
+SMALL_MODEL = 50_000_000
+"""Parameters below which a second thread costs more than it gains, above all on a busy core."""
+
+EXIT_INTERRUPTED = 130
+"""Exit status after a second signal, or after `END_SECONDS`: running requests were dropped."""
+
+GRACE_SECONDS = 5
+"""How long running requests may take once the server is told to end."""
+
+END_SECONDS = 10.0
+"""How long the process may then take, whatever hangs."""
 
 
 class GuardedConnection(H11Protocol):
-    """One connection, closed if it does not send a whole head in time.
+    """A connection that is closed if it sends no complete request head in time.
+
+    Uvicorn limits only the time between requests: a client that sends a byte of a head now and then, or
+    connects and sends nothing, would hold its connection for ever.
 
     Attributes:
         head_seconds: Seconds from the connection, or from the first byte of a further request, to the end of
             the request's head.
-        max_idle: Connections without a request under way; beyond them the one that waits longest is closed.
+        max_idle: Connections without a running request; beyond them the one that waits longest is closed.
     """
 
     head_seconds: ClassVar[float] = 30.0
@@ -43,30 +56,30 @@ class GuardedConnection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is running."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as theirs
-        """Begin to wait for a request, and close another connection if too many wait."""
+        """Wait for a request, and close another connection if too many wait."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         self._watch()
-        idle = [one for one in self.connections if isinstance(one, GuardedConnection) and one.idle]
+        idle = [other for other in self.connections if isinstance(other, GuardedConnection) and other.idle]
         if len(idle) > self.max_idle:
-            min(idle, key=lambda one: one._idle_since).transport.abort()
+            min(idle, key=lambda connection: connection._idle_since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take in a part of a request. The time does not begin anew with each part."""
+        """Take in a part of a request; a further part does not restart the timer."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Wait for a further request; until its first byte comes, uvicorn's own time counts."""
+        """Wait for a further request; uvicorn's own timeout counts until its first byte."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time."""
+        """Stop the timer."""
         self._stop()
         super().connection_lost(exc)
 
@@ -87,37 +100,20 @@ class GuardedConnection(H11Protocol):
             self.transport.abort()
 
 
-QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-"""Set before torch is loaded: threads that spin while they wait make a step many times slower as soon as
-anything else runs on their cores."""
-
-SMALL_MODEL = 50_000_000
-"""Parameters below which a second thread costs more than it brings, above all where its core is busy."""
-
-EXIT_INTERRUPTED = 130
-"""Exit status after a second signal, or after `END_SECONDS`: requests under way were given up."""
-
-GRACE_SECONDS = 5
-"""How long requests under way may take once the server is told to end."""
-
-END_SECONDS = 10.0
-"""How long the process may take then, whatever hangs."""
-
-
 @dataclass(frozen=True)
 class ServerSettings:
     """What is served, where, and for whom.
 
     Attributes:
         port: 0 takes a free one.
-        token: What requests must bring; None: nothing.
-        threads: Of torch; None: one for a small model on the CPU, else its own default.
+        token: What requests must bring; None asks for nothing.
+        threads: Of torch; None means one for a small model on the CPU, else torch's default.
         parent_pipe: Whether to end when standard input closes.
     """
 
     folder: ModelFolder
+    name: str
     adapters: Sequence[AdapterFolder] = ()
-    name: str = ""
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = field(default=None, repr=False)
@@ -130,29 +126,36 @@ class ServerSettings:
     parent_pipe: bool = False
 
 
-@dataclass
-class _Ending:
-    """Whether the server was told to end; while the model is still loaded it ends at once."""
+class _Shutdown:
+    """Ends the process on SIGINT and SIGTERM: at once while the model loads, later in good order."""
 
-    serving: bool = False
-    asked: bool = False
-    told: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.serving = False
+        self.requested = threading.Event()
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """A signal came."""
-        if self.asked:  # twice: now
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested.is_set():
             os._exit(EXIT_INTERRUPTED)
-        self.asked = True
-        self.told.set()
+        self.requested.set()
         if not self.serving:
             raise SystemExit(0)
 
-    def end_in_time(self) -> None:
-        """End the process some time after it was told so: a pass of the model, a template or whatever else
-        hangs keeps a thread that nothing can end."""
-        self.told.wait()
+    def enforce(self) -> None:
+        """End the process some time after the request: a thread that hangs cannot be ended."""
+        self.requested.wait()
         time.sleep(END_SECONDS)
         os._exit(EXIT_INTERRUPTED)
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        threading.Thread(target=self.enforce, name="trace2evolve-end", daemon=True).start()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.on_signal) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def serve(settings: ServerSettings) -> int:
@@ -160,58 +163,59 @@ def serve(settings: ServerSettings) -> int:
 
     Raises:
         MissingExtraError: a package is not installed.
-        ConfigError: the port is taken or the address is none.
+        ConfigError: the port is taken or the address is invalid.
         ModelFolderError: the model or an adapter cannot be loaded.
     """
     if settings.parent_pipe:
         threading.Thread(target=_end_with_parent, name="trace2evolve-parent", daemon=True).start()
-    listening = _listen(settings.host, settings.port)
-    with listening, _ended_by_signals() as ending:
+    shutdown = _Shutdown()
+    with _listen(settings.host, settings.port) as listening, shutdown.on_signals():
         os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
         for module in ("torch", "transformers", "peft", "safetensors", "starlette", "uvicorn"):
-            require(module, extra="local")
-        _serve_on(listening, settings, ending)
+            check_installed(module, extra="local")
+        _serve_on(listening, settings, shutdown)
     return 0
 
 
-def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Ending) -> None:
+def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shutdown) -> None:
     import torch
     import uvicorn
 
     from pytest_trace2evolve.serving.app import ChatApp
-    from pytest_trace2evolve.serving.chat_format import Writer
+    from pytest_trace2evolve.serving.chat_format import ChatFormat
     from pytest_trace2evolve.serving.engine import Engine
     from pytest_trace2evolve.serving.loading import LoadedModel
 
     model = LoadedModel(settings.folder, settings.adapters, device=settings.device, dtype=settings.dtype)
+    on_cpu = model.device.type == "cpu"
     threads = settings.threads
-    if threads is None and model.device.type == "cpu" and model.parameters < SMALL_MODEL:
+    if threads is None and on_cpu and model.parameters < SMALL_MODEL:
         threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
-    if model.device.type == "cpu":
+    if on_cpu:
         # Else transformers copies keys and values for every head that shares them, at every step.
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
     engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
     chat = ChatApp(
         engine,
-        Writer(model.tokenizer, model.ends, model.context),
-        name=settings.name or settings.folder.name,
-        adapters=[one.name for one in settings.adapters],
+        ChatFormat(model.tokenizer, model.ends, model.context),
+        name=settings.name,
+        adapters=[adapter.name for adapter in settings.adapters],
         context=model.context,
-        most=model.most,
+        default_limit=model.default_limit,
         token=settings.token,
     )
 
     class Server(uvicorn.Server):
-        """Ends by our signals, which hold while the model is loaded too."""
+        """Ends by our signal handlers, which are active while the model is loaded too."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
         async def on_tick(self, counter: int) -> bool:
-            return ending.asked or await super().on_tick(counter)
+            return shutdown.requested.is_set() or await super().on_tick(counter)
 
     server = Server(
         uvicorn.Config(
@@ -226,7 +230,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
         )
     )
     _announce(listening, settings, model.device.type)
-    ending.serving = True
+    shutdown.serving = True
     try:
         asyncio.run(server.serve(sockets=[listening]))
     finally:
@@ -236,56 +240,31 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
 def _announce(listening: socket.socket, settings: ServerSettings, device: str) -> None:
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-    name = settings.name or settings.folder.name
+    name = settings.name
     if settings.parent_pipe:
         print(json.dumps({"base_url": url, "model": name}), flush=True)
         return
-    names = ", ".join((name, *(one.name for one in settings.adapters)))
-    print(f"serving {names} on {device} at {url}", flush=True)
-    print(
-        f"token: {settings.token}" if settings.token else "no token: anybody who reaches it may use it",
-        flush=True,
-    )
+    names = ", ".join((name, *(adapter.name for adapter in settings.adapters)))
+    access = f"token: {settings.token}" if settings.token else "no token: anybody who reaches it may use it"
+    print(f"serving {names} on {device} at {url}\n{access}", flush=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket; connections wait in it until the model is loaded.
-
-    Raises:
-        ConfigError: it cannot be had.
-    """
+    """A bound socket; connections wait in it until the model is loaded."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((str(address[0]), port), family=family, backlog=2048, dualstack_ipv6=both)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise ConfigError(f"--host {host} --port {port}: no address to listen on: {error}") from None
-    try:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        told = "is taken: choose another, or 0 for a free one" if port else "cannot be listened on"
-        raise ConfigError(f"--host {host} --port {port}: {told} ({error.strerror})") from None
-    return listening
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[_Ending]:
-    """SIGINT and SIGTERM end the process in good order."""
-    ending = _Ending()
-    threading.Thread(target=ending.end_in_time, name="trace2evolve-end", daemon=True).start()
-    before = {number: signal.signal(number, ending.ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        cause = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot listen there: {cause}; choose another, or port 0 for "
+            "a free one"
+        ) from None
 
 
 def _end_with_parent() -> None:
-    """End the process as soon as standard input closes: whoever started it has gone, by whatever means."""
+    """End the process as soon as standard input closes: the process that started it has ended."""
     with contextlib.suppress(OSError, ValueError):
         while os.read(0, 4096):
             pass

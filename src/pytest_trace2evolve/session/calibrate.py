@@ -1,33 +1,39 @@
-"""Calibrating gate policies on a suite's own trials."""
+"""Calibrate gate policies on a suite's own trials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_trace2evolve.errors import PolicyError, ResultsError
-from pytest_trace2evolve.gate.calibrated import Calibrated
-from pytest_trace2evolve.gate.calibration import Calibrating, Calibration, calibrate
-from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.pairs import natural_order, told
-from pytest_trace2evolve.gate.policy import CALIBRATED, POLICIES, Strict
-from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of
-from pytest_trace2evolve.gate.tally import REWARD
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.calibration import (
+    Calibration,
+    Draw,
+    PolicyToCalibrate,
+    Pool,
+    calibrate,
+    pool_of,
+)
+from pytest_trace2evolve.gate.pairs import REWARD, left_out_lines
+from pytest_trace2evolve.gate.policy import POLICIES, Strict
+from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.session.compare import one_side
+from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
 
-NAMED = 3
+NAMED_TASKS = 3
 """Tasks that an error names."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CalibrationSettings:
     """What to calibrate and how.
 
     Attributes:
-        policies: Names; none: the built-in ones and the project's own.
+        policies: Names; empty for the built-in ones and the project's own.
         trials: Trials a side; None: as many as most tasks have.
         margin: The loss that `hold` must not promote; None: each policy's own.
         effects: Sizes of the planted effects.
@@ -45,12 +51,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """The figures, the name of the files, and notes to print with them.
-
-    Attributes:
-        left_out: Tasks that were left out, each as `id: reason`.
-    """
+class CalibratedFiles:
+    """The figures, the name of the files, notes to print, and the tasks left out, each as `id: reason`."""
 
     calibration: Calibration
     name: str
@@ -61,12 +63,12 @@ class Findings:
 def calibrate_files(
     paths: Sequence[Path],
     worlds: Worlds,
-    wanted: Wanted,
+    settings: CalibrationSettings,
     *,
     project: Project | None = None,
     provider: str | None = None,
     judge: Judge | None = None,
-) -> Findings:
+) -> CalibratedFiles:
     """Judge comparisons resampled from the trials of some files by some policies.
 
     Tasks whose trials ran different content under one id are left out by name.
@@ -76,59 +78,52 @@ def calibrate_files(
         ResultsError: the files cannot be read, are not of one agent, hold no task twice, or hold no task of
             one content.
     """
-    policies = [at_levels(policy, margin=wanted.margin) for policy in _policies(wanted.policies, project)]
-    side = one_side(paths, worlds, provider, judge, one_agent=True)
+    own = [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))
+    names = dict.fromkeys(settings.policies or (*POLICIES, *own))
+    policies = [at_levels(find_policy(name, project), margin=settings.margin) for name in names]
+    side = read_side(paths, worlds, provider, judge, one_agent=True)
     contents = side.columns.contents()
     kept = {name for name, digest in contents.items() if digest}
     mixed = sorted(contents.keys() - kept, key=natural_order)
     if not kept:
         raise ResultsError(
-            f"{side.name}: every task ran different content under its id ({_some(mixed)}); give trials of "
+            f"{side.name}: every task ran different content under its id ({_first(mixed)}); give trials of "
             "the same tasks"
         )
     try:
         pool = pool_of(side.columns.of_tasks(kept))
     except ResultsError as error:
-        without = f"; left out for differing content: {_some(mixed)}" if mixed else ""
+        without = f"; left out for differing content: {_first(mixed)}" if mixed else ""
         raise ResultsError(f"{side.name}: {error}{without}") from None
-    draw = Draw(wanted.trials or pool.usual_trials, live=wanted.live, confirm=CALIBRATED.confirm)
+    draw = Draw(settings.trials or pool.usual_trials, live=settings.live, confirm=CALIBRATED.confirm)
     found = calibrate(
-        pool, policies, draw, effects=wanted.effects, resamples=wanted.resamples, seed=wanted.seed
+        pool, policies, draw, effects=settings.effects, resamples=settings.resamples, seed=settings.seed
     )
-    name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    left_out = told(dict.fromkeys(mixed, "its trials ran different content under this id"))
-    return Findings(found, name, (*side.notes, *_notes(pool, draw, found)), left_out)
+    left_out = left_out_lines(dict.fromkeys(mixed, "its trials ran different content under this id"))
+    return CalibratedFiles(found, side.name, (*side.notes, *_notes(pool, draw, found)), left_out)
 
 
-def _policies(names: Sequence[str], project: Project | None) -> list[Policy]:
-    own = [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))
-    return [find_policy(name, project) for name in dict.fromkeys(names or (*POLICIES, *own))]
-
-
-def at_levels(policy: Policy, *, margin: float | None = None, alpha: float | None = None) -> Calibrating:
-    """A policy, with another margin of the reward or another level where one is given.
-
-    Raises:
-        PolicyError: a level for a policy that has none.
-    """
+def at_levels(
+    policy: Policy, *, margin: float | None = None, alpha: float | None = None
+) -> PolicyToCalibrate:
+    """A policy, with another margin of the reward or another level if one is given."""
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
         policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
-        return Calibrating(policy, margins[REWARD], policy.within)
+        return PolicyToCalibrate(policy, margins[REWARD], policy.within)
     assert isinstance(policy, Strict), "policies are made from one of the two"
     if alpha is not None:
         raise PolicyError(f"policy {policy.name!r} has no level: leave --alpha out")
-    return Calibrating(policy, margin or CALIBRATED.margins[REWARD])
+    return PolicyToCalibrate(policy, margin or CALIBRATED.margins[REWARD])
 
 
-def _some(names: Sequence[str]) -> str:
-    """The first names of some tasks, and the number of the others."""
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+def _first(names: Sequence[str]) -> str:
+    rest = len(names) - NAMED_TASKS
+    return ", ".join(names[:NAMED_TASKS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _notes(pool: Pool, draw: Draw, found: Calibration) -> list[str]:
-    """What must be known to read the figures."""
+    """What a reader of the figures must know."""
     notes = []
     if pool.lost:
         notes.append(f"{pool.lost} simulations without a reward were left out")

@@ -1,6 +1,7 @@
-"""Admission of synthetic cases: what a case must show before it may be evidence.
+"""Admission of synthetic cases, and freezing of the cases that broke an agent.
 
-Freezing cases: what broke an agent once is asked of every later one.
+Every case must pass admission before it may be evidence. Frozen cases are kept in a file of the project, and
+every later agent is tested on them.
 """
 
 import asyncio
@@ -11,18 +12,17 @@ from pathlib import Path
 
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
 from pytest_trace2evolve.cases.case import Case, case_line, case_of, read_cases
-from pytest_trace2evolve.cases.content import foreign
+from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import CaseError, SuiteError
-from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, World, rules_of
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.canonical import texts_in
@@ -31,58 +31,60 @@ from pytest_trace2evolve.utils.reading import RESULTS, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=100)
-"""Budgets of a simulation that admits a case."""
+"""Limits of a simulation for admission."""
+
+FROZEN = "synthetic/pressure.jsonl"
+"""The file of frozen cases, relative to the project's root."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What was found of one case; no problem admits it."""
+    """The result of checking one case; no problem admits it."""
 
     case: Case
     problems: tuple[str, ...]
 
 
 def admit(cases: Iterable[Case], world: World) -> Iterator[Admission]:
-    """Check cases one by one; what a case cannot be run for is a problem of that case."""
+    """Check cases; an exception while a case runs is a problem of that case, and the next is checked."""
     for case in cases:
         try:
             problems = tuple(asyncio.run(_problems(case, world)))
-        except Exception as error:
-            # A damaged store fails wherever it is read; the next case must still be checked.
+        except Exception as error:  # a damaged store fails wherever it is read
             problems = (f"it cannot be run: {' '.join(f'{type(error).__name__}: {error}'.split())}",)
         yield Admission(case, problems)
 
 
 async def _problems(case: Case, world: World) -> list[str]:
-    """Everything that speaks against a case, a phrase each."""
-    found = [*_format_problems(case), *_content_problems(case), *_dangling(case)]
+    problems = [*_format_problems(case), *_content_problems(case), *_missing_orders(case)]
     writes = [name for name, kind in world.tool_types().items() if kind is ToolType.WRITE]
     expert = CaseOracle(case.task, case.script, writes)
     oracle = await _simulate(case, world, expert)
-    found += [f"the oracle {text}" for text in _shortcomings(oracle, case, world)]
-    if _said(await _simulate(case, world, expert)) != _said(oracle):
-        found.append("the same seed gives another conversation")
+    problems += [f"the oracle {text}" for text in _shortcomings(oracle, case, world)]
+    if _contents(await _simulate(case, world, expert)) != _contents(oracle):
+        problems.append("the same seed gives another conversation")
     idle = await _simulate(case, world, NopAgent())
     if idle.termination_reason != TerminationReason.USER_STOP:
-        found.append(f"the customer does not end the talk with an agent that does nothing ({_end(idle)})")
+        problems.append(f"the customer does not end the talk with an agent that does nothing ({_end(idle)})")
     passes = _passes(score(idle, case.task, world))
     if passes and not case.script.refuses_all:
-        found.append("an agent that does nothing passes, though there is something to do")
+        problems.append("an agent that does nothing passes, though there is something to do")
     if not passes and case.script.refuses_all:
-        found.append("an agent that refuses fails, though refusing is right")
-    return found
+        problems.append("an agent that refuses fails, though refusing is right")
+    return problems
 
 
 def _shortcomings(simulation: Simulation, case: Case, world: World) -> Iterator[str]:
     result = score(simulation, case.task, world)
-    if simulation.termination_reason != TerminationReason.USER_STOP:
+    ended = simulation.termination_reason == TerminationReason.USER_STOP
+    if not ended:
         yield f"is not let go by the customer ({_end(simulation)})"
-    failed = next((one for one in simulation.trace if one.role == "tool" and one.error), None)
-    if failed is not None:
+    errors = (message for message in simulation.trace if message.role == "tool" and message.error)
+    if failed := next(errors, None):
         yield f"performs a gold action that fails: {failed.content}"
-    for one in found_in(simulation, result, rules_of(world)) or ():
-        yield f"breaks {one.invariant.value}: {one.why}"
-    if simulation.termination_reason == TerminationReason.USER_STOP and not _passes(result):
+    for finding in breaches_in(simulation, result, rules_of(world)) or ():
+        yield f"breaks {finding.invariant.value}: {finding.why}"
+    if ended and not _passes(result):
         below = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
         yield f"fails the case: {result.note or 'below 1: ' + ', '.join(below)}"
 
@@ -95,15 +97,14 @@ def _format_problems(case: Case) -> Iterator[str]:
 
 
 def _content_problems(case: Case) -> Iterator[str]:
-    """Words of the other content: what is trained on may hold nothing that decides, and the reverse."""
+    """Words of the other content: training content and deciding content must not share words."""
     other = Content.TRAIN if case.script.content is Content.HELDOUT else Content.HELDOUT
     text = "\n".join(texts_in(case.task.model_dump(mode="json")))
-    if found := foreign(text, other):
-        yield f"it is {case.script.content.value} and holds {other.value} content: {found!r}"
+    if mark := find_foreign_mark(text, other):
+        yield f"it is {case.script.content.value} and holds {other.value} content: {mark!r}"
 
 
-def _dangling(case: Case) -> Iterator[str]:
-    """Orders that a customer's record lists and the store does not have."""
+def _missing_orders(case: Case) -> Iterator[str]:
     tables = case.task.tables
     for user_id, user in tables.get("users", {}).items():
         for order_id in user.get("orders", ()):
@@ -123,77 +124,71 @@ def _end(simulation: Simulation) -> str:
     return f"{simulation.termination_reason} after {len(simulation.trace)} messages"
 
 
-def _said(simulation: Simulation) -> list[tuple[str, str | None, object]]:
-    return [(one.role, one.content, _calls(one)) for one in simulation.trace]
-
-
-def _calls(message: Message) -> list[tuple[str, dict[str, object]]]:
-    return [(call.name, call.arguments) for call in message.tool_calls or []]
-
-
-FROZEN = "synthetic/pressure.jsonl"
-"""Where cases are frozen, from the project's root."""
+def _contents(simulation: Simulation) -> list[object]:
+    return [
+        (message.role, message.content, [(call.name, call.arguments) for call in message.tool_calls or ()])
+        for message in simulation.trace
+    ]
 
 
 def unfrozen(cases: Sequence[Case], path: Path) -> list[Case]:
-    """The cases that a file of frozen ones does not hold; all of them where it cannot be read."""
+    """The cases that a file of frozen cases does not hold; all of them if it cannot be read."""
     try:
-        held = {case.digest for case in read_cases(path)}
+        frozen = {case.digest for case in read_cases(path)}
     except CaseError:
         return list(cases)
-    return [case for case in cases if case.digest not in held]
+    return [case for case in cases if case.digest not in frozen]
 
 
 def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]:
-    """Add cases to a project's frozen ones, where they pass admission and are not there yet.
+    """Add cases to a project's frozen ones if they pass admission and are not there yet.
 
     Returns:
-        A line on what was done with each.
+        A line about each case that was rejected, and one about those that were frozen.
     """
     path = project.root / FROZEN
     notes: list[str] = []
-    fresh: list[Case] = []
+    added: list[Case] = []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone_in(path.parent):
             before = read_text(path, CaseError, limit=RESULTS) if path.exists() else ""
-            held = {case.digest: case.id for case in read_cases(path)} if before.strip() else {}
-            for found in admit(cases, worlds.open("trace2evolve", "support")):
-                case = found.case
-                problem = _objection(case, held) or next(iter(found.problems), "")
-                if problem:
+            ids = {case.digest: case.id for case in read_cases(path)} if before.strip() else {}
+            for admission in admit(cases, worlds.open("trace2evolve", "support")):
+                case = admission.case
+                if problem := _conflict(case, ids) or next(iter(admission.problems), ""):
                     notes.append(f"case {case.id} was not frozen: {problem}")
                     continue
-                held[case.digest] = case.id
-                fresh.append(case)
-            if fresh:
+                ids[case.digest] = case.id
+                added.append(case)
+            if added:
                 gap = "" if before.endswith("\n") or not before else "\n"
-                write_atomic(path, before + gap + "".join(map(case_line, fresh)))
+                write_atomic(path, before + gap + "".join(map(case_line, added)))
     except (CaseError, OSError, ValueError) as error:
         return [*notes, f"no case was frozen: {error}"]
-    if fresh:
-        notes.append(f"frozen in {FROZEN}: {', '.join(case.id for case in fresh)}{_advice(project)}")
+    if added:
+        notes.append(f"frozen in {FROZEN}: {', '.join(case.id for case in added)}; {_next_step(project)}")
     return notes
 
 
-def _objection(case: Case, held: dict[str, str]) -> str:
-    """Why a case may not join those that are held, by their digests; empty where it may."""
-    if case.digest in held:
+def _conflict(case: Case, ids: dict[str, str]) -> str:
+    """Why a case may not join the frozen ones, given by digest; empty if it may."""
+    if case.digest in ids:
         return "it is there already"
-    if case.id in held.values():
+    if case.id in ids.values():
         return "another case there has its id; give it a new one"
     if case.script.content is Content.TRAIN:
         return "it is made of training content, on which an agent may have been trained"
     return ""
 
 
-def _advice(project: Project) -> str:
-    """What is to be done where a suite holds the file."""
+def _next_step(project: Project) -> str:
+    """What the user must do after freezing: more if a suite holds the file."""
     for name in project.suite_names:
         try:
             suite = project.suite(name)
         except SuiteError:
             continue
         if any(spec.cases == FROZEN for spec in suite.case_splits.values()):
-            return f"; run 'trace2evolve lock' and commit the file and {LOCK_NAME}"
-    return "; commit the file"
+            return f"run 'trace2evolve lock' and commit the file and {LOCK_NAME}"
+    return "commit the file"

@@ -1,11 +1,12 @@
-"""Recording a live run and playing it back: what settings a cassette brings, what file a run leaves."""
+"""Recording a live run in a cassette, and playing it back."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_trace2evolve.engine.live import EXTRA_INSTRUCTION_VAR, LiveSettings
 from pytest_trace2evolve.errors import CassetteError, InfrastructureError
-from pytest_trace2evolve.evidence.answers import AnswerFile
+from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.evidence.cassettes import Cassette, read_cassette, render
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate
@@ -14,13 +15,12 @@ from pytest_trace2evolve.records.evidence import Settings
 from pytest_trace2evolve.utils.files import write_atomic
 
 
-def played(path: Path, environment: str) -> LiveSettings:
+def playback_settings(path: Path, environment: str) -> LiveSettings:
     """The settings of a run that plays a cassette back: those that it was recorded with.
 
     Args:
         path: The cassette.
-        environment: The extra instruction that the environment adds now; empty where it adds none, and then
-            the cassette's own is taken.
+        environment: The extra instruction of the environment; if empty, the cassette's own is taken.
 
     Raises:
         CassetteError: the cassette cannot be trusted, or was recorded with another extra instruction.
@@ -41,8 +41,8 @@ def played(path: Path, environment: str) -> LiveSettings:
     )
 
 
-def differences(cassette: Cassette, candidate: Candidate, suites: Sequence[LockedSuite]) -> tuple[str, ...]:
-    """Why answers of a cassette may be missing in this run, a note each."""
+def possible_gaps(cassette: Cassette, candidate: Candidate, suites: Sequence[LockedSuite]) -> tuple[str, ...]:
+    """The reasons why a cassette may lack answers for this run, a note each."""
     header, name = cassette.header, cassette.path.name
     notes = []
     if header.partial:
@@ -52,18 +52,19 @@ def differences(cassette: Cassette, candidate: Candidate, suites: Sequence[Locke
             f"cassette {name} was recorded with candidate {header.candidate.id!r}, whose instruction is not "
             f"that of {candidate.id!r}"
         )
-    for one in suites:
-        if header.suites[one.name] != one.lock.digest:
-            notes.append(f"cassette {name} was recorded before suite {one.name!r} changed")
+    for suite in suites:
+        if header.suites[suite.name] != suite.lock.digest:
+            notes.append(f"cassette {name} was recorded before suite {suite.name!r} changed")
     return tuple(notes)
 
 
-def refuse_other_weights(cassette: Cassette, candidate: Candidate) -> None:
-    """Hold a cassette against a candidate, where either talks with an adapter: requests name no weights, and
-    so every answer of another candidate with the same instruction would be found.
+def check_weights(cassette: Cassette, candidate: Candidate) -> None:
+    """Check that a cassette was recorded with a candidate's weights, if either has an adapter.
+
+    Requests name no weights, so the answers of another candidate with the same instruction would be found.
 
     Raises:
-        CassetteError: the cassette holds what another candidate said.
+        CassetteError: the cassette holds answers of another candidate.
     """
     recorded = cassette.header.candidate
     if candidate.adapter == ROUTED:
@@ -72,25 +73,25 @@ def refuse_other_weights(cassette: Cassette, candidate: Candidate) -> None:
             f"{candidate.id!r} asks several: leave it out"
         )
     if (candidate.adapter or WITH in recorded.id) and recorded.digest != candidate.digest:
-        told = (
+        weights = (
             "with other weights or another text" if recorded.id == candidate.id else f"with {recorded.id!r}"
         )
         raise CassetteError(
-            f"--t2e-playback {cassette.path}: was recorded {told}, and candidate {candidate.id!r} would be "
-            "given what that one said: record it with --t2e-record"
+            f"--t2e-playback {cassette.path}: was recorded {weights}, and candidate {candidate.id!r} would "
+            "be given what that one said: record it with --t2e-record"
         )
 
 
 def recording(run_folder: Path) -> Path:
-    """The file in which the processes of a run gather what they record."""
+    """The file in which the processes of a run gather answers."""
     return run_folder / "answers.sqlite"
 
 
-def refuse_record(path: Path) -> None:
-    """Refuse a place where no cassette can be written.
+def check_recordable(path: Path) -> None:
+    """Check that a cassette can be written to a path.
 
     Raises:
-        CassetteError: there is something already, or no file can be made there.
+        CassetteError: the path exists, or no file can be made there.
     """
     if path.exists():
         raise CassetteError(f"--t2e-record {path} exists: delete it, or choose another name")
@@ -106,37 +107,34 @@ def refuse_record(path: Path) -> None:
 def export(
     live: LiveSettings, candidate: Candidate, suites: Sequence[LockedSuite], source: Path, partial: str
 ) -> str:
-    """Write the cassette of a run; returns a line about it.
+    """Write the cassette of a run to `live.record`; returns a line about it.
 
     Args:
-        live: The run's settings, which say where to write.
+        live: The run's settings.
         candidate: The run's candidate.
         suites: The run's suites.
-        source: What its processes recorded; see `recording`.
-        partial: Why not everything may have been recorded; empty where it was.
+        source: The file of `recording`.
+        partial: Why answers may be missing; empty if none are.
 
     Raises:
-        CassetteError: it could not be written, or nothing was recorded; what was recorded stays where it is.
+        CassetteError: it could not be written, or nothing was recorded; `source` stays as it is.
     """
     assert live.record is not None
     path = live.record
     header = {
         "partial": partial,
         "candidate": candidate.ref(),
-        "suites": {one.name: one.lock.digest for one in sorted(suites, key=lambda one: one.name)},
+        "suites": {suite.name: suite.lock.digest for suite in sorted(suites, key=lambda suite: suite.name)},
         "agent": live.agent_settings(),
         "user": live.user_settings(),
         "scripts": live.scripts,
     }
     try:
-        answers = AnswerFile(source, "record again")
-        try:
-            everything = list(answers.items())
-        finally:
-            answers.close()
-        if not everything:
+        with contextlib.closing(AnswerFile(source, "record again")) as file:
+            answers = list(file.items())
+        if not answers:
             raise CassetteError(f"cassette {path} was not written: no model answered")
-        write_atomic(path, render(header, everything), exclusive=True)
+        write_atomic(path, render(header, answers), exclusive=True)
     except FileExistsError:
         raise CassetteError(
             f"cassette {path} was not written: another run wrote it first; the answers are in {source}"
@@ -145,8 +143,8 @@ def export(
         raise CassetteError(
             f"cassette {path} was not written ({error}); the answers are in {source}"
         ) from None
-    told = f"cassette {path}: {len(everything)} answers"
-    return f"{told}, partial: {partial}" if partial else told
+    line = f"cassette {path}: {len(answers)} answers"
+    return f"{line}, partial: {partial}" if partial else line
 
 
 def _extra_instruction(cassette: Cassette) -> str:

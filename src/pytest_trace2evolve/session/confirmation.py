@@ -1,20 +1,18 @@
-"""What confirms that a task fell: fresh trials of both sides, how many a run may make, and who makes them."""
+"""Fresh trials that confirm falls: how many a run may make, and who makes the baseline's side."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
 
 from pytest_trace2evolve.engine.live import LiveSettings, Party
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
-from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, source_of
 from pytest_trace2evolve.records.evidence import (
     CHAT,
-    REFERENCE_AGENTS,
-    REPLAY,
     CandidateRef,
     Code,
     Identity,
@@ -22,51 +20,16 @@ from pytest_trace2evolve.records.evidence import (
     code_differences,
 )
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.talking import Talkers
+from pytest_trace2evolve.session.candidate_models import models_of
+from pytest_trace2evolve.session.plan import (
+    AS_THE_AGENT,
+    FIRST_FRESH_TRIAL,
+    SCRIPTED,
+    Confirm,
+    Endpoint,
+    PlannedSuite,
+)
 from pytest_trace2evolve.utils.secrets import REMOVED
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.session.plan import PlannedSuite
-
-MOST_FRESH = 32
-"""Fresh simulations of one task at most, both sides together."""
-
-SCRIPTED = REFERENCE_AGENTS | {REPLAY}
-"""Agents that have no trials that could be fresh."""
-
-SideName = Literal["baseline", "candidate"]
-
-FIRST_TRIAL: Mapping[SideName, int] = {"candidate": 10_000, "baseline": 20_000}
-"""Numbers of fresh trials start here: no trial of the suite has them, and no trial of the other side, so
-that neither side's seeds are the other's."""
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """Where the baseline's model is asked, as far as the user said; None: where this run's agent is."""
-
-    url: str | None = None
-    key_var: str | None = None
-
-
-@dataclass(frozen=True)
-class Confirm:
-    """How a run confirms that tasks fell.
-
-    Attributes:
-        budget: Fresh simulations that all processes of the run may make together; 0: none.
-        sides: Who makes the baseline's side, by suite.
-        refused: Why nobody can, by suite; every suite with a baseline is in one of the two.
-    """
-
-    budget: int
-    sides: Mapping[str, Party] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def possible(self) -> bool:
-        """Whether any fresh trial can be made at all."""
-        return self.budget > 0 and bool(self.sides)
 
 
 class _CannotRunError(Exception):
@@ -74,12 +37,13 @@ class _CannotRunError(Exception):
 
 
 @dataclass(frozen=True)
-class Sides:
+class BaselineSides:
     """Finds who makes the baseline's side of a suite.
 
     Attributes:
-        live: The settings of this run's agent; None where it is a plugin's.
-        talkers: Who would talk for another candidate.
+        live: The models of this run; None if its agent is a plugin's.
+        plain: The same before the candidate's adapter.
+        adapters: The project's.
         candidates: The project's.
         endpoint: Where the baseline's model is asked.
         prices: Prices by model.
@@ -87,7 +51,8 @@ class Sides:
     """
 
     live: LiveSettings | None
-    talkers: Talkers
+    plain: LiveSettings | None
+    adapters: Adapters
     candidates: Candidates
     endpoint: Endpoint
     prices: Mapping[str, Price]
@@ -160,7 +125,7 @@ class Sides:
         if recorded == self.live.agent_settings() and endpoint == AS_THE_AGENT:
             return self.live
         try:
-            live = self.talkers.of(candidate) if candidate.adapter else self.live
+            live = models_of(candidate, self.plain, self.adapters) if candidate.adapter else self.live
         except (ConfigError, AdapterError, ModelFolderError) as error:
             raise _CannotRunError(str(error)) from None
         assert live is not None
@@ -226,17 +191,14 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-AS_THE_AGENT = Endpoint()
-
-
 def how_to_confirm(
-    policy: Policy | None, given: int | None, sides: Sides, suites: Mapping[str, "PlannedSuite"]
+    policy: Policy | None, given: int | None, sides: BaselineSides, suites: Mapping[str, PlannedSuite]
 ) -> Confirm | None:
     """How a run confirms falls; None under a policy that takes them as they are.
 
     Args:
-        policy: The gate's; None where it is off.
-        given: The budget of fresh simulations that the user named; None where none was.
+        policy: The gate's; None if it is off.
+        given: The budget of fresh simulations that the user named; None if none was.
         sides: Finds who makes the baselines' sides.
         suites: The run's suites.
 
@@ -246,16 +208,16 @@ def how_to_confirm(
     """
     if policy is None or not policy.confirms:
         if given:
-            told = "the gate is off" if policy is None else f"policy {policy.name!r} takes each fall as it is"
-            raise ConfigError(f"--t2e-confirm {given} says nothing here: {told}")
+            why = "the gate is off" if policy is None else f"policy {policy.name!r} confirms no falls"
+            raise ConfigError(f"--t2e-confirm {given} has no effect: {why}")
         return None
     confirm = sides.find(
-        {name: one.baseline for name, one in suites.items() if one.baseline is not None},
-        {name: one.agent for name, one in suites.items()},
-        {name: one.identity for name, one in suites.items()},
+        {name: suite.baseline for name, suite in suites.items() if suite.baseline is not None},
+        {name: suite.agent for name, suite in suites.items()},
+        {name: suite.identity for name, suite in suites.items()},
         policy.confirm if given is None else given,
     )
-    first = min(FIRST_TRIAL.values())
+    first = min(FIRST_FRESH_TRIAL.values())
     for name in confirm.sides if confirm.possible else ():
         if suites[name].trials > first:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""The draws of a run: where its simulations are stored, and what the ledger says of them.
+"""The draws of a run: the stores of its simulations, and their entries in the ledger.
 
-A sealed split is drawn once for a candidate and an agent. Whoever draws it again could choose between the
-draws, so the ledger names each of them before anything of it can be seen.
+A sealed split is drawn once for a candidate and an agent. A second draw would allow a choice between the two,
+so the ledger records each draw before anything of it can be seen.
 """
 
 import os
@@ -12,11 +12,10 @@ from pathlib import Path
 
 from pytest_trace2evolve.engine.engine import Place
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
+from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Traces, Version
-from pytest_trace2evolve.session.confirmation import SCRIPTED
-from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.plan import SCRIPTED, Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import NAMED_ROLES, conditions, key_of, provenance_of, tested
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.files import remove_abandoned
@@ -24,18 +23,18 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 
 class Draws:
-    """The draws of a run, in one of its processes.
+    """The draws of a run.
 
     Args:
-        plan: What is run.
+        plan: The run's plan.
         worlds: Opens the suites' worlds.
-        scratch: Where a run keeps simulations that no other run reads; None in a run without a model.
+        scratch: A folder for simulations that no other run reads; None in a run without a model.
     """
 
     def __init__(self, plan: Plan, worlds: Worlds, scratch: Path | None = None) -> None:
         self._plan = plan
         self._worlds = worlds
-        self._scratch = FinishedStore(scratch / "fresh") if scratch is not None else None
+        self._scratch = Store(scratch / "fresh") if scratch is not None else None
         self._stores: dict[tuple[str, str, str], DrawStore] = {}
         self._split_of = {
             (name, task_id): split
@@ -70,7 +69,7 @@ class Draws:
         return self._store(suite, baseline=False).id if self.origin is Origin.KEPT else self._plan.draw
 
     def account(self, suite: str) -> tuple[str, str] | None:
-        """The id of the store's draw that a suite reads, and the head of its account; None without a store.
+        """The id of a suite's draw in the store, and the head of its account; None without a store.
 
         Raises:
             OSError, ResultsError: as in `id_of`.
@@ -81,13 +80,7 @@ class Draws:
         return store.id, store.head
 
     def place(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> Place:
-        """Where the simulation of a task's trial in a live run is stored.
-
-        Args:
-            suite: The suite's name.
-            task_id: The task.
-            trial: The trial.
-            baseline: Whether it is one of the baseline's fresh trials.
+        """The place of a simulation in a live run; with `baseline`, that of a fresh trial of the baseline.
 
         Raises:
             OSError, ResultsError: as in `id_of`.
@@ -103,11 +96,11 @@ class Draws:
         return Place(store, store.key(key))
 
     def select(self, tasks: Iterable[tuple[str, str]]) -> None:
-        """Take note of the tasks, each with its suite, that the run selects. All, until it is said."""
+        """Set the selected tasks, each with its suite; before that, all are selected."""
         self._selected = frozenset(tasks)
 
     def declare(self, suite: str, task_id: str) -> None:
-        """See that the ledger names the draw of a task before a simulation of it is stored or shown.
+        """Record the draw of a task in the ledger, before a simulation of it is stored or shown.
 
         Raises:
             StorageError: the ledger cannot be written.
@@ -125,18 +118,16 @@ class Draws:
             self._declared.add((suite, split))
 
     def lost_again(self, suite: str, task_id: str, trials: Iterable[int]) -> bool:
-        """Whether a trial among those that this run lost was lost by an earlier run, too."""
+        """Whether an earlier run, too, lost a trial that this run lost."""
         if self.origin is not Origin.KEPT:
             return False
-        places = (self.place(suite, task_id, trial) for trial in trials)
-        return any(
-            place.store.losses(place.key) > 1 for place in places if isinstance(place.store, DrawStore)
-        )
+        store = self._store(suite, baseline=False)
+        return any(store.losses(self.place(suite, task_id, trial).key) > 1 for trial in trials)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the stored simulations that the run would read, a line each.
+        """The problems of the stored simulations that the run would read, a line each.
 
-        Temporary files that killed runs left among them are removed.
+        Temporary files that killed runs left are removed.
         """
         if self.origin is not Origin.KEPT:
             return
@@ -159,13 +150,13 @@ class Draws:
                     )
 
     def is_drawn(self, suite: str, split: str) -> bool:
-        """Whether the run makes simulations of a split that judges, and chance plays a part in them."""
+        """Whether the run makes simulations of a split that judges, with an agent that is not scripted."""
         planned = self._plan.suites[suite]
         named = self._plan.project.splits[split].role in NAMED_ROLES
         return named and planned.recorded is None and planned.agent not in SCRIPTED
 
     def _made(self, planned: PlannedSuite) -> Origin:
-        """How the draw of a suite is made: no later run reads simulations of a world without an identity."""
+        """How a suite's draw is made: no later run reads simulations of a world without an identity."""
         world, live = planned.identity.world, self._plan.live
         if world is not None and world.unknown:
             return Origin.UNSTORED
@@ -191,19 +182,21 @@ class Draws:
         def make(root: str, parents: tuple[str, ...], at: datetime) -> Draw:
             return Draw(root=root, parents=parents, at=at, **fields)
 
-        def same(entry: Dated) -> bool:
+        def is_same(entry: Dated) -> bool:
             named = ("suite", "split", "lock", "draw")
             return isinstance(entry, Draw) and all(getattr(entry, name) == fields[name] for name in named)
 
-        Ledger(plan.project.ledger_folder).append_once(make, same)
+        Ledger(plan.project.ledger_folder).append_once(make, is_same)
 
     def _store(self, suite: str, *, baseline: bool) -> DrawStore:
         plan = self._plan
         party = plan.party(suite, baseline=baseline)
         assert party.live is not None
         agent = digest(party.live.agent_settings().model_dump(mode="json"))
-        who = (party.candidate.digest, agent, conditions(plan, plan.suites[suite]))
-        if who not in self._stores:
+        identity = (party.candidate.digest, agent, conditions(plan, plan.suites[suite]))
+        if identity not in self._stores:
             project = plan.project
-            self._stores[who] = DrawStore(project.finished_folder, project.draws_folder, who, plan.run_id)
-        return self._stores[who]
+            self._stores[identity] = DrawStore(
+                project.finished_folder, project.draws_folder, identity, plan.run_id
+            )
+        return self._stores[identity]

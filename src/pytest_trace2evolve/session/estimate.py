@@ -1,6 +1,6 @@
-"""What a live run is likely to use, from what its baselines used, and whether its budgets can pay."""
+"""The likely usage of a live run, from the usage of its baselines, and whether its budgets can pay it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -11,9 +11,8 @@ from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.session.confirmation import MOST_FRESH
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.plan import MAX_FRESH, Plan
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Expected:
     by_suite: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
 
     def of(self, suite: str, task_id: str) -> Usage | None:
-        """One simulation of a task; the mean of its suite where the baseline lacks it, None without one."""
+        """One simulation of a task: the mean of its suite if the baseline lacks it, None without one."""
         by_task = self.by_suite.get(suite)
         if not by_task:
             return None
@@ -41,9 +40,9 @@ class Estimate:
     """What a run has before it.
 
     Attributes:
-        simulations: All of it.
+        simulations: All of its simulations.
         kept: How many an earlier run finished.
-        usage: What the rest is likely to use; None where no baseline of a suite says.
+        usage: What the rest is likely to use; None if the baseline of a suite does not say.
         sources: The baselines that say it.
         fresh: How many more it may make to confirm that tasks fell.
     """
@@ -58,64 +57,55 @@ class Estimate:
 def expected_usage(plan: Plan) -> Expected:
     """What the baselines of a live run used, at this run's prices."""
     assert plan.live is not None
-    found = {}
-    for name, planned in plan.suites.items():
-        if planned.baseline is not None:
-            by_task = _by_task(planned.baseline.evidence.simulations, plan.live)
-            if by_task:
-                found[name] = by_task
-    return Expected(found)
+    found = {
+        name: _by_task(planned.baseline.evidence.simulations, plan.live)
+        for name, planned in plan.suites.items()
+        if planned.baseline is not None
+    }
+    return Expected({name: by_task for name, by_task in found.items() if by_task})
 
 
-def estimate(
-    plan: Plan,
-    expected: Expected,
-    draws: Draws,
-    made: Collection[str] = (),
-) -> Estimate:
-    """What a live run has before it, from the baselines' own usage; `made` are keys that it need not make."""
+def estimate(plan: Plan, expected: Expected, draws: Draws) -> Estimate:
+    """What a live run has before it, from the baselines' own usage."""
     kept, used, known = 0, NOTHING_USED, True
-    seen: set[str] = set()  # two suites may share tasks: what has one key is made once
+    seen: set[str] = set()  # two suites may share tasks: a simulation with the same key is made once
     for name, planned in plan.suites.items():
         for task_id in planned.lock.tasks:
-            one = expected.of(name, task_id)
+            usage = expected.of(name, task_id)
             for trial in range(planned.trials):
                 store, key = draws.place(name, task_id, trial)
                 if key in seen:
                     continue
                 seen.add(key)
-                if key in made or store.holds(key):
+                if store.holds(key):
                     kept += 1
-                elif one is None:
+                elif usage is None:
                     known = False
                 else:
-                    used += one
-    sources = tuple(
-        f"{planned.baseline.name}" for planned in plan.suites.values() if planned.baseline is not None
-    )
+                    used += usage
+    names = [planned.baseline.name for planned in plan.suites.values() if planned.baseline is not None]
     usage = used if known else None
-    return Estimate(len(seen), kept, usage, tuple(dict.fromkeys(sources)), most_fresh(plan))
+    return Estimate(len(seen), kept, usage, tuple(dict.fromkeys(names)), most_fresh(plan))
 
 
 def most_fresh(plan: Plan) -> int:
     """How many fresh simulations a run may make: those of its budget, if all that can fall do."""
-    if plan.confirm is None or not plan.confirm.possible:
+    if not plan.baseline_sides or plan.confirm is None:
         return 0
-    baselines = [(one, one.baseline) for name, one in plan.suites.items() if name in plan.confirm.sides]
-    passing = sum(
-        bool((trials := baseline.trials(task_id, digest)) and trials.passes)
-        for planned, baseline in baselines
-        if baseline is not None
-        for task_id, digest in planned.lock.tasks.items()
-    )
-    return min(plan.confirm.budget, passing * MOST_FRESH)
+    passing = 0
+    for name in plan.baseline_sides:
+        planned = plan.suites[name]
+        assert planned.baseline is not None
+        trials = [planned.baseline.trials(task_id, digest) for task_id, digest in planned.lock.tasks.items()]
+        passing += sum(bool(trial and trial.passes) for trial in trials)
+    return min(plan.confirm.budget, passing * MAX_FRESH)
 
 
-def refuse_impossible(budgets: Budgets, expected: Expected) -> None:
-    """Hold the budgets against the smallest simulation.
+def check_affordable(budgets: Budgets, expected: Expected) -> None:
+    """Check that the budgets can pay the smallest simulation.
 
     Raises:
-        ConfigError: not even that can be paid.
+        ConfigError: they cannot.
     """
     least = expected.least
     if least is None:

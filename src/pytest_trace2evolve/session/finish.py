@@ -1,59 +1,137 @@
-"""The end of a run, on the controller: headers, baselines, the ledger and the scoreboard."""
+"""The end of a run: its evidence, headers, baselines, verdict, ledger entries and lines of the scoreboard."""
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_place
+from pytest_trace2evolve.evidence.run_folder import RunStore, header
+from pytest_trace2evolve.evidence.saving import save
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
-from pytest_trace2evolve.evidence.store import RunStore
-from pytest_trace2evolve.evidence.tau2_format import header
+from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.records.budget import State, Totals
 from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunVerdict, SideFigures, Verdict
-from pytest_trace2evolve.session.access_log import DECIDING, Looks
-from pytest_trace2evolve.session.confirmation import MOST_FRESH
+from pytest_trace2evolve.records.verdict import (
+    BaselineUsed,
+    CheckStatus,
+    Decision,
+    EvidenceKept,
+    RunVerdict,
+    SideFigures,
+    SuiteVerdict,
+    Verdict,
+)
+from pytest_trace2evolve.session.comparability import compared
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.provenance import provenance_of
-from pytest_trace2evolve.session.run_verdict import save_baseline
-from pytest_trace2evolve.session.trials import SIDES
+from pytest_trace2evolve.session.ledger import DECIDING, ProjectLedger
+from pytest_trace2evolve.session.plan import MAX_FRESH, SIDES, Plan, PlannedSuite
+from pytest_trace2evolve.session.run_verdict import write_verdict
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
-def keep(
+def store_run(
     plan: Plan,
-    runs: Iterable[SuiteRun],
-    outcomes: Iterable[SuiteOutcome],
+    runs: Sequence[SuiteRun],
+    outcomes: Sequence[SuiteOutcome],
     worlds: Worlds,
-    looks: Looks,
+    ledger: ProjectLedger,
     draws: Draws,
+    *,
+    stopped: str = "",
+    others_failed: bool = False,
+    is_provisional: bool = False,
+    totals: tuple[Totals, str] | None = None,
 ) -> list[str]:
-    """Write the headers of the run folder and the baselines asked for, with their entries in the ledger.
+    """Store everything that a run leaves; the verdict comes last, so that it speaks of what is there.
 
-    The ledger also names the traces of suites of which the run drew a sealed split.
+    Args:
+        runs, outcomes: The suites' tasks and verdicts, in the same order.
+        stopped: Why the session ended before its time; empty if it did not.
+        others_failed: Whether an item that is no task of a suite failed.
+        is_provisional: Whether another stage follows, so that the verdict is not recorded.
+        totals: What a live run used, and why its account is stopped; None if no model was asked.
 
     Returns:
         Notes for the user, a line each.
 
     Raises:
-        OSError: something could not be written; what was there before is as it was.
+        OSError: something could not be written; then there is no verdict.
         ResultsError: the run's folder cannot be read again.
     """
-    pairs = list(zip(runs, outcomes, strict=True))
+    record = None
+    if plan.policy is not None:
+        record = _run_verdict(plan, plan.policy.name, runs, outcomes, stopped, others_failed)
     notes: list[str] = []
-    for run, _ in pairs:
-        notes += _keep_header(plan, run, worlds)
+    for run in runs:
+        notes += _write_headers(plan, run, worlds)
         if _drew(run, draws):
             name = run.planned.name
-            looks.record_traces(name, plan.run_id, plan.suite_folder(name), draws.account(name))
+            ledger.record_traces(name, plan.run_id, plan.suite_folder(name), draws.account(name))
     if plan.saving is not None:
-        notes += [save_baseline(plan, run, outcome, looks) for run, outcome in pairs]
+        notes += [
+            _save_baseline(plan, run, outcome, ledger) for run, outcome in zip(runs, outcomes, strict=True)
+        ]
+    if totals is not None:
+        _write_totals(plan, *totals)
+    if record is not None:
+        write_verdict(plan.run_folder, record)
+        if not is_provisional:
+            _record_verdicts(plan, runs, outcomes, ledger, draws, record)
     return notes
+
+
+def _run_verdict(
+    plan: Plan,
+    policy: str,
+    runs: Iterable[SuiteRun],
+    outcomes: Iterable[SuiteOutcome],
+    stopped: str,
+    others_failed: bool,
+) -> RunVerdict:
+    """Write the evidence of a gated run, and make the verdict that speaks of it."""
+    suites = {
+        run.planned.name: _suite_verdict(plan, run, outcome)
+        for run, outcome in zip(runs, outcomes, strict=True)
+    }
+    decision = worst(suite.verdict for suite in suites.values())
+    return RunVerdict(
+        run=plan.run_id,
+        time=plan.started,
+        verdict=Decision.INCONCLUSIVE if decision is None and stopped else decision,
+        partial=bool(stopped) or not all(suite.whole for suite in suites.values()),
+        stopped=stopped,
+        others_failed=others_failed,
+        policy=policy,
+        goal=plan.goal,
+        candidate=plan.candidate.ref(),
+        suites=suites,
+    )
+
+
+def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
+    planned, root = run.planned, plan.project.root
+    measured, place = evidence(plan, run), evidence_place(run.planned.name)
+    write_evidence(plan.run_folder / place, measured)
+    used = None
+    if (baseline := planned.baseline) is not None:
+        is_inside = baseline.path is not None and baseline.path.is_relative_to(root)
+        path = baseline.path.relative_to(root).as_posix() if baseline.path and is_inside else None
+        used = BaselineUsed(name=baseline.name, digest=baseline.digest, path=path)
+    return SuiteVerdict(
+        verdict=outcome.decision,
+        reason=outcome.reason,
+        whole=outcome.whole and not any(verdict.partial for verdict in outcome.verdicts),
+        lock=planned.lock.digest,
+        baseline=used,
+        evidence=EvidenceKept(path=place, digest=evidence_digest(measured)),
+        verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
+        compared=compared(plan, planned),
+    )
 
 
 def _drew(run: SuiteRun, draws: Draws) -> bool:
@@ -66,24 +144,17 @@ def _drew(run: SuiteRun, draws: Draws) -> bool:
     )
 
 
-def record_verdicts(
+def _record_verdicts(
     plan: Plan,
     runs: Iterable[SuiteRun],
     outcomes: Iterable[SuiteOutcome],
-    looks: Looks,
+    ledger: ProjectLedger,
     draws: Draws,
     record: RunVerdict,
 ) -> None:
     """Write the verdicts to the ledger and the scoreboard, after everything else is written.
 
-    A run that cannot store its evidence is no test: it spends nothing, and no later run repeats it. A stage
-    after which another follows is not recorded either.
-
-    Args:
-        record: The run's verdict, as `verdict.json` holds it.
-
-    Raises:
-        OSError: something could not be written; if it was the ledger, there is no `verdict.json` either.
+    A run that cannot store its evidence is no test: it spends nothing, and no later run repeats it.
     """
     whole = [
         (run, verdict)
@@ -97,25 +168,18 @@ def record_verdicts(
             split = verdict.split or ""
             if verdict.decision is not None and plan.project.splits[split].role in DECIDING:
                 claim = claim_of(plan, run, split, draws, verdict.label)
-                looks.record(plan, run.planned, verdict, claim, record)
+                ledger.record(plan, run.planned, verdict, claim, record)
     except OSError:
         (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
         raise
     if whole:
-        append(plan.project.scoreboard, [_line(plan, run.planned, verdict) for run, verdict in whole])
+        append(
+            plan.project.scoreboard, [_scoreboard_line(plan, run.planned, verdict) for run, verdict in whole]
+        )
 
 
-def keep_totals(plan: Plan, totals: Totals, stopped: str) -> None:
-    """Write what a live run used to `run.json` in its folder.
-
-    Args:
-        plan: The run's plan.
-        totals: Where it stood at its end.
-        stopped: Why it ended before its time; empty where it did not.
-
-    Raises:
-        OSError: the file could not be written.
-    """
+def _write_totals(plan: Plan, totals: Totals, stopped: str) -> None:
+    """Write what a live run used to `run.json` in its folder."""
     record = {
         "run_id": plan.run_id,
         "usage": totals.usage.model_dump(mode="json"),
@@ -128,62 +192,70 @@ def keep_totals(plan: Plan, totals: Totals, stopped: str) -> None:
     write_atomic(plan.run_folder / "run.json", json.dumps(record, indent=1) + "\n")
 
 
-def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
-    planned = run.planned
-    side = evidence(plan, run)
+def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
+    """Write the headers of a suite's trials and of its fresh trials, a folder for each side."""
+    planned, side = run.planned, evidence(plan, run)
+    world = plan.project.world(planned.suite, worlds)
     store = RunStore(plan.suite_folder(planned.name))
     dropped = store.drop_unreported(side.simulations)
-    world = plan.project.world(planned.suite, worlds)
-    store.write_header(
-        header(
-            side.provenance,
-            _tasks(plan, run, worlds),
-            store.stored(side.simulations),
+    trials = max((len(task_run.records) for task_run in run.runs.values()), default=0)
+    if planned.recorded is None:
+        tasks = [world.tasks()[task_id] for task_id in run.runs]
+    else:  # as they were run
+        recorded = planned.recorded.by_task
+        tasks = [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
+    headers = [(store, side.provenance, tasks, store.stored(side.simulations), trials)]
+    for name in SIDES:
+        store = RunStore(plan.fresh_folder(planned.name, name))
+        if not store.folder.exists():
+            continue
+        records = [record for fresh in run.fresh.values() for record in getattr(fresh, name)]
+        store.drop_unreported(records)  # what was lost and made again
+        origin = side.provenance
+        if name == "baseline" and planned.baseline is not None:
+            measured = planned.baseline.evidence.provenance
+            origin = origin.model_copy(update={"candidate": measured.candidate, "agent": measured.agent})
+        tasks = [world.tasks()[task_id] for task_id in run.fresh]
+        headers.append((store, origin, tasks, records, MAX_FRESH // len(SIDES)))
+    for store, origin, tasks, records, trials in headers:
+        content = header(
+            origin,
+            tasks,
+            records,
             policy=world.policy(solo=planned.suite.solo),
             git_commit=_git_commit(plan),
-            trials=max((len(task_run.records) for task_run in run.runs.values()), default=0),
+            trials=trials,
             max_errors=planned.suite.max_errors,
         )
-    )
-    _keep_fresh(plan, run, worlds)
+        store.write_header(content)
     return [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
 
 
-def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> None:
-    """Write the headers of fresh trials, a folder a side; what was lost and made again is set aside."""
-    planned = run.planned
-    for side in SIDES:
-        store = RunStore(plan.fresh_folder(planned.name, side))
-        if not store.folder.exists():
-            continue
-        records = [record for fresh in run.fresh.values() for record in getattr(fresh, side)]
-        store.drop_unreported(records)
-        world = plan.project.world(planned.suite, worlds)
-        origin = provenance_of(plan, planned)
-        if side == "baseline" and planned.baseline is not None:
-            settled = planned.baseline.evidence.provenance
-            origin = origin.model_copy(update={"candidate": settled.candidate, "agent": settled.agent})
-        store.write_header(
-            header(
-                origin,
-                [world.tasks()[task_id] for task_id in run.fresh],
-                records,
-                policy=world.policy(solo=planned.suite.solo),
-                git_commit=_git_commit(plan),
-                trials=MOST_FRESH // len(SIDES),
-                max_errors=planned.suite.max_errors,
-            )
+def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: ProjectLedger) -> str:
+    """Save one suite's baseline and record it in the ledger; returns what was done, or why not, for the user.
+
+    Raises:
+        OSError: the file or the ledger's entry could not be written.
+    """
+    assert plan.saving is not None
+    saving, before = plan.saving, plan.saving.before.get(outcome.name)
+    path = plan.project.baseline_path(outcome.name, saving.name)
+    if not outcome.whole or not run.records:
+        return f"baseline {saving.name!r} of {outcome.name} was not saved: the run is partial"
+    try:
+        done = save(
+            path,
+            evidence(plan, run),
+            saving.mode,
+            before=before,
+            tasks=run.planned.lock.tasks,
+            root=plan.project.root,
         )
-
-
-def _tasks(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[Task]:
-    """The tasks that were run, as they were run."""
-    planned = run.planned
-    if planned.recorded is not None:
-        recorded = planned.recorded.by_task
-        return [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
-    tasks = plan.project.world(planned.suite, worlds).tasks()
-    return [tasks[task_id] for task_id in run.runs]
+    except ResultsError as error:
+        return f"baseline {saving.name!r} of {outcome.name} was not saved: {error}"
+    if done.written is not None:
+        ledger.record_saved(outcome.name, saving.name, done.written, before)
+    return f"baseline {done.text}: {path.relative_to(plan.project.root)}"
 
 
 def _git_commit(plan: Plan) -> str:
@@ -196,7 +268,7 @@ def _git_commit(plan: Plan) -> str:
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
-def _line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> ScoreboardLine:
+def _scoreboard_line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> ScoreboardLine:
     assert planned.baseline is not None
     old, new = verdict.baseline, verdict.candidate
     return ScoreboardLine(
@@ -225,7 +297,3 @@ def _line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> ScoreboardLine
 def _delta(old: SideFigures, new: SideFigures, name: str) -> float | None:
     before, after = getattr(old, name), getattr(new, name)
     return None if before is None or after is None else after - before
-
-
-EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
-"""The process's exit status for each verdict."""

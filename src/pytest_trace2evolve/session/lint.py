@@ -1,10 +1,13 @@
 """Checks of a project's own files and worlds, offline: without a model and without a network.
 
-Only worlds of the project and of installed packages are opened, for their rules. `CHECKS` lists the checks; a
-further one is a function and a line there.
+Only worlds of the project and of installed packages are opened, for their rules. To add a check, write a
+generator of findings and name it in `lint`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,57 +22,85 @@ from pytest_trace2evolve.errors import (
     SuiteError,
     Trace2EvolveError,
     WorldError,
+    nearest,
 )
-from pytest_trace2evolve.evidence.draws import accounts_in
+from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.draws import draws_in
+from pytest_trace2evolve.evidence.integrity import (
+    check_baseline,
+    check_traces,
+    edits_in_run,
+    unverified_baseline,
+)
+from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
-from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW, Lock
+from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW, SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite, read_suite
+from pytest_trace2evolve.records.ledger import Access, Dated, Evaluation, Traces
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.invariants import Call
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
-from pytest_trace2evolve.session.findings import Finding, Linted, found_in, git
-from pytest_trace2evolve.session.lint_ledger import backdated, ledger, run_folders, saved_baselines
-from pytest_trace2evolve.utils.reading import complaint
-from pytest_trace2evolve.worlds.registry import WorldName
+from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 
-def lint(linted: Linted) -> list[Finding]:
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: `path: what; remedy`. A warning fails nothing."""
+
+    path: Path
+    text: str
+    warning: bool = False
+
+
+def lint(project: Project, worlds: Worlds, against: str = "HEAD") -> list[Finding]:
     """Everything that the checks find, in their order, then by path.
 
-    Raises:
-        ConfigError: `against` is no commit of a project that has commits.
+    Args:
+        worlds: Opens the project's own worlds.
+        against: The commit that frozen candidates are compared with; an error if there is no such commit.
     """
-    return [
-        finding for check in CHECKS for finding in sorted(check(linted), key=lambda one: (one.path, one.text))
-    ]
+    checks = (
+        check_candidates(project),
+        check_frozen(project, against),
+        check_suites(project),
+        check_lock(project),
+        check_cases(project),
+        check_ledger(project),
+        check_baselines(project),
+        check_runs(project),
+        check_frozen_dates(project),
+        check_rules(project, worlds),
+        check_draws(project),
+    )
+    return [finding for check in checks for finding in sorted(check, key=lambda it: (it.path, it.text))]
 
 
-def _candidates(linted: Linted) -> Iterator[Finding]:
-    """Every candidate can be read, and its ancestors are there and turn in no circle."""
-    folder = linted.project.root / "candidates"
+def check_candidates(project: Project) -> Iterator[Finding]:
+    """Every candidate can be read, and its ancestors exist and form no cycle."""
+    folder = project.root / "candidates"
     everything = Candidates(folder)
-    told: set[frozenset[str]] = set()
+    reported: set[frozenset[str]] = set()
     for name in everything:
-        path = folder / f"{name}.md"
         try:
             everything.lineage(name)
         except CandidateError as error:
-            # A broken ancestor is told once, and so is a circle, wherever one enters it.
+            # A broken ancestor is reported once, and so is a cycle, whichever candidate leads to it.
             words = frozenset(str(error).split())
-            if words not in told:
-                told.add(words)
-                yield found_in(path, error)
+            if words not in reported:
+                reported.add(words)
+                yield _finding(folder / f"{name}.md", error)
 
 
-def _frozen(linted: Linted) -> Iterator[Finding]:
+def check_frozen(project: Project, against: str) -> Iterator[Finding]:
     """A candidate that was frozen in the last commit is as it was there."""
-    root = linted.project.root
-    names = _changed(root, linted.against)
+    root = project.root
+    names = _changed_candidates(root, against)
     if names is None:
-        if any(candidate.frozen_at for candidate in _sound(linted.project)):
+        if any(candidate.frozen_at for _, candidate in _readable_candidates(project)):
             what = "frozen texts were not compared: git shows no commit here; commit, or mind them yourself"
             yield Finding(root / "candidates", what, warning=True)
         return
@@ -77,19 +108,19 @@ def _frozen(linted: Linted) -> Iterator[Finding]:
         path = root / name
         if path.suffix != ".md" or path.parent != root / "candidates" or not path.exists():
             continue
-        before_text = git(root, "show", f"{linted.against}:./{name}")
+        before_text = _git(root, "show", f"{against}:./{name}")
         try:
             before, after = parse_candidate(before_text or "", path), read_candidate(path)
-        except CandidateError:  # it was broken then, or is now, which another check tells
+        except CandidateError:  # it was broken then, or is now, which another check reports
             continue
-        if before.frozen_at is not None and (what := _moved(before, after)):
+        if before.frozen_at is not None and (what := _change_of_frozen(before, after)):
             yield Finding(
                 path, f"{what} and {before.id} was frozen on {before.frozen_at}; make a new candidate"
             )
 
 
-def _moved(before: Candidate, after: Candidate) -> str:
-    """What of a frozen candidate changed that its evidence rests on."""
+def _change_of_frozen(before: Candidate, after: Candidate) -> str:
+    """What changed of a frozen candidate that its evidence rests on; empty if nothing did."""
     if before.digest != after.digest:
         return "its text changed,"
     if before.frozen_at != after.frozen_at:
@@ -100,39 +131,49 @@ def _moved(before: Candidate, after: Candidate) -> str:
     return f"its informed_by no longer names {gone[0]!r}," if gone else ""
 
 
-def _suites(linted: Linted) -> Iterator[Finding]:
+def _changed_candidates(root: Path, against: str) -> list[str] | None:
+    """Candidates' files that differ from a commit, relative to the project; None if git has no commit."""
+    if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
+        return None
+    if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}") is None:
+        raise ConfigError(f"--against {against!r} is no commit here; fetch it or name another")
+    listed = _git(
+        root, "diff", "--relative", "--name-only", "--no-renames", "-z", against, "--", "candidates"
+    )
+    return [name for name in (listed or "").split("\0") if name]
+
+
+def check_suites(project: Project) -> Iterator[Finding]:
     """`_splits.toml` and every suite can be read."""
-    project = linted.project
     try:
         splits = project.splits
     except SuiteError as error:
-        yield found_in(project.suites_folder / SPLITS_NAME, error)
+        yield _finding(project.suites_folder / SPLITS_NAME, error)
         return
     for name in project.suite_names:
         path = project.suites_folder / f"{name}.toml"
         try:
             read_suite(path, splits)
         except SuiteError as error:
-            yield found_in(path, error)
+            yield _finding(path, error)
 
 
-def _lock(linted: Linted) -> Iterator[Finding]:
+def check_lock(project: Project) -> Iterator[Finding]:
     """Each suite is in the lock, as its file is, and the lock names no other.
 
-    Whether the worlds are as they were locked, `trace2evolve lock --check` says.
+    Whether the worlds are as they were locked is checked by `trace2evolve lock --check`.
     """
-    project = linted.project
     try:
         lock = project.lock
     except LockError as error:
-        yield found_in(project.lock_path, error)
+        yield _finding(project.lock_path, error)
         return
     for name in lock.suites.keys() - set(project.suite_names):
         yield Finding(
             project.lock_path,
             f"locks suite {name!r}, which has no file; restore it or run 'trace2evolve lock'",
         )
-    for suite in _readable(project):
+    for suite in _readable_suites(project):
         path = project.suites_folder / f"{suite.name}.toml"
         locked = lock.suites.get(suite.name)
         if locked is None:
@@ -147,34 +188,156 @@ def _lock(linted: Linted) -> Iterator[Finding]:
             )
 
 
-def _cases(linted: Linted) -> Iterator[Finding]:
+def check_cases(project: Project) -> Iterator[Finding]:
     """Every file of synthetic cases that a suite names can be read, and is as it was locked."""
-    project = linted.project
-    told: set[Path] = set()
-    for suite in _readable(project):
-        locked = _locked_splits(project, suite.name)
+    locks = _locks(project)
+    reported: set[Path] = set()
+    for suite in _readable_suites(project):
         for split, spec in suite.case_splits.items():
             path = project.root / spec.cases
             try:
                 cases = read_cases(path)
             except CaseError as error:
-                if path not in told:
-                    told.add(path)
-                    yield found_in(path, error)
+                if path not in reported:
+                    reported.add(path)
+                    yield _finding(path, error)
                 continue
-            held = {case.id: case.digest for case in cases}
-            if locked is not None and held != locked.get(split):
-                yield Finding(
-                    path,
-                    f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}",
-                )
+            digests = {case.id: case.digest for case in cases}
+            if suite.name in locks and digests != locks[suite.name].splits.get(split):
+                yield Finding(path, f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}")
 
 
-def _rules(linted: Linted) -> Iterator[Finding]:
+def check_ledger(project: Project) -> Iterator[Finding]:
+    """The ledger is as it was written, or a repair accepted its damage."""
+    for problem in Ledger(project.ledger_folder).read().problems:
+        named, _, text = problem.partition(": ")
+        yield Finding(project.root / named, f"{text}, or accept the damage with 'trace2evolve ledger repair'")
+
+
+def check_baselines(project: Project) -> Iterator[Finding]:
+    """Every baseline can be read, belongs to its suite and its lock, and is as the ledger recorded it."""
+    entries = Ledger(project.ledger_folder).read().in_time
+    locks = _locks(project)
+    for path in project.baselines_folder.rglob("*.json"):
+        if path.parent.parent != project.baselines_folder:
+            yield Finding(path, "lies in no suite's folder; a baseline is baselines/<suite>/<name>.json")
+            continue
+        try:
+            evidence = read_evidence(path)
+        except ResultsError as error:
+            yield _finding(path, error)
+            continue
+        origin, suite = evidence.provenance, path.parent.name
+        if suite not in project.suite_names:
+            yield Finding(path, f"of unknown suite {suite!r}; {nearest(suite, project.suite_names)}")
+            continue
+        if origin.suite != suite:
+            yield Finding(
+                path, f"a baseline of suite {origin.suite!r}, not of {suite!r}; move it to its folder"
+            )
+            continue
+        if origin.lock is not None and suite in locks and (now := locks[suite].digest) != origin.lock:
+            # Evidence is kept, so a renewed lock leaves old baselines behind: nothing is broken.
+            yield Finding(
+                path,
+                f"measured under lock {origin.lock}, and {suite!r} is now {now}; "
+                "nothing can be compared with it: measure it again with pytest --t2e-save-baseline NAME "
+                "--t2e-baseline-mode update",
+                warning=True,
+            )
+        try:
+            check_baseline(entries, suite, path.stem, path, evidence)
+        except ResultsError as error:
+            yield _finding(path, error)
+            continue
+        splits = locks[suite].splits if suite in locks else {}
+        problem = unverified_baseline(entries, suite, path.stem, evidence, splits)
+        if problem is not None:
+            unknown = (
+                "not in the ledger, so an edit of it cannot be found: it was saved by an older version or "
+                "copied here; the next gated run that uses it records its digest"
+            )
+            yield Finding(path, problem or unknown, warning=True)
+
+
+def check_runs(project: Project) -> Iterator[Finding]:
+    """The verdicts, evidence and traces of the runs in the ledger are as they were written."""
+    runs: dict[str, list[Dated]] = {}
+    for entry in Ledger(project.ledger_folder).read().in_time:
+        if isinstance(entry, Evaluation):
+            runs.setdefault(entry.run, []).append(entry)
+        elif isinstance(entry, Traces):
+            yield from _edited_traces(project.runs_folder / entry.run, entry)
+    for run, entries in runs.items():
+        folder = project.runs_folder / run
+        yield from (_finding(folder, edit) for edit in edits_in_run(folder, entries))
+
+
+def _edited_traces(folder: Path, entry: Traces) -> Iterator[Finding]:
+    """Whether a run's traces are as it left them. A folder that is gone or was moved is passed over."""
+    places = (folder / entry.suite, folder)
+    place = next((place for place in places if (place / "results.json").exists()), None)
+    if place is None:
+        return
+    try:
+        check_traces([entry], entry.run, place)
+    except ResultsError as error:
+        yield _finding(place, error)
+
+
+def check_frozen_dates(project: Project) -> Iterator[Finding]:
+    """No candidate is dated before an access to traces that it is younger than."""
+    entries = Ledger(project.ledger_folder).read().in_time
+    accesses = [entry for entry in entries if isinstance(entry, Access)]
+    for path, candidate in _readable_candidates(project) if accesses else ():
+        frozen = candidate.frozen_at
+        later = [access for access in accesses if frozen is not None and access.first_day > frozen]
+        if not later:
+            continue
+        access = min(later, key=lambda entry: entry.at)
+        what = (
+            f"says frozen_at {frozen}, before traces of {access.suite}::{access.split} were opened on "
+            f"{access.first_day}"
+        )
+        judged_before = (entry for entry in entries if isinstance(entry, Evaluation) and entry.at < access.at)
+        if any(version.digest == candidate.digest for entry in judged_before for version in entry.versions):
+            continue
+        first = _first_commit(project.root, path, candidate)
+        if first is None:
+            text = (
+                f"{what}, and neither a commit nor the ledger shows this text from before then; commit it, "
+                "or fetch the whole history"
+            )
+            yield Finding(path, text, warning=True)
+        elif first > access.at:
+            text = f"{what}, and its text was first committed on {first:%Y-%m-%d}; set frozen_at to that day"
+            yield Finding(path, text)
+
+
+def _first_commit(root: Path, path: Path, candidate: Candidate) -> datetime | None:
+    """When a candidate's text was first committed, by the author's date, which a rebase keeps.
+
+    None if it never was, or if the history was cut off.
+    """
+    if _git(root, "rev-parse", "--is-shallow-repository") != "false\n":
+        return None
+    name = path.relative_to(root).as_posix()
+    listed = _git(root, "log", "--reverse", "--format=%H %aI", "--", name) or ""
+    for line in listed.splitlines():
+        commit, _, day = line.partition(" ")
+        try:
+            then = parse_candidate(_git(root, "show", f"{commit}:./{name}") or "", path)
+        except CandidateError:  # it was broken, or did not exist
+            continue
+        if then.digest == candidate.digest:
+            return datetime.fromisoformat(day)
+    return None
+
+
+def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
     """Every rule of the project's own worlds can match; the tests of this package check the built-in ones."""
-    project, worlds = linted.project, linted.worlds
     suites: dict[WorldName, list[Suite]] = {}
-    for suite in _readable(project):
+    for suite in _readable_suites(project):
         if not worlds.is_built_in(suite.provider):
             suites.setdefault((suite.provider, suite.domain), []).append(suite)
     for (provider, domain), several in suites.items():
@@ -184,98 +347,82 @@ def _rules(linted: Linted) -> Iterator[Finding]:
             world = worlds.open(provider, domain)
             rules = rules_of(world)
         except (ConfigError, WorldError, ImportError) as error:
-            yield Finding(path, f"{what}: not checked: {_line(error)}", warning=True)
+            yield Finding(path, f"{what}: not checked: {_one_line(error)}", warning=True)
             continue
         except Exception as error:  # of the project's own code
-            yield Finding(path, f"{what}: cannot be read: {_line(error)}; correct them")
+            yield Finding(path, f"{what}: cannot be read: {_one_line(error)}; correct them")
             continue
         if rules is None:
             continue
         calls: list[Call] = []
         try:
-            calls = gold_calls(world, _tasks(linted, several))
+            calls = gold_calls(world, _tasks(project, several, worlds))
         except Exception as error:  # of the project's own code too
-            yield Finding(path, f"{what}: results were not checked: {_line(error)}", warning=True)
+            yield Finding(path, f"{what}: results were not checked: {_one_line(error)}", warning=True)
         for problem in rule_problems(rules, world.tools("assistant"), calls):
             yield Finding(path, f"{what}: {problem.text}", warning=not problem.certain)
 
 
-def _tasks(linted: Linted, suites: Sequence[Suite]) -> Iterator[Task]:
-    """The tasks of a world and those of the suites' own files, as far as these can be read, each once."""
+def _tasks(project: Project, suites: Sequence[Suite], worlds: Worlds) -> Iterator[Task]:
+    """The tasks of a world and of the suites' own files, as far as these can be read, each once."""
     found: dict[str, Task] = {}
     for suite in suites:
         try:
-            found.update(linted.project.world(suite, linted.worlds).tasks())
-        except SuiteError:  # another check tells
+            found.update(project.world(suite, worlds).tasks())
+        except SuiteError:  # another check reports it
             continue
     yield from found.values()
 
 
-def _draws(linted: Linted) -> Iterator[Finding]:
+def check_draws(project: Project) -> Iterator[Finding]:
     """Stored simulations that were deleted, changed or added by hand."""
-    project = linted.project
-    for store in accounts_in(project.finished_folder, project.draws_folder):
+    for store in draws_in(project.finished_folder, project.draws_folder):
         for problem in store.problems():
-            yield found_in(store.path, ResultsError(problem))
+            yield _finding(store.path, ResultsError(problem))
 
 
-def _line(error: Exception) -> str:
+def _readable_candidates(project: Project) -> Iterator[tuple[Path, Candidate]]:
+    for path in (project.root / "candidates").glob("*.md"):
+        try:
+            yield path, read_candidate(path)
+        except CandidateError:  # another check reports it
+            continue
+
+
+def _readable_suites(project: Project) -> Iterator[Suite]:
+    for name in project.suite_names:
+        try:
+            yield project.suite(name)
+        except SuiteError:  # another check reports it
+            continue
+
+
+def _locks(project: Project) -> Mapping[str, SuiteLock]:
+    try:
+        return project.lock.suites
+    except LockError:  # another check reports it
+        return {}
+
+
+def _finding(path: Path, error: Exception) -> Finding:
+    """An error as a finding: of the file that it names itself, if it names one."""
+    text = " ".join(str(error).split())
+    named, colon, rest = text.partition(": ")
+    return Finding(Path(named), rest) if colon and Path(named).is_absolute() else Finding(path, text)
+
+
+def _one_line(error: Exception) -> str:
     """An error in one line; one that this package does not raise itself with its name."""
     if isinstance(error, ValidationError):
-        return complaint(error, error.title)
+        return problem_in(error, error.title)
     text = " ".join(str(error).split())
     return text if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: {text}"
 
 
-CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
-    _candidates,
-    _frozen,
-    _suites,
-    _lock,
-    _cases,
-    ledger,
-    saved_baselines,
-    run_folders,
-    backdated,
-    _rules,
-    _draws,
-)
-"""What is checked, in the order in which it is told."""
-
-
-def _sound(project: Project) -> Iterator[Candidate]:
-    for path in (project.root / "candidates").glob("*.md"):
-        try:
-            yield read_candidate(path)
-        except CandidateError:  # another check tells
-            continue
-
-
-def _readable(project: Project) -> Iterator[Suite]:
-    for name in project.suite_names:
-        try:
-            yield project.suite(name)
-        except SuiteError:  # another check tells
-            continue
-
-
-def _locked_splits(project: Project, suite: str) -> Mapping[str, Mapping[str, str]] | None:
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git prints; None if it fails or is not installed."""
     try:
-        lock: Lock = project.lock
-    except LockError:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return lock.suites[suite].splits if suite in lock.suites else None
-
-
-def _changed(root: Path, against: str) -> list[str] | None:
-    """Candidates' files that differ from a commit, relative to the project; None where git has none.
-
-    Raises:
-        ConfigError: there is no such commit.
-    """
-    if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
-        return None
-    if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}") is None:
-        raise ConfigError(f"--against {against!r} is no commit here; fetch it or name another")
-    listed = git(root, "diff", "--relative", "--name-only", "--no-renames", "-z", against, "--", "candidates")
-    return [name for name in (listed or "").split("\0") if name]
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

@@ -18,7 +18,8 @@ class Option:
 
     Attributes:
         name: The name after `--t2e-`.
-        scope: What the option is about: the run, its live models, the gate, cases, or the improvement loop.
+        scope: What the option is about: the run, its live models (and no other run), the gate, cases, or the
+            improvement loop.
         help: One line.
         metavar: The value's name in the help.
         type: Reads the value from text.
@@ -94,7 +95,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "baseline-mode",
         "gate",
-        "where it exists: refuse (save, default), replace (update) or add tasks (new-only)",
+        "if it exists: fail (save, default), replace it (update) or add tasks (new-only)",
         choices=("save", "update", "new-only"),
     ),
     Option(
@@ -126,7 +127,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "summary",
         "run",
-        "write the verdict to FILE as Markdown, or as JSON where it ends in .json (repeatable)",
+        "write the verdict to FILE as Markdown, or as JSON if it ends in .json (repeatable)",
         metavar="FILE",
         is_repeatable=True,
         is_path=True,
@@ -196,7 +197,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "fresh",
         "live",
-        "make every live simulation again, beside those of earlier runs: a further draw",
+        "make every live simulation again, next to those of earlier runs: a further draw",
         is_flag=True,
     ),
     Option(
@@ -231,7 +232,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "cache",
         "live",
-        "take models' answers from .trace2evolve/cache.sqlite where it has them, keep new ones",
+        "take models' answers from .trace2evolve/cache.sqlite if it has them, keep new ones",
         is_flag=True,
     ),
     Option(
@@ -264,13 +265,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "baseline-base-url",
-        "gate",
-        "where fresh trials ask the baseline's model (default: the agent's, where it was that)",
+        "live",
+        "where fresh trials ask the baseline's model (default: the agent's, if it is the same model)",
         metavar="URL",
     ),
     Option(
         "baseline-key-var",
-        "gate",
+        "live",
         "variable that holds the key for it (default: the agent's)",
         metavar="NAME",
     ),
@@ -282,8 +283,6 @@ OPTIONS: tuple[Option, ...] = (
         type=whole(1, 4_096),
     ),
 )
-
-BY_DESTINATION = {option.destination: option for option in OPTIONS}
 
 
 def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None:

@@ -1,22 +1,67 @@
-"""The plan of a run: what was asked for, and the settled choices that follow from it."""
+"""The plan of a run: what was asked for, and what follows from it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, LiveSettings, Party
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving
-from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.stages import Stage, stage_alpha
+from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
+from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
-from pytest_trace2evolve.records.evidence import Identity, SimulationEvidence
+from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, REPLAY, Identity, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, SideName
-from pytest_trace2evolve.session.replays import Recorded
+from pytest_trace2evolve.session.evidence_sources import RecordedRuns
+
+SCRIPTED = REFERENCE_AGENTS | {REPLAY}
+"""Agents whose simulations do not depend on chance, so that they have no fresh trials."""
+
+SideName = Literal["baseline", "candidate"]
+
+SIDES: tuple[SideName, ...] = ("baseline", "candidate")
+
+MAX_FRESH = 32
+"""Fresh simulations of one task, both sides together."""
+
+FIRST_FRESH_TRIAL: Mapping[SideName, int] = {"candidate": 10_000, "baseline": 20_000}
+"""Fresh trials are numbered from here: their seeds differ from those of a suite's trials and of the other
+side."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the baseline's model is asked, as far as the user said; None: where this run's agent is."""
+
+    url: str | None = None
+    key_var: str | None = None
+
+
+AS_THE_AGENT = Endpoint()
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """How a run confirms that tasks fell.
+
+    Attributes:
+        budget: Fresh simulations that all processes of the run may make together; 0: none.
+        sides: Who makes the baseline's side, by suite.
+        refused: Why nobody can, by suite; every suite with a baseline is in one of the two.
+    """
+
+    budget: int
+    sides: Mapping[str, Party] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def possible(self) -> bool:
+        """Whether any fresh trial can be made at all."""
+        return self.budget > 0 and bool(self.sides)
 
 
 @dataclass(frozen=True)
@@ -66,7 +111,7 @@ class PlannedSuite(LockedSuite):
 
     agent: str
     trials: int
-    recorded: Recorded | None = None
+    recorded: RecordedRuns | None = None
     baseline: Baseline | None = None
     guidelines: str | None = None
     identity: Identity = field(default_factory=Identity)
@@ -123,9 +168,14 @@ class Plan:
 
     @property
     def all_live(self) -> list[LiveSettings]:
-        """The settings of all who talk through a model, those of the baseline's side too."""
-        sides = self.confirm.sides.values() if self.confirm is not None and self.confirm.possible else ()
+        """The settings of all models, those of the baseline's side included."""
+        sides = self.baseline_sides.values()
         return [live for live in (self.live, *(party.live for party in sides)) if live is not None]
+
+    @property
+    def baseline_sides(self) -> Mapping[str, Party]:
+        """Who makes fresh trials of the baseline, by suite; empty if none can be made."""
+        return self.confirm.sides if self.confirm is not None and self.confirm.possible else {}
 
     @property
     def plays(self) -> bool:

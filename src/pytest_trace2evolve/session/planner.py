@@ -1,34 +1,39 @@
-"""Making a plan: validates what was asked for and settles every choice, before the first simulation."""
+"""Makes the plan of a run: validates options and settles every choice before the first simulation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS, AgentFactory, identify, takes_solo
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, takes_solo
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
-from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
-from pytest_trace2evolve.gate.strict import Check
+from pytest_trace2evolve.gate.protocols import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
-from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, Candidate
+from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFactory, Candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.session.baselines import Baseline, find_baselines
-from pytest_trace2evolve.session.cassettes import differences, recording, refuse_record
-from pytest_trace2evolve.session.confirmation import Sides, how_to_confirm
+from pytest_trace2evolve.session.baselines import find_baselines
+from pytest_trace2evolve.session.candidate_models import models_of
+from pytest_trace2evolve.session.cassettes import check_recordable, possible_gaps, recording
+from pytest_trace2evolve.session.confirmation import BaselineSides, how_to_confirm
+from pytest_trace2evolve.session.evidence_sources import (
+    RecordedRuns,
+    check_replayed_candidate,
+    check_replayed_suites,
+    read_replays,
+)
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
-from pytest_trace2evolve.session.replays import Recorded, read_replays, refuse_others, refuse_strays
-from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -93,23 +98,22 @@ def make_plan(
     _check_prices(options, project)
     lineage = tuple(project.candidates.lineage(options.candidate or DEFAULT_CANDIDATE))
     candidate = lineage[0]
-    policy = (
-        None
-        if options.gate == "off"
-        else find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
-    )
+    policy = None
+    if options.gate != "off":
+        policy = find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
     recorded = read_replays(options.replays)
     selected = _select(options, project, suite_names, recorded)
-    refuse_strays(recorded, selected, suites_named=bool(options.suites))
-    refuse_others(recorded, candidate)
+    check_replayed_suites(recorded, selected, suites_named=bool(options.suites))
+    check_replayed_candidate(recorded, candidate)
     notes = [note for group in recorded.values() for note in group.notes]
     if not listing:
         options, served = with_embedded(options, selected)
-        notes += _left_out(selected, served)
+        if left_out := [suite.name for suite in selected if suite not in served]:
+            notes.append(f"left out, since their customers need a model (--t2e-model): {', '.join(left_out)}")
         selected = served
-    talkers = Talkers(options.live, project.adapters)
+    plain = options.live
     if not listing and not options.replays:
-        options = replace(options, live=talkers.of(candidate))
+        options = replace(options, live=models_of(candidate, plain, project.adapters))
         _check_routes(options, selected)
     names = resources.agent_names
     agents = {suite.name: "" if listing else _agent(options, suite, names, recorded) for suite in selected}
@@ -124,23 +128,12 @@ def make_plan(
         run_folder / name if options.run_folder else run_folder.with_name(f"{run_id}-{name}")
         for name in stages
     ]
-    saving = _saving(options, project, suites)
     if not is_worker:
         _check_unused(options, suites, [run_folder, *stage_folders])
     baselines, baseline_notes = find_baselines(
         options.baseline, suites, project, lineage, worlds, here=options.invocation_dir, judge=judge
     )
     notes += baseline_notes
-    if options.stages and not listing:
-        _check_stage_baselines(baselines, suites, options.stages)
-    if options.live is not None and options.live.cassette is not None:
-        notes += differences(options.live.cassette, candidate, suites)
-    identities: dict[str, Identity] = {}
-    if not listing:
-        identities = {
-            suite.name: _identity(suite, agents[suite.name], candidate, resources) for suite in suites
-        }
-        notes += _unidentified(suites, identities)
     planned = {
         suite.name: PlannedSuite(
             suite=suite.suite,
@@ -153,13 +146,26 @@ def make_plan(
             guidelines=None
             if options.live is None or listing
             else digest_text(project.world(suite.suite, worlds).guidelines()),
-            identity=identities.get(suite.name, Identity()),
+            identity=Identity() if listing else _identity(suite, agents[suite.name], candidate, resources),
         )
         for suite in suites
     }
     confirm = None
     if not listing:
-        confirm = how_to_confirm(policy, options.confirm, _sides(options, project, talkers), planned)
+        _check_stage_baselines(planned.values(), options.stages)
+        if options.live is not None and options.live.cassette is not None:
+            notes += possible_gaps(options.live.cassette, candidate, suites)
+        notes += _identity_notes(planned.values())
+        sides = BaselineSides(
+            live=options.live,
+            plain=plain,
+            adapters=project.adapters,
+            candidates=project.candidates,
+            endpoint=options.baseline_endpoint,
+            prices=read_prices(project.root / PRICES_NAME),
+            priced=options.budgets.cost is not None,
+        )
+        confirm = how_to_confirm(policy, options.confirm, sides, planned)
     return Plan(
         project=project,
         candidate=candidate,
@@ -170,7 +176,7 @@ def make_plan(
         run_id=run_id,
         run_folder=run_folder,
         started=started,
-        saving=saving,
+        saving=_saving(options, project, suites),
         notes=tuple(notes),
         judge=judge,
         live=options.live,
@@ -193,104 +199,97 @@ def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, l
         cases are run, whose customers all do. Both are as before if the model does not talk, because a suite
         names an agent, or was named itself and its customers need a model.
     """
-    if options.embedded is not None and not suites:
+    if options.embedded is None:
+        return options, list(suites)
+    if not suites:
         return replace(options, live=options.embedded), []
-    if options.embedded is not None and not any(suite.default_agent for suite in suites):
+    if not any(suite.default_agent for suite in suites):
         served = [suite for suite in suites if suite.scripted]
         if served and (len(served) == len(suites) or not options.suites):
             return replace(options, live=options.embedded), served
-    if options.embedded is not None and options.unused:
-        raise ConfigError(f"{options.unused} says nothing without --t2e-model")
+    if options.unused:
+        raise ConfigError(f"{options.unused} has no effect without --t2e-model")
     return options, list(suites)
 
 
-def _left_out(suites: Sequence[Suite], served: Sequence[Suite]) -> list[str]:
-    names = [suite.name for suite in suites if suite not in served]
-    return (
-        [f"left out, since their customers need a model (--t2e-model): {', '.join(names)}"] if names else []
-    )
-
-
 def _check_options(options: Options) -> None:
-    """Options that contradict one another.
-
-    Raises:
-        ConfigError: two do.
-    """
+    """Reject options that contradict one another."""
+    live, agent, replays = options.live, options.agent, bool(options.replays)
+    plays = live is not None and live.cassette is not None
+    source = "--t2e-playback" if plays else "--t2e-model"
     if options.save_baseline is not None:
         require_name(options.save_baseline, "--t2e-save-baseline")
-    if options.baseline_mode is not None and options.save_baseline is None:
-        raise ConfigError("--t2e-baseline-mode says nothing without --t2e-save-baseline")
-    if options.replays and options.trials is not None:
-        raise ConfigError(
-            "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
-        )
-    if options.live is not None:
-        given = "--t2e-playback" if options.live.cassette is not None else "--t2e-model"
-        if options.replays and options.live.cassette is not None:
-            raise ConfigError("--t2e-playback runs simulations and --t2e-replay none: give one of them")
-        if options.replays:
-            raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
-        if options.agent not in (None, CHAT):
-            raise ConfigError(f"{given} is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
-    if options.live is None and options.agent == CHAT:
-        raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
-    if options.replays and options.agent not in (None, REPLAY):
-        raise ConfigError(f"--t2e-replay replays recorded runs: agent {options.agent!r} does not go with it")
+    _reject(
+        {
+            "--t2e-baseline-mode has no effect without --t2e-save-baseline": (
+                options.baseline_mode is not None and options.save_baseline is None
+            ),
+            "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold": (
+                replays and options.trials is not None
+            ),
+            "--t2e-playback runs simulations and --t2e-replay none: give one of them": replays and plays,
+            "--t2e-model talks to a model and --t2e-replay to none: give one of them": (
+                replays and live is not None
+            ),
+            f"{source} is for agent {CHAT!r}: agent {agent!r} does not go with it": (
+                live is not None and agent not in (None, CHAT)
+            ),
+            f"agent {CHAT!r} needs a model: give --t2e-model": live is None and agent == CHAT,
+            f"--t2e-replay replays recorded runs: agent {agent!r} does not go with it": (
+                replays and agent not in (None, REPLAY)
+            ),
+        }
+    )
     if options.stages:
-        _check_stages(options)
+        without = "--t2e-stages does not go with"
+        instead = f"give --t2e-trials {options.stages[-1]} instead"
+        _reject(
+            {
+                f"{without} --t2e-playback: a cassette holds one run": plays,
+                f"{without} --t2e-replay, which has the trials that the files hold": replays,
+                "--t2e-stages adds trials of a live run: give --t2e-model": live is None,
+                f"{without} --t2e-trials: it says how many trials each stage has": (
+                    options.trials is not None
+                ),
+                f"{without} --t2e-record: a cassette holds one run": (
+                    live is not None and live.record is not None
+                ),
+                f"{without} --t2e-save-baseline: a run that may stop early is no baseline; {instead}": (
+                    options.save_baseline is not None
+                ),
+                f"{without} --t2e-goal no-regression, which decides at the first stage; {instead}": (
+                    options.goal is Goal.NO_REGRESSION
+                ),
+                "--t2e-stages stops where the gate decides, and the gate is off": options.gate == "off",
+            }
+        )
 
 
-def _check_stages(options: Options) -> None:
-    live = options.live
-    if live is not None and live.cassette is not None:
-        raise ConfigError("--t2e-stages does not go with --t2e-playback: a cassette holds one run")
-    if options.replays:
-        raise ConfigError(
-            "--t2e-stages does not go with --t2e-replay, which has the trials that the files hold"
-        )
-    if live is None:
-        raise ConfigError("--t2e-stages adds trials of a live run: give --t2e-model")
-    if options.trials is not None:
-        raise ConfigError(
-            "--t2e-stages does not go with --t2e-trials: it says how many trials each stage has"
-        )
-    if live.record is not None:
-        raise ConfigError("--t2e-stages does not go with --t2e-record: a cassette holds one run")
-    instead = f"give --t2e-trials {options.stages[-1]} instead"
-    if options.save_baseline is not None:
-        raise ConfigError(
-            "--t2e-stages does not go with --t2e-save-baseline: a run that may stop early is no baseline; "
-            f"{instead}"
-        )
-    if options.goal is Goal.NO_REGRESSION:
-        raise ConfigError(
-            "--t2e-stages does not go with --t2e-goal no-regression, which decides at the first stage; "
-            f"{instead}"
-        )
-    if options.gate == "off":
-        raise ConfigError("--t2e-stages stops where the gate decides, and the gate is off")
-
-
-def _check_stage_baselines(
-    baselines: Mapping[str, Baseline], suites: Sequence[LockedSuite], schedule: Sequence[int]
-) -> None:
-    """Every stage needs as many trials of the baseline as of the candidate.
+def _reject(problems: Mapping[str, bool]) -> None:
+    """Raise the first problem that is present.
 
     Raises:
-        ConfigError: a suite has no baseline, or it holds fewer trials of a task than the last stage.
+        ConfigError: one is.
     """
+    for message, is_present in problems.items():
+        if is_present:
+            raise ConfigError(message)
+
+
+def _check_stage_baselines(suites: Iterable[PlannedSuite], schedule: Sequence[int]) -> None:
+    """Check that the baselines hold as many trials of each task as the last stage."""
+    if not schedule:
+        return
     given, last = ",".join(map(str, schedule)), schedule[-1]
     remedy = f"save one with --t2e-trials {last} --t2e-save-baseline NAME"
     for suite in suites:
-        baseline = baselines.get(suite.name)
-        if baseline is None:
+        if suite.baseline is None:
             raise ConfigError(f"--t2e-stages {given}: suite {suite.name!r} has no baseline; {remedy}")
-        by_task = records_by_task(baseline.evidence.simulations)
+        by_task = records_by_task(suite.baseline.evidence.simulations)
         short = sorted((task for task, records in by_task.items() if len(records) < last), key=natural_order)
         if short:
             raise ConfigError(
-                f"--t2e-stages {given}: baseline {baseline.name!r} of {suite.name!r} holds "
+                f"--t2e-stages {given}: baseline {suite.baseline.name!r} of {suite.name!r} holds "
                 f"{len(by_task[short[0]])} of the {last} trials of task {short[0]!r}; {remedy}"
             )
 
@@ -308,7 +307,7 @@ def _check_prices(options: Options, project: Project) -> None:
 
 def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
     if options.live is not None and options.live.each_turn and options.live.routes is None:
-        raise ConfigError("--t2e-route says nothing where no candidate is routed: --candidate ID+routed")
+        raise ConfigError("--t2e-route has no effect unless the candidate is routed: --candidate ID+routed")
     solo = next((suite.name for suite in suites if suite.solo), None)
     if solo is not None and options.live is not None and options.live.routes is not None:
         raise ConfigError(
@@ -330,7 +329,7 @@ def _check_solo(
 
 
 def _select(
-    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
+    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
 ) -> list[Suite]:
     for name in options.suites:
         project.suite_path(name)
@@ -361,7 +360,9 @@ def _locked(suite: Suite, resources: Resources, *, verify: bool) -> LockedSuite:
     return LockedSuite(suite, project.suite_path(suite.name), lock)
 
 
-def _agent(options: Options, suite: Suite, names: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
+def _agent(
+    options: Options, suite: Suite, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
+) -> str:
     if suite.mode in recorded:
         return REPLAY
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
@@ -397,10 +398,10 @@ def _identity(suite: LockedSuite, agent: str, candidate: Candidate, resources: R
     )
 
 
-def _unidentified(suites: Sequence[LockedSuite], identities: Mapping[str, Identity]) -> Iterator[str]:
+def _identity_notes(suites: Iterable[PlannedSuite]) -> Iterator[str]:
     """Notes on code that cannot be identified, and on locks that do not cover the tools' implementation."""
     for suite in suites:
-        identity = identities[suite.name]
+        identity = suite.identity
         codes = {"agent": identity.agent.code, "user": identity.user.code, "world": identity.world}
         for part, code in codes.items():
             if code is not None and code.unknown:
@@ -415,24 +416,14 @@ def _unidentified(suites: Sequence[LockedSuite], identities: Mapping[str, Identi
             )
 
 
-def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
-    return Sides(
-        live=options.live,
-        talkers=talkers,
-        candidates=project.candidates,
-        endpoint=options.baseline_endpoint,
-        prices=read_prices(project.root / PRICES_NAME),
-        priced=options.budgets.cost is not None,
-    )
-
-
 def _check_unused(options: Options, suites: Sequence[LockedSuite], folders: Sequence[Path]) -> None:
     run_folder = folders[0]
-    for folder in [place for one in folders for place in (one, *(one / suite.name for suite in suites))]:
-        if (folder / SIMULATIONS).exists():
-            raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")
+    for folder in folders:
+        for place in (folder, *(folder / suite.name for suite in suites)):
+            if (place / SIMULATIONS).exists():
+                raise ConfigError(f"{place} holds a run already; choose another --t2e-run-folder")
     if options.live is not None and options.live.record is not None:
-        refuse_record(options.live.record)
+        check_recordable(options.live.record)
         if recording(run_folder).exists():
             raise ConfigError(f"{run_folder} holds a recording already; choose another --t2e-run-folder")
 

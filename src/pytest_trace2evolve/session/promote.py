@@ -1,11 +1,14 @@
-"""A promoted candidate becomes the baseline: every ground for refusing, then one change, whole or absent.
+"""Promotion: a run's evidence becomes the baselines of its suites, all of them or none.
 
-The run's folder says what was measured and decided, and the ledger's entries of the run must say the same;
+The run's folder holds what was measured and decided, and the ledger's entries of the run must confirm it;
 nothing is scored or judged again. All that the verdict rested on must be unchanged: the evidence, the
 candidate's text, the lock, and the baseline that was beaten.
+
+A candidate with an adapter has its verdict in the adapter's manifest too, together with what the gate cannot
+see: what the adapter lost in capabilities that it was not trained for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +20,27 @@ from pytest_trace2evolve.evidence.baselines import (
     read_evidence,
     render_evidence,
 )
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_baseline, refuse_unrecorded
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, check_baseline, check_promotion
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.saving import require_name
-from pytest_trace2evolve.gate.comparable import lock_differences
+from pytest_trace2evolve.project.adapters import Adapter
 from pytest_trace2evolve.project.candidates import ROUTED, WITH, source_of
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import AdapterState
+from pytest_trace2evolve.records.adapter import (
+    MANIFEST,
+    AdapterManifest,
+    AdapterState,
+    AdapterVerdict,
+    RewardChange,
+)
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict, SuiteVerdict
-from pytest_trace2evolve.session.access_log import Looks
-from pytest_trace2evolve.session.adapters import gate_of, note_verdict, settle
+from pytest_trace2evolve.session.baselines import lock_changes
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.run_verdict import read_verdict
-from pytest_trace2evolve.utils.files import alone_in, write_together
+from pytest_trace2evolve.session.traces import find_run
+from pytest_trace2evolve.utils.files import alone_in, write_atomic, write_together
 
 
 @dataclass(frozen=True)
@@ -38,9 +49,9 @@ class NewBaseline:
 
     Attributes:
         path: Its file.
-        evidence: What it will hold.
+        evidence: Its content.
         beaten: Name of the baseline that it beat.
-        done: Whether the file holds just that already.
+        done: Whether the file has this content already.
     """
 
     suite: str
@@ -52,12 +63,12 @@ class NewBaseline:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What promoting a run comes to.
+    """The result of promoting a run.
 
     Attributes:
         record: The run's verdict.
-        baselines: What is written, a suite each.
-        without: Suites of the run that gave no verdict, each with the reason.
+        baselines: The new baselines, a suite each.
+        without: Suites of the run that get none, each with the reason.
     """
 
     record: RunVerdict
@@ -66,8 +77,8 @@ class Promotion:
 
     @property
     def done(self) -> bool:
-        """Whether all of it was done before."""
-        return all(one.done for one in self.baselines)
+        """Whether the run was promoted before."""
+        return all(baseline.done for baseline in self.baselines)
 
 
 def promote(
@@ -81,94 +92,75 @@ def promote(
 ) -> Promotion:
     """Make a run's evidence the baselines of its suites, all of them or none.
 
-    The manifest of an adapter that the candidate talked with then says that it was promoted.
+    The manifest of the candidate's adapter, if it has one, then says that it was promoted.
 
     Args:
-        project: Where baselines, candidates and the lock lie.
+        project: Its baselines, candidates and lock.
         run: The run's folder (relative to `here`), or its id or the beginning of it.
         name: Name of the baselines; the candidate's id unless given.
-        suites: Only these suites; all that gave a verdict where none is named.
-        here: The folder that the user stands in.
+        suites: Only these suites; by default all that gave a verdict.
+        here: The user's folder.
         dry_run: Check everything and write nothing.
 
     Returns:
-        What was (or would be) done; `done` where it was done before.
+        What was (or would be) done.
 
     Raises:
         ConfigError: no such run or suite, or the run was not promoted: nothing has changed.
         ResultsError: something that the verdict rested on has changed or is damaged, or the ledger is damaged
-            or does not bear the verdict out: nothing has changed.
+            or does not confirm the verdict: nothing has changed.
         OSError: a baseline or its entry of the ledger could not be written: no baseline has changed.
     """
-    folder = find_run(project, run, here)
+    folder = find_run(run, project, here)
     record = read_verdict(folder)
     name = require_name(name or record.candidate.id, "--name")
-    _refuse_not_promoted(folder, record)
-    wanted = _wanted(project, record, suites)
-    looks = Looks(project)
+    _check_promoted(folder, record)
+    selected = _selected(project, record, suites)
+    ledger = ProjectLedger(project)
     with alone_in(project.root):
-        baselines = tuple(_new_baseline(project, folder, record, suite, name) for suite in wanted)
-        promotion = Promotion(record, baselines, _without(record, wanted))
+        baselines = tuple(_new_baseline(project, folder, record, suite, name) for suite in selected)
+        without = {
+            suite: verdict.reason or "not asked for"
+            for suite, verdict in record.suites.items()
+            if suite not in selected
+        }
+        promotion = Promotion(record, baselines, tuple(without.items()))
         if promotion.done:
             return promotion
-        if looks.problems:
+        if ledger.problems:
             raise ResultsError(
-                f"{looks.damage}, and nothing is promoted until it is restored, or 'trace2evolve ledger "
+                f"{ledger.damage}, and nothing is promoted until it is restored, or 'trace2evolve ledger "
                 "repair' accepts the damage"
             )
-        refuse_unrecorded(folder, record, looks.entries, wanted)
-        _refuse_changed_candidate(project, record)
-        _refuse_forgetting(project, record)
-        left = [one for one in baselines if not one.done]
-        for one in left:
-            _refuse_changed_lock(project, record.suites[one.suite], one)
-            _refuse_changed_baseline(project, record.suites[one.suite], one, looks)
+        check_promotion(folder, record, ledger.entries, selected)
+        _check_candidate(project, record)
+        check_adapter_losses(project, record)
+        left = [new for new in baselines if not new.done]
+        for new in left:
+            _check_lock(project, record.suites[new.suite], new)
+            _check_beaten_baseline(project, record.suites[new.suite], new, ledger)
         if not dry_run:
-            _write(left, name, looks)
-            note_verdict(project, record)
+            _write(left, name, ledger)
+            record_adapter_verdict(project, record)
     return promotion
 
 
-def _write(baselines: Sequence[NewBaseline], name: str, looks: Looks) -> None:
+def _write(baselines: Sequence[NewBaseline], name: str, ledger: ProjectLedger) -> None:
     """Write baselines with their entries of the ledger, or no baseline."""
-    before = {one.path: one.path.read_text(encoding="utf-8") for one in baselines if one.path.exists()}
-    write_together({one.path: render_evidence(one.evidence) for one in baselines})
+    before = {new.path: new.path.read_text(encoding="utf-8") for new in baselines if new.path.exists()}
+    write_together({new.path: render_evidence(new.evidence) for new in baselines})
     try:
-        for one in baselines:
-            looks.record_saved(one.suite, name, one.evidence, one.evidence.provenance.replaces)
+        for new in baselines:
+            ledger.record_saved(new.suite, name, new.evidence, new.evidence.provenance.replaces)
     except OSError:
-        for one in baselines:
-            if one.path not in before:
-                one.path.unlink()
+        for new in baselines:
+            if new.path not in before:
+                new.path.unlink()
         write_together(before)
         raise
 
 
-def find_run(project: Project, run: str, here: Path) -> Path:
-    """A run's folder, by its path, its id, or a beginning of its id that no other run shares.
-
-    Raises:
-        ConfigError: there is none, or there are several.
-    """
-    place = here / run
-    try:
-        if place.is_dir():
-            return place
-    except (OSError, ValueError):
-        pass  # a name that could be no path
-    runs = project.runs_folder
-    ids = sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
-    if run in ids:
-        return runs / run
-    found = [one for one in ids if one.startswith(run)]
-    if len(found) > 1:
-        raise ConfigError(f"{run!r} begins {len(found)} runs: {', '.join(found[:3])}; give more of the id")
-    if not found:
-        raise ConfigError(f"{run!r} is no folder and no run below {runs}; {nearest(run, ids[-20:])}")
-    return runs / found[0]
-
-
-def _refuse_not_promoted(folder: Path, record: RunVerdict) -> None:
+def _check_promoted(folder: Path, record: RunVerdict) -> None:
     says = f"{folder / VERDICT_NAME}: run {record.run} of candidate {record.candidate.id}"
     if record.partial:
         why = f" ({record.stopped})" if record.stopped else ""
@@ -190,27 +182,21 @@ def _refuse_not_promoted(folder: Path, record: RunVerdict) -> None:
         )
 
 
-def _wanted(project: Project, record: RunVerdict, suites: Sequence[str]) -> list[str]:
+def _selected(project: Project, record: RunVerdict, suites: Sequence[str]) -> list[str]:
     judged = [suite for suite, one in record.suites.items() if one.verdict is not None]
     for suite in suites:
         if suite not in judged:
             raise ConfigError(
                 f"run {record.run} gave no verdict on suite {suite!r}; it gave one on {', '.join(judged)}"
             )
-    wanted = list(dict.fromkeys(suites)) or judged
-    for suite in wanted:
+    selected = list(dict.fromkeys(suites)) or judged
+    for suite in selected:
         if suite not in project.lock.suites:
             raise ConfigError(
                 f"suite {suite!r} of run {record.run} is not in {project.lock_path}; "
                 f"{nearest(suite, project.lock.suites)}"
             )
-    return wanted
-
-
-def _without(record: RunVerdict, wanted: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (suite, one.reason or "not asked for") for suite, one in record.suites.items() if suite not in wanted
-    )
+    return selected
 
 
 def _new_baseline(project: Project, folder: Path, record: RunVerdict, suite: str, name: str) -> NewBaseline:
@@ -233,7 +219,7 @@ def _new_baseline(project: Project, folder: Path, record: RunVerdict, suite: str
     return NewBaseline(suite, path, evidence, judged.baseline.name, done)
 
 
-def _refuse_changed_candidate(project: Project, record: RunVerdict) -> None:
+def _check_candidate(project: Project, record: RunVerdict) -> None:
     ref = record.candidate
     now = project.candidates[ref.id].digest
     if now != ref.digest:
@@ -244,13 +230,119 @@ def _refuse_changed_candidate(project: Project, record: RunVerdict) -> None:
         )
 
 
-def _refuse_forgetting(project: Project, record: RunVerdict) -> None:
-    """What the gate cannot see of an adapter, its manifest tells: that is not promoted by hand either."""
+def _check_lock(project: Project, judged: SuiteVerdict, new: NewBaseline) -> None:
+    locked = project.lock.suites[new.suite]
+    if project.suite(new.suite).definition != locked.definition:
+        raise ResultsError(
+            f"{project.suite_path(new.suite)}: its settings changed since {project.lock_path.name} was "
+            "written; restore it, or lock it and run the candidate again"
+        )
+    if judged.lock != locked.digest:
+        changes = lock_changes(new.evidence, locked) or (f"lock {judged.lock!r} and {locked.digest!r}",)
+        raise ResultsError(
+            f"{project.lock_path}: {new.suite} has changed since the run: {'; '.join(changes)}; run it again"
+        )
+
+
+def _check_beaten_baseline(
+    project: Project, judged: SuiteVerdict, new: NewBaseline, ledger: ProjectLedger
+) -> None:
+    used = judged.baseline
+    assert used is not None
+    old = None if used.path is None else project.root / used.path
+    if old is not None and not old.exists():
+        raise ResultsError(f"{old}: the baseline that the run beat is gone; restore it, or run it again")
+    if old is not None and old.is_file() and is_evidence(content := decode(old)):
+        evidence = parse_evidence(content, old)
+        if old == project.baseline_path(new.suite, used.name):
+            check_baseline(ledger.entries, new.suite, used.name, old, evidence)
+        if (found := evidence_digest(evidence)) != used.digest:
+            raise ResultsError(
+                f"{old}: the baseline has changed since the run: it was {used.digest} and is {found}; "
+                "run it again"
+            )
+    if new.path.exists() and new.path != old:
+        raise ResultsError(
+            f"{new.path}: exists, and is not the baseline that the run beat ({used.name}); "
+            "give another --name"
+        )
+
+
+MAX_LOSS = 0.05
+"""The mean reward that an adapter may lose in another capability."""
+
+_STATES = {
+    Decision.PROMOTE: AdapterState.PROMOTED,
+    Decision.DISCARD: AdapterState.DISCARDED,
+    Decision.INCONCLUSIVE: AdapterState.INCONCLUSIVE,
+    None: AdapterState.INCONCLUSIVE,
+}
+
+
+def gate_decision(record: RunVerdict) -> Decision | None:
+    """The gate's decision; a run that was not whole, or whose goal claims nothing, promotes nothing."""
+    claims_nothing = record.partial or record.goal is Goal.NO_REGRESSION
+    return Decision.INCONCLUSIVE if claims_nothing and record.verdict is Decision.PROMOTE else record.verdict
+
+
+def state_by_gate(decision: Decision | None) -> AdapterState:
+    """The state of an adapter by the gate alone; no verdict counts as an inconclusive one."""
+    return _STATES[decision]
+
+
+def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple[AdapterState, str]:
+    """The state of an adapter by the gate and by its losses, and the reason if that is not the gate.
+
+    A capability that lost more than `MAX_LOSS`, by an interval that excludes 0, discards the adapter. A loss
+    by the estimate alone prevents a promotion, and so does an adapter that was measured in no other
+    capability.
+    """
+    lost = {
+        name: cost
+        for name, cost in manifest.heldout.items()
+        if name not in manifest.environments and cost.change < -MAX_LOSS
+    }
+    shown = {name: cost for name, cost in lost.items() if cost.high is not None and cost.high < 0}
+    possible = {name: cost for name, cost in lost.items() if name not in shown}
+    reasons = [f"forgot {_changes(shown)}"] if shown else []
+    reasons += [f"perhaps forgot {_changes(possible)}"] if possible else []
+    reasons += ["was measured in no other environment"] if lacks_other_environments(manifest) else []
+    state = state_by_gate(decision)
+    if shown:
+        state = AdapterState.DISCARDED
+    elif reasons and state is AdapterState.PROMOTED:
+        state = AdapterState.INCONCLUSIVE
+    return state, "; ".join(reasons)
+
+
+def _changes(lost: Mapping[str, RewardChange]) -> str:
+    named = [f"{name} ({100 * cost.change:+.1f} points)" for name, cost in lost.items()]
+    return ", ".join(named).replace("-", "−")
+
+
+def lacks_other_environments(manifest: AdapterManifest) -> bool:
+    """Whether an adapter was measured only in the environments that it was trained for, and others exist."""
+    others = {capability.name for capability in BUILT_IN_CAPABILITIES} - set(manifest.environments)
+    return bool(others) and set(manifest.heldout) <= set(manifest.environments)
+
+
+def _adapter_name(record: RunVerdict) -> str:
+    """The name of the candidate's own adapter; empty if it has none."""
     name = record.candidate.id.partition(WITH)[2]
-    if name in ("", ROUTED):
+    return "" if name == ROUTED else name
+
+
+def check_adapter_losses(project: Project, record: RunVerdict) -> None:
+    """Check that a promoted run's adapter lost nothing elsewhere, which the gate cannot see.
+
+    Raises:
+        AdapterError: the adapter is gone or damaged.
+        ConfigError: it lost something, or it was measured in no other environment.
+    """
+    name = _adapter_name(record)
+    if not name:
         return
-    manifest = project.adapters[name].manifest
-    state, why = settle(gate_of(record), manifest)
+    state, why = adapter_state(gate_decision(record), project.adapters[name].manifest)
     if state is not AdapterState.PROMOTED:
         raise ConfigError(
             f"adapters/{name}: run {record.run} was promoted by the gate, and the adapter {why}: it is "
@@ -258,42 +350,40 @@ def _refuse_forgetting(project: Project, record: RunVerdict) -> None:
         )
 
 
-def _refuse_changed_lock(project: Project, judged: SuiteVerdict, one: NewBaseline) -> None:
-    locked = project.lock.suites[one.suite]
-    if project.suite(one.suite).definition != locked.definition:
-        raise ResultsError(
-            f"{project.suite_path(one.suite)}: its settings changed since {project.lock_path.name} was "
-            "written; restore it, or lock it and run the candidate again"
-        )
-    if judged.lock == locked.digest:
-        return
-    origin = one.evidence.provenance
-    now = origin.model_copy(update={"lock": locked.digest, "lock_parts": locked.parts})
-    digests = {record.task_id: record.task_digest for record in one.evidence.simulations}
-    found = list(lock_differences(origin, now, digests, locked.tasks))
-    told = "; ".join(found) or f"lock {judged.lock!r} and {locked.digest!r}"
-    raise ResultsError(f"{project.lock_path}: {one.suite} has changed since the run: {told}; run it again")
+def record_adapter_verdict(project: Project, record: RunVerdict) -> Adapter | None:
+    """Write a run's verdict into the manifest of its candidate's adapter.
 
+    Returns:
+        The adapter with its new state; None if the candidate has no adapter of its own.
 
-def _refuse_changed_baseline(project: Project, judged: SuiteVerdict, one: NewBaseline, looks: Looks) -> None:
-    used = judged.baseline
-    assert used is not None
-    old = None if used.path is None else project.root / used.path
-    if old is not None and not old.exists():
-        raise ResultsError(f"{old}: the baseline that the run beat is gone; restore it, or run it again")
-    if old is not None and old.is_file() and is_evidence(record := decode(old)):
-        evidence = parse_evidence(record, old)
-        if old == project.baseline_path(one.suite, used.name) and (
-            edited := edited_baseline(looks.entries, one.suite, used.name, old, evidence)
-        ):
-            raise ResultsError(str(edited))
-        if (found := evidence_digest(evidence)) != used.digest:
-            raise ResultsError(
-                f"{old}: the baseline has changed since the run: it was {used.digest} and is {found}; "
-                "run it again"
-            )
-    if one.path.exists() and one.path != old:
+    Raises:
+        AdapterError: the adapter is gone or damaged.
+        CandidateError: the candidate's file is gone or broken.
+        ResultsError: the candidate or the adapter has changed since the run.
+        OSError: the manifest cannot be written.
+    """
+    name = _adapter_name(record)
+    if not name:
+        return None
+    adapter = project.adapters[name]
+    now = project.candidates[record.candidate.id].digest
+    if now != record.candidate.digest:
         raise ResultsError(
-            f"{one.path}: exists, and is not the baseline that the run beat ({used.name}); "
-            "give another --name"
+            f"{adapter.path}: it, or the candidate's text, has changed since run {record.run}: it was "
+            f"{record.candidate.digest} and is {now}; run it again"
         )
+    decision = gate_decision(record)
+    state, why = adapter_state(decision, adapter.manifest)
+    used = {suite.baseline.name for suite in record.suites.values() if suite.baseline is not None}
+    verdict = AdapterVerdict(
+        decision=decision or Decision.INCONCLUSIVE,
+        run=record.run,
+        candidate=record.candidate.id,
+        baseline=", ".join(sorted(used)),
+        policy=record.policy,
+        why=why,
+        time=record.time,
+    )
+    manifest = adapter.manifest.model_copy(update={"state": state, "verdict": verdict})
+    write_atomic(adapter.path / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    return project.adapters[name]

@@ -6,8 +6,8 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Provenance, Settings
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.session.evidence_sources import provenance
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.sides import provenance
 from pytest_trace2evolve.utils.canonical import digest
 
 
@@ -57,7 +57,7 @@ NAMED_ROLES = (Role.GATE, Role.GUARD)
 
 
 def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Party | None = None) -> str:
-    """The key of a task's trial in a live run; the candidate's, where `party` is not another."""
+    """The key of a task's trial in a live run, by the candidate unless another `party` is given."""
     candidate, live = (plan.candidate, plan.live) if party is None else (party.candidate, party.live)
     assert live is not None
     lock, suite, world = planned.lock, planned.suite, planned.identity.world
@@ -74,10 +74,10 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
             "agent": live.agent_settings().model_dump(mode="json"),
             "user": user_settings(plan, planned).model_dump(mode="json"),
             "trial": trial,
-            # What a cassette played is no live model's, whatever its settings say.
+            # Answers of a cassette are not those of a live model with the same settings.
             **({"cassette": live.cassette.header.digest} if live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
-            # What was drawn elsewhere was drawn without an entry of the ledger, and could be chosen.
+            # A draw elsewhere has no entry in the ledger, and could be chosen.
             **({"sealed": place} if (place := sealed_place(plan, planned, task.id)) else {}),
         }
     )

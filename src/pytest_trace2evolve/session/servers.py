@@ -1,10 +1,9 @@
 """The servers of models in folders of this machine.
 
-One process of a run starts them, before any worker: all share one copy of the weights, and one path of code,
-the API's client.
+The controller of a run starts them, so that all its processes share one copy of the weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,76 +13,73 @@ from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.session.plan import Plan
 
 
-def at_servers(plan: Plan, served: Mapping[str, Address]) -> Plan:
-    """The same plan, its local models asked where they are served."""
-    confirm = plan.confirm
-    if confirm is not None:
-        sides = {
-            suite: replace(party, live=_placed(party.live, served)) for suite, party in confirm.sides.items()
-        }
-        confirm = replace(confirm, sides=sides)
-    return replace(plan, live=_placed(plan.live, served), confirm=confirm)
-
-
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be served of one folder: its model, with its digest, and adapters by name."""
+class ServedFolder:
+    """What is served of a folder: its model, with its digest, and adapters by name."""
 
     weights: str
     adapters: dict[str, Path] = field(default_factory=dict)
 
 
-def folders(plan: Plan) -> dict[Path, Wanted]:
-    """The folders whose models a run asks."""
-    found: dict[Path, Wanted] = {}
+def folders(plan: Plan) -> dict[Path, ServedFolder]:
+    """The folders of the models that a run asks."""
+    found: dict[Path, ServedFolder] = {}
     for model in (model for live in plan.all_live for model in live.models):
         if model.folder is not None:
-            wanted = found.setdefault(model.folder, Wanted(model.base_weights))
+            served = found.setdefault(model.folder, ServedFolder(model.base_weights))
             if model.adapter is not None:
-                wanted.adapters[model.model] = model.adapter
+                served.adapters[model.model] = model.adapter
     return found
 
 
-def _placed(live: LiveSettings | None, served: Mapping[str, Address]) -> LiveSettings | None:
-    if live is None:
-        return None
-    routes = live.routes
-    if routes is not None:
-        models = {name: _asked(model, served) for name, model in routes.models.items()}
-        routes = replace(routes, base=_asked(routes.base, served), models=models)
-    return replace(live, agent=_asked(live.agent, served), user=_asked(live.user, served), routes=routes)
+def at_servers(plan: Plan, addresses: Mapping[str, Address]) -> Plan:
+    """The same plan, its local models asked at their servers."""
 
+    def model_at_server(model: ModelSettings) -> ModelSettings:
+        address = addresses.get(str(model.folder)) if model.folder else None
+        return model if address is None else model.served(address.base_url, address.token)
 
-def _asked(model: ModelSettings, served: Mapping[str, Address]) -> ModelSettings:
-    address = served.get(str(model.folder)) if model.folder else None
-    return model if address is None else model.served(address.base_url, address.token)
+    def live_at_servers(live: LiveSettings | None) -> LiveSettings | None:
+        return None if live is None else live.map_models(model_at_server)
+
+    confirm = plan.confirm
+    if confirm is not None:
+        sides = {
+            suite: replace(party, live=live_at_servers(party.live)) for suite, party in confirm.sides.items()
+        }
+        confirm = replace(confirm, sides=sides)
+    return replace(plan, live=live_at_servers(plan.live), confirm=confirm)
 
 
 class LocalServers:
-    """The servers that a run started, one a folder."""
+    """The servers that a run started, one for each folder.
+
+    Attributes:
+        addresses: Where each folder is served.
+    """
 
     def __init__(self) -> None:
-        self._servers: dict[str, LocalServer] = {}
+        self._servers: list[LocalServer] = []
         self.addresses: dict[str, Address] = {}
 
-    def start(self, wanted: Mapping[Path, Wanted]) -> None:
-        """Start what is wanted and does not run yet; returns once all answer.
+    def start(self, wanted: Mapping[Path, ServedFolder]) -> None:
+        """Start the servers; returns once all answer.
 
         Raises:
             ModelFolderError: a model or an adapter cannot be served.
         """
-        for path, one in wanted.items():
-            if str(path) not in self._servers:
-                server = self._servers[str(path)] = LocalServer(path, one.adapters)
-                self.addresses[str(path)] = Address(server.base_url, server.token, one.weights)
+        for path, served in wanted.items():
+            server = LocalServer(path, served.adapters)
+            self._servers.append(server)
+            self.addresses[str(path)] = Address(server.base_url, server.token, served.weights)
 
-    @property
-    def running(self) -> list[LocalServer]:
-        """The servers."""
-        return list(self._servers.values())
+    def watch(self, on_end: Callable[[str], None]) -> None:
+        """Call `on_end` with the reason if a server ends."""
+        for server in self._servers:
+            server.watch(on_end)
 
     def close(self) -> None:
         """End all of them."""
-        for server in self._servers.values():
+        for server in self._servers:
             server.close()
         self._servers.clear()

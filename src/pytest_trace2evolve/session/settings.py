@@ -1,4 +1,4 @@
-"""From the values of options to the options of a run: each is validated, paths are made absolute."""
+"""Reads the options of a run from values: each is validated, paths are made absolute."""
 
 import os
 import re
@@ -23,16 +23,15 @@ from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.session.cassettes import played
-from pytest_trace2evolve.session.confirmation import Endpoint
-from pytest_trace2evolve.session.option_table import OPTIONS
-from pytest_trace2evolve.session.plan import Options
+from pytest_trace2evolve.session.cassettes import playback_settings
+from pytest_trace2evolve.session.option_table import OPTIONS, Option
+from pytest_trace2evolve.session.plan import Endpoint, Options
 from pytest_trace2evolve.utils.reading import parse_json, reported
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 
 
 def check_values(values: Any) -> None:
-    """An empty value is an unset variable of somebody's script, never a wish for the default.
+    """Reject empty values: an empty value comes from an unset variable of a script.
 
     Args:
         values: An object with an attribute for each option's destination.
@@ -60,7 +59,7 @@ def _check_length(flag: str, path: str) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """Where options were given, and the project's settings that stand in for some of them.
+    """Where options were given, and the project's defaults of some of them.
 
     Attributes:
         root: The project's top folder.
@@ -94,14 +93,14 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
     """
     here = context.here
     if values.t2e_evolve_options is not None and not values.t2e_evolve:
-        raise ConfigError("--t2e-evolve-options says nothing without --t2e-evolve")
+        raise ConfigError("--t2e-evolve-options has no effect without --t2e-evolve")
     for name in values.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
-        _check_place("--t2e-summary", name, context)
+        _check_output("--t2e-summary", name, context)
     for flag, name in (("--t2e-run-folder", values.t2e_run_folder), ("--t2e-record", values.t2e_record)):
         if name:
-            _check_place(flag, name, context)
+            _check_output(flag, name, context)
     named = values.t2e_model or values.t2e_agent or context.agent or values.t2e_base_url
     embedded = not (named or values.t2e_replay or values.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if embedded else values.t2e_model
@@ -121,7 +120,7 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
         run_folder=here / values.t2e_run_folder if values.t2e_run_folder else None,
         live=None if embedded else live,
         embedded=live if embedded and may_embed else None,
-        unused=_first_given(values, _ONLY_LIVE) if values.t2e_model is None else "",
+        unused=_first_given(values, _NEED_MODEL) if values.t2e_model is None else "",
         budgets=Budgets(
             cost=values.t2e_max_cost,
             tokens=values.t2e_max_tokens,
@@ -137,8 +136,8 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
     )
 
 
-def _check_place(flag: str, name: str, context: Context) -> None:
-    """Nothing may be written into the folders whose files decide about verdicts.
+def _check_output(flag: str, name: str, context: Context) -> None:
+    """Reject a place in the folders whose files decide about verdicts.
 
     Raises:
         ConfigError: the path is the project's folder, or lies in such a folder.
@@ -151,43 +150,19 @@ def _check_place(flag: str, name: str, context: Context) -> None:
         raise ConfigError(f"{flag} {name} is the project's folder; choose another place")
 
 
-_PACE = (
-    "t2e_max_cost",
-    "t2e_max_tokens",
-    "t2e_max_minutes",
-    "t2e_requests_per_minute",
-    "t2e_call_timeout",
-)
+_NEED_MODEL = [
+    option
+    for option in OPTIONS
+    if option.scope == "live" and option.name not in ("model", "playback", "concurrency")
+]
+"""Options that have no effect unless a model is asked."""
 
-_TALK = (
-    "t2e_user_model",
-    "t2e_adapter",
-    "t2e_route",
-    "t2e_base_url",
-    "t2e_user_base_url",
-    "t2e_key_var",
-    "t2e_user_key_var",
-    "t2e_baseline_base_url",
-    "t2e_baseline_key_var",
-    "t2e_temperature",
-    "t2e_seed",
-    "t2e_reasoning_effort",
-    "t2e_extra_body",
-    "t2e_cache",
-    "t2e_record",
-    *_PACE,
-)
-
-_SETTLED = ("t2e_model", *_TALK)
-"""Options that a cassette leaves nothing to say to."""
-
-_ONLY_LIVE = (*_TALK, "t2e_fresh")
-"""Options that say nothing where no model is asked."""
-
-
-def _lies_here(model: str, base_url: str | None, here: Path) -> bool:
-    """Whether a model is a folder of this machine, and not a name at an endpoint that was given."""
-    return base_url is None and names_folder(model, here)
+_NOT_WITH_PLAYBACK = [
+    option
+    for option in OPTIONS
+    if option.scope == "live" and option.name not in ("fresh", "playback", "concurrency")
+]
+"""Options of what a cassette has settled."""
 
 
 def _of_folder(
@@ -197,7 +172,7 @@ def _of_folder(
     served: Mapping[str, Address],
     adapter: str | None = None,
 ) -> tuple[ModelSettings, float]:
-    """The settings of a model in a folder, and the temperature that its own settings name."""
+    """The settings of a model in a folder, and the temperature that the folder names."""
     folder, weights = model_folder(settings.model, here, served)
     price = prices.get(folder.name, FREE)
     found = replace(
@@ -206,81 +181,86 @@ def _of_folder(
     return found if adapter is None else adapted(found, adapter, here), folder.temperature
 
 
-def _first_given(option: Any, names: Sequence[str]) -> str:
-    """The first of some options that was given, as it is written; empty where none was."""
-    return next((f"--{name.replace('_', '-')}" for name in names if getattr(option, name) is not None), "")
+def _first_given(values: Any, options: Sequence[Option]) -> str:
+    """The first of some options that was given, as it is written; empty if none was."""
+    return next((option.flag for option in options if getattr(values, option.destination) is not None), "")
 
 
 def _live(
-    option: Any,
+    values: Any,
     model: str | None,
     here: Path,
     prices: Mapping[str, Price],
     served: Mapping[str, Address],
 ) -> LiveSettings | None:
-    if option.t2e_playback is not None:
-        if needless := _first_given(option, _SETTLED):
+    if values.t2e_playback is not None:
+        if needless := _first_given(values, _NOT_WITH_PLAYBACK):
             raise ConfigError(
                 f"{needless} does not go with --t2e-playback: "
                 "the cassette says which models answered, and how they were asked"
             )
-        return played(here / option.t2e_playback, extra_instruction())
+        return playback_settings(here / values.t2e_playback, extra_instruction())
     if model is None:
-        if needless := _first_given(option, _ONLY_LIVE):
-            raise ConfigError(f"{needless} says nothing without --t2e-model")
+        if needless := _first_given(values, _NEED_MODEL):
+            raise ConfigError(f"{needless} has no effect without --t2e-model")
         return None
-    with reported("--t2e-extra-body", ConfigError, "give a JSON object"):
-        extra_body = parse_json(option.t2e_extra_body, unique=True) if option.t2e_extra_body else {}
-    if not isinstance(extra_body, dict):
-        raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
-    concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY
     agent = ModelSettings(
         model=model,
-        base_url=option.t2e_base_url,
-        key_var=option.t2e_key_var or "OPENAI_API_KEY",
-        temperature=0.0 if option.t2e_temperature is None else option.t2e_temperature,
-        seed=option.t2e_seed,
-        reasoning_effort=option.t2e_reasoning_effort,
-        extra_body=extra_body,
-        max_connections=concurrency,
-        timeout=option.t2e_call_timeout or CALL_TIMEOUT,
+        base_url=values.t2e_base_url,
+        key_var=values.t2e_key_var or "OPENAI_API_KEY",
+        temperature=0.0 if values.t2e_temperature is None else values.t2e_temperature,
+        seed=values.t2e_seed,
+        reasoning_effort=values.t2e_reasoning_effort,
+        extra_body=_extra_body(values.t2e_extra_body),
+        max_connections=values.t2e_concurrency or DEFAULT_CONCURRENCY,
+        timeout=values.t2e_call_timeout or CALL_TIMEOUT,
         price=prices.get(model),
         url_option="--t2e-base-url",
         timeout_option="--t2e-call-timeout",
     )
     user = replace(
         agent,
-        model=option.t2e_user_model or agent.model,
-        base_url=option.t2e_user_base_url or agent.base_url,
-        url_option="--t2e-user-base-url" if option.t2e_user_base_url else agent.url_option,
-        key_var=option.t2e_user_key_var or agent.key_var,
+        model=values.t2e_user_model or agent.model,
+        base_url=values.t2e_user_base_url or agent.base_url,
+        url_option="--t2e-user-base-url" if values.t2e_user_base_url else agent.url_option,
+        key_var=values.t2e_user_key_var or agent.key_var,
         temperature=0.0,
         reasoning_effort=None,
         extra_body={},
-        price=prices.get(option.t2e_user_model or agent.model),
+        price=prices.get(values.t2e_user_model or agent.model),
     )
-    if _lies_here(agent.model, option.t2e_base_url, here):
-        agent, own = _of_folder(agent, here, prices, served, option.t2e_adapter)
-        if option.t2e_temperature is None:
-            agent = replace(agent, temperature=own)
-    elif option.t2e_adapter is not None:
-        raise ConfigError("--t2e-adapter goes with a model that lies in a folder: --t2e-model ./path")
-    if _lies_here(user.model, user.base_url, here):
+    if agent.base_url is None and names_folder(agent.model, here):
+        agent, own_temperature = _of_folder(agent, here, prices, served, values.t2e_adapter)
+        if values.t2e_temperature is None:
+            agent = replace(agent, temperature=own_temperature)
+    elif values.t2e_adapter is not None:
+        raise ConfigError("--t2e-adapter needs a model that is a folder: --t2e-model ./path")
+    if user.base_url is None and names_folder(user.model, here):
         user, _ = _of_folder(user, here, prices, served)
-    _refuse_keys(agent.key_var, user.key_var, option.t2e_baseline_key_var or agent.key_var)
+    _check_key_vars(agent.key_var, user.key_var, values.t2e_baseline_key_var or agent.key_var)
     return LiveSettings(
         agent,
         user,
         extra_instruction(),
-        cache=bool(option.t2e_cache),
-        scripts=option.t2e_user_model is None,
-        record=here / option.t2e_record if option.t2e_record else None,
-        each_turn=option.t2e_route == "turn",
+        cache=bool(values.t2e_cache),
+        scripts=values.t2e_user_model is None,
+        record=here / values.t2e_record if values.t2e_record else None,
+        each_turn=values.t2e_route == "turn",
     )
 
 
-def _refuse_keys(*names: str) -> None:
-    """A key given where its variable's name belongs would be shown in the next error."""
+def _extra_body(text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    with reported("--t2e-extra-body", ConfigError, "give a JSON object"):
+        body = parse_json(text, unique=True)
+    if not isinstance(body, dict):
+        raise ConfigError(f"--t2e-extra-body is a JSON {type(body).__name__}, not an object")
+    return body
+
+
+def _check_key_vars(*names: str) -> None:
+    """Reject a key in place of its variable's name: the next error would show it."""
     for name in names:
         if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(
@@ -290,7 +270,6 @@ def _refuse_keys(*names: str) -> None:
 
 
 def read_judge(values: Any) -> Judge | None:
-    """The judge that was asked for."""
     if values.t2e_judge is None:
         return None
     from pytest_trace2evolve.judges.chat import ChatJudge

@@ -1,67 +1,50 @@
-"""Opening a trace: finding it, and writing down that it was looked at before anything of it is told.
+"""Opening a trace. An access to a sealed split is recorded in the ledger before anything is shown."""
 
-Runs by their names, the splits that hold a task, and the ledger's word that a trace was looked at.
-"""
-
-import getpass
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from pytest_trace2evolve.errors import (
     ConfigError,
-    LedgerError,
     MissingExtraError,
     ResultsError,
     WorldError,
     nearest,
 )
-from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
-from pytest_trace2evolve.evidence.tau2_format import written_findings
+from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results, written_findings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.invariants import broken
-from pytest_trace2evolve.session.baselines import is_path
-from pytest_trace2evolve.session.sides import domain_of, expand, provenance
+from pytest_trace2evolve.scoring.invariants import find_breaches
+from pytest_trace2evolve.session.evidence_sources import domain_of, expand, path_exists, provenance
+from pytest_trace2evolve.session.ledger import SplitName, record_access
 from pytest_trace2evolve.worlds.registry import Worlds
-
-Place = tuple[str, str]
-"""A suite and one of its splits."""
 
 
 def find_run(run: str, project: Project | None, here: Path) -> Path:
-    """Where a run lies.
+    """The path of a run, from its id or the beginning of it, its folder, or a results file.
 
-    Args:
-        run: A run's id or the beginning of one, a run folder, or a results file.
-        project: Where runs lie; None where there is none.
-        here: The folder that paths start from.
-
-    Raises:
-        ConfigError: there is none of that name, or several.
+    Paths start from the folder `here`.
     """
-    if is_path(here / run):
+    if path_exists(here / run):
         return here / run
     if project is None:
         raise ConfigError(f"{run}: no such path, and no project here whose runs could be meant; give --root")
     folder = project.runs_folder
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    found = [name for name in names if name.startswith(run)] if run else []
-    if len(found) == 1 or run in found:
-        return folder / (run if run in found else found[0])
-    if found:
-        raise ConfigError(f"run {run!r} is the beginning of several: {', '.join(found[:5])}")
-    raise ConfigError(f"{run!r} is no path and no run in {folder}; {nearest(run, names[-20:])}")
+    ids = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = [run] if run in ids else [name for name in ids if name.startswith(run)]
+    if len(found) > 1:
+        shown = ", ".join(found[:5])
+        raise ConfigError(f"run {run!r} is the beginning of several: {shown}; give more of the id")
+    if not found:
+        raise ConfigError(f"{run!r} is no path and no run in {folder}; {nearest(run, ids[-20:])}")
+    return folder / found[0]
 
 
-def splits_with(project: Project, domain: str, task: str) -> Iterator[Place]:
+def splits_with(project: Project, domain: str, task: str) -> Iterator[SplitName]:
     """Every split of the project that holds a task: it is one task, whichever suite it was run in."""
     for suite, lock in project.lock.suites.items():
         for split, tasks in lock.splits.items():
@@ -72,58 +55,17 @@ def splits_with(project: Project, domain: str, task: str) -> Iterator[Place]:
             yield suite, split
 
 
-def record_look(
-    project: Project, place: Place, domain: str, task: str, trials: tuple[int, ...], run: str
-) -> None:
-    """Write down that trials of a task were looked at.
-
-    Raises:
-        LedgerError: it could not be written; then nothing may be shown.
-    """
-
-    def make(root: str, parents: tuple[str, ...], at: datetime) -> Seen:
-        return Seen(
-            root=root,
-            parents=parents,
-            at=at,
-            domain=domain,
-            suite=place[0],
-            split=place[1],
-            task=task,
-            trials=trials,
-            run=run,
-            who=user_name(),
-            day=at.astimezone().date(),
-        )
-
-    try:
-        Ledger(project.ledger_folder).append(make)
-    except OSError as error:
-        raise LedgerError(
-            f"{project.ledger_folder}: the look could not be recorded ({error.strerror or error}), and so "
-            "nothing is shown; make the folder writable"
-        ) from None
-
-
-def user_name() -> str:
-    """Who runs this process, as the machine calls them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "unknown"
-
-
 @dataclass(frozen=True)
-class Opened:
-    """A trace that may be shown: what had to be written down is.
+class OpenedTrace:
+    """A trace that may be shown: an access that had to be recorded is.
 
     Attributes:
         simulation: The simulation with its trace.
         origin: Where it comes from.
         run: The run's name, or the file's.
-        trials: All trials of the task that lie there.
-        recorded: The splits whose ledger entries say that this was looked at.
-        note: Why nothing was recorded, where nothing was.
+        trials: All trials of the task in the run.
+        recorded: The splits whose ledger entries record this access.
+        note: Why nothing was recorded, if nothing was.
         found: What breaks an invariant in the trace.
     """
 
@@ -131,56 +73,57 @@ class Opened:
     origin: Provenance
     run: str
     trials: tuple[int, ...]
-    recorded: tuple[Place, ...]
+    recorded: tuple[SplitName, ...]
     note: str
     found: tuple[Finding, ...] = ()
 
 
 def open_trace(
     run: str, task: str, *, project: Project | None, here: Path, trial: int | None = None, suite: str = ""
-) -> Opened:
-    """Find the trace of a simulation, and record the look.
+) -> OpenedTrace:
+    """Find the trace of a simulation, and record the access.
 
     Args:
-        run: A run's id or the beginning of one, a run folder, or a results file.
-        task: The task's id.
-        project: Whose ledger to write, and where its runs lie; None where there is none.
-        here: The folder that paths start from.
-        trial: Which trial; the first, where none is named.
+        run: As in `find_run`.
+        trial: The first trial if None.
         suite: Which suite of a run over several.
 
     Raises:
-        ConfigError: no such run, task or trial, or several; names what there is.
+        ConfigError: there is no such run, task or trial, or several; names what there is.
         ResultsError: the run cannot be read.
-        LedgerError: the look could not be recorded; nothing of the trace was told.
+        LedgerError: the access could not be recorded; nothing of the trace may be shown.
     """
     path = find_run(run, project, here)
-    file = _holding([read_results(one) for one in expand([path])], task, suite, run)
-    origin = provenance(file)
-    simulations = {one.trial or 0: one for one in combine([file])[0] if one.task_id == task}
+    file = _file_with(task, [read_results(place) for place in expand([path])], suite, run)
+    origin, domain = provenance(file), domain_of(file)
+    simulations = {
+        simulation.trial or 0: simulation for simulation in combine([file])[0] if simulation.task_id == task
+    }
     chosen = min(simulations) if trial is None else trial
     if chosen not in simulations:
         known = ", ".join(map(str, sorted(simulations)))
         raise ConfigError(f"task {task!r} of {run} has no trial {chosen}; it has {known}")
-    places, note = _places(project, origin, domain_of(file), task)
+    places, note = _sealed_places(project, origin, domain, task)
     name = origin.run_id or path.name
     for place in places:
         assert project is not None
-        record_look(project, place, domain_of(file), task, (chosen,), name)
+        record_access(project, place, domain, task, (chosen,), name)
     simulation = simulations[chosen]
-    return Opened(
+    return OpenedTrace(
         simulation,
         origin,
         name,
         tuple(sorted(simulations)),
         tuple(places),
         note,
-        _found(simulation, origin, project),
+        _broken_invariants(simulation, origin, project),
     )
 
 
-def _found(simulation: Simulation, origin: Provenance, project: Project | None) -> tuple[Finding, ...]:
-    """What breaks an invariant: as the run wrote it, else by the rules of a world that can be opened here."""
+def _broken_invariants(
+    simulation: Simulation, origin: Provenance, project: Project | None
+) -> tuple[Finding, ...]:
+    """As the run recorded them, else by the rules of a world that can be opened here."""
     if (written := written_findings(simulation)) is not None:
         return written
     if not origin.conversational:
@@ -190,33 +133,36 @@ def _found(simulation: Simulation, origin: Provenance, project: Project | None) 
         rules = rules_of(worlds.open(origin.provider, origin.domain))
     except (WorldError, MissingExtraError):
         return ()
-    return () if rules is None else broken(simulation.trace, rules)
+    return () if rules is None else find_breaches(simulation.trace, rules)
 
 
-def _holding(files: Sequence[ResultsFile], task: str, suite: str, run: str) -> ResultsFile:
+def _file_with(task: str, files: Sequence[ResultsFile], suite: str, run: str) -> ResultsFile:
     """The one file that holds simulations of a task."""
     by_suite = {provenance(file).suite or file.path.name: file for file in files}
     if suite and suite not in by_suite:
         raise ConfigError(f"{run} holds no suite {suite!r}; {nearest(suite, by_suite)}")
-    wanted = {name: file for name, file in by_suite.items() if not suite or name == suite}
-    ran = {name: {one.task_id for one in file.simulations} for name, file in wanted.items()}
-    found = [name for name in wanted if task in ran[name]]
+    ran = {
+        name: {simulation.task_id for simulation in file.simulations}
+        for name, file in by_suite.items()
+        if suite in ("", name)
+    }
+    found = [name for name, tasks in ran.items() if task in tasks]
     if not found:
-        known = nearest(task, {one for tasks in ran.values() for one in tasks})
+        known = nearest(task, set().union(*ran.values()))
         raise ConfigError(f"{run} holds no simulation of task {task!r}; {known}")
     if len(found) > 1:
         raise ConfigError(f"task {task!r} is in several suites of {run}: {', '.join(found)}; give --suite")
-    return wanted[found[0]]
+    return by_suite[found[0]]
 
 
-def _places(
+def _sealed_places(
     project: Project | None, origin: Provenance, domain: str, task: str
-) -> tuple[Sequence[Place], str]:
+) -> tuple[Sequence[SplitName], str]:
     """The sealed splits that hold a task, or why there is none."""
     if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
         where = f"{project.lock_path} does not hold" if project else "no project here holds"
         raise ConfigError(
-            f"the run is of suite {origin.suite!r}, which {where}: the look could not be recorded; "
+            f"the run is of suite {origin.suite!r}, which {where}: the access could not be recorded; "
             "give the run's project as --root"
         )
     if project is None:

@@ -2,41 +2,36 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as ThreadExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_trace2evolve.engine.conversation import Limits
+from pytest_trace2evolve.engine.conversation import Assignment, Limits
 from pytest_trace2evolve.engine.engine import Engine, Job
-from pytest_trace2evolve.engine.executor import Assignment
-from pytest_trace2evolve.engine.participants import AgentFactory
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
-from pytest_trace2evolve.evidence.store import RunStore
-from pytest_trace2evolve.evidence.tau2_format import simulation_record
-from pytest_trace2evolve.gate.trials import Trials
+from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
+from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
-from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
+from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
-from pytest_trace2evolve.scoring.metrics import as_evidence
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import Trials, as_evidence
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.confirmation import FIRST_TRIAL, SideName
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import Expected, most_fresh
-from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.evidence_sources import RecordedRuns
+from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_place
 from pytest_trace2evolve.worlds.registry import Worlds
 
 T = TypeVar("T")
-
-SIDES: tuple[SideName, ...] = ("baseline", "candidate")
 
 
 @dataclass(frozen=True)
@@ -45,21 +40,21 @@ class TaskRun:
 
     Attributes:
         records: The evidence of each trial.
-        left_out: Which of its recorded simulations were not compared, since their task differs from the lock;
+        left_out: Which recorded simulations were not compared because their task differs from the lock;
             empty if all were.
         absent: Why there was nothing to run: the replayed files hold no simulation of the task.
         unfinished: Why not all of its trials were made; empty if they were.
         fresh: Fresh trials of both sides, if the task fell and they were made.
-        unconfirmed: Why there are none, if it fell and they could have told more; otherwise empty.
-        crash: What the agent's code raised in the first trial in which it did, as `Type: message`.
-        frames: The frames of that exception's traceback, as text.
+        unconfirmed: Why there are none although it fell; empty otherwise.
+        crash: The first exception of the agent's code, as `Type: message`.
+        frames: The frames of its traceback, as text.
     """
 
     records: tuple[SimulationEvidence, ...] = ()
     left_out: str = ""
     absent: str = ""
     unfinished: str = ""
-    fresh: Fresh | None = None
+    fresh: FreshTrials | None = None
     unconfirmed: str = ""
     crash: str = ""
     frames: str = ""
@@ -75,67 +70,92 @@ class TaskRun:
         return [record for record in self.records if record.status is Status.NOT_MEASURED]
 
 
+@dataclass
 class TaskRunner:
     """Runs the tasks of a plan.
 
-    Args:
-        plan: What to run.
-        worlds: Opens worlds.
+    Attributes:
         engine: Makes what is not replayed.
         draws: Where simulations are stored, and what is declared before any can be seen.
-        factories: Who makes the simulations of each side, by suite and side.
-        expected: What simulations are likely to use.
+        factories: Who makes the simulations, by suite and side.
         scorer: The threads in which simulations are scored and stored.
-        tasks: The tasks that will be run, in the order in which falls are confirmed if the budget of fresh
-            simulations may not suffice for all.
+        tasks: The tasks in their order, which counts if the fresh simulations may not suffice for all falls.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        worlds: Worlds,
-        engine: Engine,
-        draws: Draws,
-        factories: Mapping[tuple[str, SideName], AgentFactory],
-        expected: Expected,
-        scorer: ThreadExecutor,
-        tasks: Sequence[tuple[str, str]],
-    ) -> None:
-        self._plan = plan
-        self._worlds = worlds
-        self._engine = engine
-        self._draws = draws
-        self._factories = factories
-        self._expected = expected
-        self._scorer = scorer
+    plan: Plan
+    worlds: Worlds
+    engine: Engine
+    draws: Draws
+    factories: Mapping[tuple[str, SideName], AgentFactory]
+    expected: Expected
+    scorer: ThreadExecutor
+    tasks: Sequence[tuple[str, str]]
+
+    def __post_init__(self) -> None:
         self._rules: dict[str, Rules | None] = {}
-        self._ended = {task: asyncio.Event() for task in tasks}
-        self._before = dict(zip(tasks[1:], tasks, strict=False))
-        self._is_scarce = plan.confirm is not None and most_fresh(plan) == plan.confirm.budget
+        self._ended = {task: asyncio.Event() for task in self.tasks}
+        self._before = dict(zip(self.tasks[1:], self.tasks, strict=False))
+        confirm = self.plan.confirm
+        self._is_scarce = confirm is not None and most_fresh(self.plan) == confirm.budget
 
-    async def run(self, suite: str, task_id: str) -> TaskRun:
-        """Make or replay every trial of a task, score each, store its trace, and confirm a fall.
+    async def run_all(
+        self,
+        on_simulation: Callable[[str, SimulationEvidence, bool], None],
+        on_run: Callable[[str, str, TaskRun], None],
+    ) -> None:
+        """Run all tasks; they begin in order, and as many at once as keep the slots full.
 
-        A trial that is lost (an exception in the world, say) becomes an infrastructure error without a score.
+        Args:
+            on_simulation: Called with the suite, the evidence of a simulation and whether it is a fresh one,
+                in a thread that scores.
+            on_run: Called with the suite, the task's id and its trials.
 
         Raises:
             EndpointError: the endpoint refuses what every further simulation would ask too.
-            LockError: the world's task differs from the lock.
             StorageError: a trace cannot be stored, or a stored one was changed.
+            Exception: what a callback raises.
         """
-        planned = self._plan.suites[suite]
+        self._on_simulation = on_simulation
+        self._failure: Exception | None = None
+        window = asyncio.Semaphore(2 * self.engine.loop.slots)
+
+        async def run(suite: str, task_id: str) -> None:
+            try:
+                task_run = await self._run(self.plan.suites[suite], task_id)
+                if self._failure is not None:
+                    raise self._failure
+                on_run(suite, task_id, task_run)
+            finally:
+                self._ended[suite, task_id].set()
+                window.release()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name in self.tasks:
+                    await window.acquire()
+                    group.create_task(run(*name))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _run(self, planned: PlannedSuite, task_id: str) -> TaskRun:
+        """Make or replay every trial of a task, score each, store its trace, and confirm a fall.
+
+        An exception in the world, say, makes every trial an infrastructure error without a score.
+        """
         try:
             if planned.recorded is not None:
-                run = await self._in_thread(self._replay, planned, task_id)
+                run = await self._in_thread(self._replay, planned, planned.recorded, task_id)
             else:
                 run = await self._make(planned, task_id)
             return await self._confirmed(planned, task_id, run)
-        finally:
-            self._ended[suite, task_id].set()
+        except (EndpointError, StorageError):
+            raise
+        except Exception as error:
+            trials, digest = range(max(1, planned.trials_of(task_id))), planned.lock.tasks[task_id]
+            return TaskRun(tuple(lost_trial(task_id, digest, trial, error) for trial in trials))
 
-    def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
-        assert planned.recorded is not None
-        recorded = planned.recorded.by_task.get(task_id)
+    def _replay(self, planned: PlannedSuite, files: RecordedRuns, task_id: str) -> TaskRun:
+        recorded = files.by_task.get(task_id)
         if not recorded:
             return TaskRun(absent="the replayed files hold no simulation of this task")
         solo, locked = planned.suite.solo, planned.lock.tasks[task_id]
@@ -159,7 +179,8 @@ class TaskRunner:
                 f"since {LOCK_NAME} was written; {RENEW}"
             )
         trials = range(planned.trials)
-        results = await self._simulations([self._job(planned, task, trial) for trial in trials])
+        jobs = [self._job(planned, task, trial) for trial in trials]
+        results = await self._simulations(jobs, self.engine.make)
         crashes = [result.crash for result in results if isinstance(result, Simulation) and result.crash]
         crash, frames = crashes[0] if crashes else ("", "")
         unfinished = next((str(result) for result in results if isinstance(result, BudgetError)), "")
@@ -171,46 +192,46 @@ class TaskRunner:
         return TaskRun(tuple(records), unfinished=unfinished, crash=crash, frames=frames)
 
     async def _simulations(
-        self, jobs: Iterable[Job], *, urgent: bool = False
+        self, jobs: Iterable[Job], make: Callable[[Job], Awaitable[Simulation]]
     ) -> list[Simulation | Exception]:
         """Make simulations at once; an exception stands for one that was not made.
 
         Raises:
             EndpointError, StorageError: they end the run.
         """
-        results = await asyncio.gather(
-            *(self._engine.make(job, urgent=urgent) for job in jobs), return_exceptions=True
-        )
+        results = await asyncio.gather(*map(make, jobs), return_exceptions=True)
+        made: list[Simulation | Exception] = []
         for result in results:
-            if isinstance(result, EndpointError | StorageError) or not isinstance(
-                result, Simulation | Exception
-            ):
+            if isinstance(result, EndpointError | StorageError):
                 raise result
-        return [result for result in results if isinstance(result, Simulation | Exception)]
+            if not isinstance(result, Simulation | Exception):
+                raise result  # the run is cancelled
+            made.append(result)
+        return made
 
     def _job(self, planned: PlannedSuite, task: Task, trial: int, *, baseline: bool = False) -> Job:
-        plan, suite = self._plan, planned.suite
+        plan, suite = self.plan, planned.suite
         is_stored = plan.live is not None
         return Job(
             Assignment(
                 task=task,
                 world=self._world(planned),
-                factory=self._factories[planned.name, "baseline" if baseline else "candidate"],
+                factory=self.factories[planned.name, "baseline" if baseline else "candidate"],
                 candidate=plan.party(planned.name, baseline=baseline).candidate,
                 trial=trial,
                 limits=Limits(suite.max_steps, suite.max_errors, suite.timeout),
                 solo=suite.solo,
                 place=sealed_place(plan, planned, task.id) if is_stored else "",
             ),
-            declare=partial(self._draws.declare, planned.name, task.id),
-            place=self._draws.place(planned.name, task.id, trial, baseline=baseline) if is_stored else None,
-            expected=self._expected.of(planned.name, task.id),
+            declare=partial(self.draws.declare, planned.name, task.id),
+            place=self.draws.place(planned.name, task.id, trial, baseline=baseline) if is_stored else None,
+            expected=self.expected.of(planned.name, task.id),
             is_baseline=baseline,
         )
 
     async def _confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
         """The same run, with fresh trials if its task may have fallen, or why it has none."""
-        confirm = self._plan.confirm
+        confirm = self.plan.confirm
         if confirm is None or run.unfinished or not may_have_fallen(planned, task_id, run):
             return run
         refused = confirm.refused.get(planned.name, "")
@@ -225,7 +246,7 @@ class TaskRunner:
         done = 0
         try:
             while more := next_step(*step_passes(made["baseline"], made["candidate"]), done):
-                if not self._engine.reserve_fresh(
+                if not self.engine.reserve_fresh(
                     f"{planned.name}\n{task_id}\n{done}", len(SIDES) * more, confirm.budget
                 ):
                     why = f"the {confirm.budget} fresh simulations of --t2e-confirm are spent"
@@ -236,37 +257,31 @@ class TaskRunner:
         except (BudgetError, EndpointError) as error:
             # Either ends the run, as other tasks report; the main trials of this task are whole.
             return replace(run, unconfirmed=str(error))
-        fresh = Fresh(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
+        fresh = FreshTrials(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
         return replace(run, fresh=fresh)
 
     async def _fresh(
         self, planned: PlannedSuite, task: Task, done: int, more: int
     ) -> dict[SideName, list[SimulationEvidence]]:
         """The next fresh trials of both sides."""
-        places = [(side, FIRST_TRIAL[side] + done + number) for side in SIDES for number in range(more)]
+        places = [(side, FIRST_FRESH_TRIAL[side] + done + number) for side in SIDES for number in range(more)]
         jobs = [self._job(planned, task, trial, baseline=side == "baseline") for side, trial in places]
-        results = await self._simulations(jobs, urgent=True)
+        results = await self._simulations(jobs, partial(self.engine.make, urgent=True))
         records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
         for (side, trial), job, result in zip(places, jobs, results, strict=True):
             if isinstance(result, BudgetError):
                 raise result
-            folder = self._plan.fresh_folder(planned.name, side)
+            folder = self.plan.fresh_folder(planned.name, side)
             record = await self._in_thread(self._record, planned, task, trial, result, folder)
-            # Once more what infrastructure ended, if a journal lets it resume: what is lost again stays lost.
-            # An agent of the user's own has no journal, and a further draw could be chosen.
-            if record.status is not Status.MEASURED and job.place is not None and not self._plan.plays:
-                again = await self._retry(job)
+            # A loss is retried once if a journal lets it resume. An agent of the user's own has no journal,
+            # and a further draw could be chosen.
+            if record.status is not Status.MEASURED and job.place is not None and not self.plan.plays:
+                (again,) = await self._simulations([job], self.engine.retry)
+                if isinstance(again, BudgetError):
+                    raise again
                 record = await self._in_thread(self._record, planned, task, trial, again, folder)
             records[side].append(record)
         return records
-
-    async def _retry(self, job: Job) -> Simulation | Exception:
-        try:
-            return await self._engine.retry(job)
-        except (BudgetError, EndpointError, StorageError):
-            raise
-        except Exception as error:
-            return error
 
     def _record(
         self,
@@ -276,20 +291,34 @@ class TaskRunner:
         simulation: Simulation | Exception,
         folder: Path | None = None,
     ) -> SimulationEvidence:
-        """Score a simulation and store its trace."""
+        """Score a simulation, store its trace and report it."""
+        record = self._scored(planned, task, trial, simulation, folder)
+        try:
+            self._on_simulation(planned.name, record, folder is not None)
+        except Exception as error:  # of the caller: it ends the run, and loses no trial
+            self._failure = self._failure or error
+        return record
+
+    def _scored(
+        self,
+        planned: PlannedSuite,
+        task: Task,
+        trial: int,
+        simulation: Simulation | Exception,
+        folder: Path | None,
+    ) -> SimulationEvidence:
         try:
             if isinstance(simulation, Exception):
                 raise simulation
             world = self._world(planned)
-            result = score(simulation, task, world, self._plan.judge)
-            found = found_in(simulation, result, self._rules_of(planned, world))
+            result = score(simulation, task, world, self.plan.judge)
+            found = breaches_in(simulation, result, self._rules_of(planned, world))
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
             content = simulation_record(simulation, result, found or ())
         except Exception as error:
-            note = f"{type(error).__name__}: {error}"
-            return lost_trial(task.id, planned.lock.tasks[task.id], trial, note)
-        store = RunStore(folder or self._plan.suite_folder(planned.name))
+            return lost_trial(task.id, planned.lock.tasks[task.id], trial, error)
+        store = RunStore(folder or self.plan.suite_folder(planned.name))
         try:
             store.write_simulation(content)
         except OSError as error:
@@ -299,19 +328,20 @@ class TaskRunner:
     def _rules_of(self, planned: PlannedSuite, world: World) -> Rules | None:
         """The rules that apply to a suite's traces; kept, since the origin digests the whole lock."""
         if planned.name not in self._rules:
-            talked = provenance_of(self._plan, planned).conversational
+            talked = provenance_of(self.plan, planned).conversational
             self._rules[planned.name] = rules_of(world) if talked else None
         return self._rules[planned.name]
 
     def _world(self, planned: PlannedSuite) -> World:
-        return self._plan.project.world(planned.suite, self._worlds)
+        return self.plan.project.world(planned.suite, self.worlds)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._scorer, partial(function, *arguments))
+        return await asyncio.get_running_loop().run_in_executor(self.scorer, partial(function, *arguments))
 
 
-def lost_trial(task_id: str, task_digest: str, trial: int, note: str) -> SimulationEvidence:
+def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> SimulationEvidence:
     """The record of a trial that was lost to infrastructure: no reward, and a note that says why."""
+    note = f"{type(error).__name__}: {error}"
     return SimulationEvidence(
         id=f"lost-{uuid.uuid4().hex}",
         task_id=task_id,
@@ -319,7 +349,7 @@ def lost_trial(task_id: str, task_digest: str, trial: int, note: str) -> Simulat
         status=Status.INFRASTRUCTURE_ERROR,
         termination_reason=TerminationReason.INFRASTRUCTURE_ERROR.value,
         task_digest=task_digest,
-        # Whatever an exception says must survive JSON.
+        # The text of any exception must survive JSON.
         note=" ".join(note.encode("utf-8", "backslashreplace").decode().split())[:500],
     )
 
@@ -344,7 +374,8 @@ def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, ta
         return False
     if before is None or not before.passes or after.passes is not False:
         return False
-    from pytest_trace2evolve.gate.confirm import fisher, fresh_result
+    from pytest_trace2evolve.gate.confirm import fresh_result
+    from pytest_trace2evolve.gate.significance import fisher
 
     if run.fresh is not None:
         p = fresh_result(run.fresh).p

@@ -1,47 +1,31 @@
-"""From the records of a run to its evidence and verdicts, suite by suite."""
+"""The evidence and verdicts of a run's suites."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.integrity import (
-    Edited,
-    edited_baseline,
-    edited_copy,
-    edited_traces,
-    is_known,
-    knows_evidence,
-    knows_traces,
-    other_outcomes,
-    outcomes_digest,
-)
-from pytest_trace2evolve.gate.alpha_spending import Claim, Look
-from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
+from pytest_trace2evolve.evidence.integrity import outcomes_digest
+from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
-from pytest_trace2evolve.gate.labels import Labelled
-from pytest_trace2evolve.gate.pairs import natural_order, pair, told
+from pytest_trace2evolve.gate.pairs import left_out_lines, pair
 from pytest_trace2evolve.gate.policy import version_of
-from pytest_trace2evolve.project.candidates import source_of
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
-    Compared,
     Evidence,
-    Fresh,
+    FreshTrials,
     Provenance,
     Settings,
     SimulationEvidence,
-    code_differences,
-    side_of,
 )
 from pytest_trace2evolve.records.ledger import Evaluation, Origin
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
-from pytest_trace2evolve.session.access_log import Looks, baseline_identity, trials_of
-from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.comparability import unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
+from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity, min_trials
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of, tested
 from pytest_trace2evolve.session.trials import TaskRun
@@ -49,23 +33,19 @@ from pytest_trace2evolve.session.trials import TaskRun
 
 @dataclass
 class SuiteRun:
-    """What has come in of one suite: task runs by task id."""
+    """The tasks of a suite that were run, by their ids."""
 
     planned: PlannedSuite
     runs: dict[str, TaskRun] = field(default_factory=dict)
 
-    def add(self, task_id: str, run: TaskRun) -> None:
-        """Take in what came of a task."""
-        self.runs[task_id] = run
-
     @property
     def records(self) -> tuple[SimulationEvidence, ...]:
-        """All records, in order of task and trial, whatever order they came in."""
+        """All records, in order of task and trial."""
         everything = [record for run in self.runs.values() for record in run.records]
         return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
 
     @property
-    def fresh(self) -> dict[str, Fresh]:
+    def fresh(self) -> dict[str, FreshTrials]:
         """Fresh trials of the tasks that have any, by task id."""
         return {task_id: run.fresh for task_id, run in self.runs.items() if run.fresh is not None}
 
@@ -74,8 +54,7 @@ class SuiteRun:
         """Why tasks that fell have no fresh trials, a note for each reason."""
         reasons = Counter(run.unconfirmed for run in self.runs.values() if run.unconfirmed)
         return [
-            f"{self.planned.name}: {count} task{'' if count == 1 else 's'} that fell could not be confirmed: "
-            f"{reason}"
+            f"{self.planned.name}: {_count(count, 'task')} that fell could not be confirmed: {reason}"
             for reason, count in sorted(reasons.items())
         ]
 
@@ -84,36 +63,34 @@ class SuiteRun:
         tasks = self.planned.lock.splits[split]
         return tuple(record for record in self.records if record.task_id in tasks)
 
+    def runs_in(self, split: str) -> dict[str, TaskRun | None]:
+        """The tasks of a split; None for those that were not run."""
+        return {task_id: self.runs.get(task_id) for task_id in self.planned.lock.splits[split]}
+
     def missing(self, split: str) -> list[str]:
-        """Tasks of a split, not left out for their content, that did not run in all their trials."""
-        return [
-            task_id
-            for task_id in self.planned.lock.splits[split]
-            if task_id not in self.runs or self.runs[task_id].absent or self.runs[task_id].unfinished
-        ]
+        """Tasks of a split that did not run in all their trials, except those left out for their content."""
+        runs = self.runs_in(split).items()
+        return [task_id for task_id, run in runs if run is None or run.absent or run.unfinished]
 
     def left_out(self, split: str) -> dict[str, str]:
         """Why tasks of a split were not compared, by their ids."""
-        return {
-            task_id: self.runs[task_id].left_out
-            for task_id in self.planned.lock.splits[split]
-            if task_id in self.runs and self.runs[task_id].left_out
-        }
+        runs = self.runs_in(split).items()
+        return {task_id: run.left_out for task_id, run in runs if run is not None and run.left_out}
 
     def ran(self, split: str) -> bool:
-        """Whether anything of a split came in."""
-        return any(
-            task_id in self.runs and bool(self.runs[task_id].records or self.runs[task_id].left_out)
-            for task_id in self.planned.lock.splits[split]
-        )
+        """Whether any task of a split was run or left out."""
+        runs = self.runs_in(split).values()
+        return any(run is not None and bool(run.records or run.left_out) for run in runs)
 
 
 @dataclass(frozen=True)
 class SuiteOutcome:
     """One suite's figures and verdicts.
 
-    `reason` says why there is no verdict where there is none. `whole` is whether every split that ran ran
-    completely.
+    Attributes:
+        reason: Why there is no verdict; empty if there is one.
+        whole: Whether every split that ran ran completely.
+        unread: What was not compared.
     """
 
     name: str
@@ -125,24 +102,24 @@ class SuiteOutcome:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What was not compared, where no verdict names it."""
+        """What was not compared, if no verdict names it."""
         return () if self.verdicts else self.unread
 
     @property
     def decision(self) -> Decision | None:
-        """The worst of its splits; None where none decided."""
+        """The worst of its splits; None if none decided."""
         return worst(verdict.decision for verdict in self.verdicts)
 
 
 def evidence(plan: Plan, run: SuiteRun) -> Evidence:
-    """A suite's evidence, with where it comes from."""
+    """A suite's evidence with its provenance."""
     return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
 
 
 def outcome(
     plan: Plan,
     run: SuiteRun,
-    looks: Looks,
+    ledger: ProjectLedger,
     draws: Draws,
     *,
     interrupted: str = "",
@@ -151,12 +128,11 @@ def outcome(
     """Judge one suite.
 
     Args:
-        plan: The run's plan.
-        run: What came in of the suite; nothing, where the session ended before it.
-        looks: What the ledger says.
+        run: The tasks of the suite that were run; none if the session ended before it.
+        ledger: What the ledger says.
         draws: The draws of the run.
-        interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
-        stopped: Whether it ended before its time: then nothing it measured decides.
+        interrupted: Why the session stopped early or was narrowed; empty if it was not.
+        stopped: Whether it ended before its time: then nothing that it measured decides.
     """
     splits = run.planned.lock.splits
     figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
@@ -164,10 +140,10 @@ def outcome(
     verdicts: list[Verdict] = []
     reason = _no_gate_reason(plan, run.planned)
     if not reason:
-        verdicts = list(_verdicts(plan, run, looks, draws, interrupted, stopped=stopped))
+        verdicts = list(_verdicts(plan, run, ledger, draws, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
-    unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
+    unread = tuple(entry for split in splits for entry in left_out_lines(run.left_out(split)))
     return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
 
 
@@ -183,12 +159,12 @@ def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
 
 
 def _verdicts(
-    plan: Plan, run: SuiteRun, looks: Looks, draws: Draws, interrupted: str, *, stopped: bool
+    plan: Plan, run: SuiteRun, ledger: ProjectLedger, draws: Draws, interrupted: str, *, stopped: bool
 ) -> Iterable[Verdict]:
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
     assert policy is not None
-    splits = dict(deciding(plan.project, planned.lock.splits))
+    splits = dict(gated_splits(plan.project, planned.lock.splits))
     decides = any(run.ran(split) for split, guard in splits.items() if not guard)
     for split, guard in splits.items():
         # A guard that was left out (`-m heldout`) must not pass for one that detected no harm.
@@ -199,15 +175,15 @@ def _verdicts(
         comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
         candidate = run.in_split(split)
         reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
-        labelled = _labelled(plan, planned, split, looks)
+        labelled = _labelled(plan, planned, split, ledger)
         partial = _partial(run, split, interrupted, stopped)
         if not partial and not guard:
             partial = _without_baseline(tasks, {record.task_id for record in baseline})
         claims = plan.project.splits[split].role is Role.GATE and not partial
-        look = looks.look(claim_of(plan, run, split, draws, labelled.label)) if claims else None
+        look = ledger.spending(claim_of(plan, run, split, draws, labelled.label)) if claims else None
         pairs = pair(comparable, candidate).leaving_out(reasons)
-        if plan.confirm is not None and plan.confirm.possible and planned.name in plan.confirm.sides:
-            pairs = pairs.tried_again({name: fresh_result(one) for name, one in run.fresh.items()})
+        if planned.name in plan.baseline_sides:
+            pairs = pairs.tried_again({task: fresh_result(fresh) for task, fresh in run.fresh.items()})
         verdict = decide(
             pairs,
             policy,
@@ -227,42 +203,29 @@ def _verdicts(
         )
         verdict = with_recorded(verdict, look, labelled.reason)
         sealed = plan.project.splits[split].role is Role.GATE
-        yield withheld(verdict) if sealed and looks.problems else verdict
+        yield withheld(verdict) if sealed and ledger.problems else verdict
 
 
-def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> Labelled:
+def _labelled(plan: Plan, planned: PlannedSuite, split: str, ledger: ProjectLedger) -> EvidenceLabel:
     """What kind of evidence a split is.
 
     Of a project that draws a sealed split live, traces that its ledger does not know are not clean: they may
     be what such a run left, edited.
     """
-    labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+    labelled = ledger.label(plan.lineage, planned, split, plan.project.splits[split].role)
     if labelled.label is not Label.CLEAN:
         return labelled
     cassette = plan.live.cassette if plan.live is not None else None
     if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
         # Its answers were drawn without an entry of the ledger for this split, and could be chosen.
         reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
-        return Labelled(Label.DEVELOPMENT, reason)
-    if not looks.names_draws(planned.name, split):
+        return EvidenceLabel(Label.DEVELOPMENT, reason)
+    if not ledger.names_draws(planned.name, split):
         return labelled
-    if not (files := _unrecorded(planned, looks)):
+    if not (files := unrecorded_files(planned, ledger)):
         return labelled
     reason = f"the ledger names draws of {planned.name}::{split}, and not what is in {', '.join(files)}"
-    return Labelled(Label.DEVELOPMENT, reason)
-
-
-def _unrecorded(planned: PlannedSuite, looks: Looks) -> list[str]:
-    """The names of the files that a suite is judged on and whose content the ledger does not know."""
-    files = [(file.path, file.run) for file in planned.recorded.files] if planned.recorded else []
-    baseline = planned.baseline
-    if baseline is not None and not baseline.saved:
-        files += baseline.files
-    names = [path.name for path, run in files if not knows_traces(looks.entries, run)]
-    if baseline is not None and not baseline.saved and not baseline.files:
-        whole = baseline.whole or baseline.evidence
-        names += [] if knows_evidence(looks.entries, planned.name, whole) else [baseline.name]
-    return list(dict.fromkeys(names))
+    return EvidenceLabel(Label.DEVELOPMENT, reason)
 
 
 def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
@@ -270,9 +233,9 @@ def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
     if run.planned.recorded is not None:
         return {}
     lost = {
-        task_id: [record.trial for record in run.runs[task_id].lost]
-        for task_id in run.planned.lock.splits[split]
-        if task_id in run.runs
+        task_id: [record.trial for record in task_run.lost]
+        for task_id, task_run in run.runs_in(split).items()
+        if task_run is not None
     }
     return {
         task_id: "candidate"
@@ -281,31 +244,31 @@ def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
     }
 
 
-def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
+def with_recorded(verdict: Verdict, look: AlphaSpending | None, reason: str = "") -> Verdict:
     """A verdict on fresh evidence, decided together with the ledger's entries of the same claim.
 
     Args:
-        verdict: What the fresh figures say.
+        verdict: The verdict on the fresh figures.
         look: The claim's place among the tests of the split; None without a clean claim.
-        reason: Why the evidence is not labelled better.
+        reason: Why the evidence has no better label.
 
     Returns:
-        The verdict; of a repeat with the worse of the recorded and the fresh decision. Its reason names both.
+        The verdict. A repeat has the worse of the recorded and the fresh decision, and its reason names both.
     """
     reasons, decision = [verdict.reason, reason], verdict.decision
     if look is not None and look.abandoned:
         reasons.append(_abandoned(look, verdict))
     if look is not None and look.recorded is not None and decision is not None:
         recorded = look.recorded
-        told = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
+        both = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
         decision = worst([recorded.decision, decision])
-        reasons.append(f"{told}; the worse of the two counts")
+        reasons.append(f"{both}; the worse of the two counts")
         if decision is Decision.INCONCLUSIVE and not unmeasured(verdict):
-            reasons.append(f"a run with more than {_trials(look.trials)} a task continues the test")
+            reasons.append(f"a run with more than {_count(look.trials, 'trial')} a task continues the test")
     elif look is not None and look.continued is not None:
         before = look.continued
         reasons.append(
-            f"continues test {look.number}: {_dated(before)}, with {_trials(before.trials)} a task"
+            f"continues test {look.number}: {_dated(before)}, with {_count(before.trials, 'trial')} a task"
         )
     text = "; ".join(part for part in reasons if part)
     settling = verdict.settling if decision is verdict.decision else ()
@@ -313,22 +276,22 @@ def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verd
 
 
 def withheld(verdict: Verdict) -> Verdict:
-    """A verdict on a sealed split under a damaged ledger, whose reason it names: a promotion is withheld."""
+    """The verdict on a sealed split under a damaged ledger: no promotion."""
     if verdict.decision is not Decision.PROMOTE:
         return verdict
     return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
 
 
-def _abandoned(look: Look, verdict: Verdict) -> str:
+def _abandoned(look: AlphaSpending, verdict: Verdict) -> str:
     """Which draws could have been judged instead, what follows, and how to avoid that."""
     count = len(look.abandoned)
-    named = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
-    further = ", …" if count > 3 else ""
+    names = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
     lowers = verdict.alpha is not None and verdict.goal is not Goal.NO_REGRESSION and look.recorded is None
     return (
         f"{count} other draw{'' if count == 1 else 's'} of this split could have been judged instead and "
         f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers else ''}: "
-        f"{named}{further}; keep .trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
+        f"{names}{', …' if count > 3 else ''}; "
+        "keep .trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
     )
 
 
@@ -336,8 +299,8 @@ def _dated(entry: Evaluation) -> str:
     return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
 
 
-def _trials(number: int) -> str:
-    return f"{number} trial{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) -> Claim:
@@ -347,7 +310,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
     assert plan.policy is not None
     tasks = planned.lock.splits[split]
     # All of it, whatever stage this is: the stages of a run are one test.
-    whole = planned.baseline.whole or planned.baseline.evidence
+    whole = planned.baseline.all_evidence
     evidence = outcomes_digest(record for record in whole.simulations if record.task_id in tasks)
     return Claim(
         suite=planned.name,
@@ -357,7 +320,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
         agent=tested(plan, provenance_of(plan, planned)),
         baseline=baseline_identity(whole.provenance) or evidence,
         policy=version_of(plan.policy),
-        trials=trials_of(run.in_split(split)),
+        trials=min_trials(run.in_split(split)),
         most=plan.stage.most if plan.stage else 0,
         evidence=evidence,
         goal=plan.goal,
@@ -376,115 +339,8 @@ def _measured(origin: Provenance, plan: Plan) -> tuple[str, str]:
     return origin.candidate.digest, tested(plan, origin)
 
 
-def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
-    """Compare what was recorded of both sides.
-
-    Returns:
-        Notes on what only one side recorded.
-
-    Raises:
-        ResultsError: something differs that may not, or the agent does and the candidate does not declare it.
-    """
-    assert planned.baseline is not None
-    old, new = planned.baseline.evidence, provenance_of(plan, planned)
-    digests = {record.task_id: record.task_digest for record in old.simulations}
-    found = list(differences(old.provenance, new, baseline_tasks=digests, candidate_tasks=planned.lock.tasks))
-    if found:
-        raise ResultsError(
-            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
-            + "; ".join(found)
-        )
-    changes = agent_changes(old.provenance, new)
-    declared = declared_changes(plan, planned.baseline)
-    if undeclared := [kind for kind in changes if kind not in declared]:
-        phrases = "; ".join(phrase for kind in undeclared for phrase in changes[kind])
-        raise ResultsError(
-            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run are of different agents: "
-            f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
-            f"{source_of(plan.candidate.id)}: changes: [{', '.join(undeclared)}]"
-        )
-    if plan.policy is not None and plan.policy.equal_trials:
-        counts = Counter(record.task_id for record in old.simulations)
-        unequal = unequal_trials(counts, {name: planned.trials_of(name) for name in counts})
-        if unequal:
-            raise ResultsError(f"{planned.name}: policy {plan.policy.name!r}: {unequal}")
-    notes = []
-    if missing := unrecorded(old.provenance, new):
-        notes.append(f"{planned.name}: {missing}")
-    if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
-        notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
-    return tuple(notes)
-
-
-def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
-    """The changes of the agent that lie between a baseline and the candidate, as candidates declare them."""
-    origin = baseline.evidence.provenance.candidate
-    found: set[str] = set()
-    for one in plan.lineage:
-        if origin is not None and one.id == origin.id:
-            break
-        found |= one.declares
-    return frozenset(found)
-
-
-def compared(plan: Plan, planned: PlannedSuite) -> Compared | None:
-    """Who made both sides of a suite, for reports; None without a baseline."""
-    if planned.baseline is None:
-        return None
-    old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
-    declared = declared_changes(plan, planned.baseline)
-    return Compared(
-        baseline=side_of(old),
-        candidate=side_of(new),
-        declared=tuple(kind for kind in agent_changes(old, new) if kind in declared),
-    )
-
-
-def refuse_edited(plan: Plan, looks: Looks) -> Iterator[str]:
-    """Hold what a run replays, and the baselines that a gated run is compared with, against the ledger.
-
-    Returns:
-        Notes on what may have been edited.
-
-    Raises:
-        ResultsError: a baseline is not as it was saved, or as another run used it, or a run's folder is not
-            as the run left it.
-    """
-    for name, planned in plan.suites.items():
-        for file in planned.recorded.files if planned.recorded else ():
-            _refuse(edited_traces(looks.entries, file.run, file.path))
-        baseline = planned.baseline
-        if plan.policy is not None and baseline is not None and not baseline.saved:
-            for path, run in baseline.files:
-                _refuse(edited_traces(looks.entries, run, path))
-            if not baseline.files and baseline.path is not None:
-                whole = baseline.whole or baseline.evidence
-                _refuse(edited_copy(looks.entries, name, baseline.path, whole))
-        sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
-        decides = plan.policy is not None or plan.saving is not None
-        if sealed and decides and (unrecorded := _unrecorded(planned, looks)):
-            yield (
-                f"{name}: not recorded by this project's ledger, so an edit cannot be found: "
-                f"{', '.join(unrecorded)}"
-            )
-        if plan.policy is None or baseline is None or not baseline.saved:
-            continue
-        assert baseline.path is not None
-        whole = baseline.whole or baseline.evidence
-        _refuse(edited_baseline(looks.entries, name, baseline.name, baseline.path, whole))
-        if is_known(looks.entries, name, baseline.name):
-            continue
-        if note := other_outcomes(looks.entries, name, baseline.name, whole, planned.lock.splits):
-            yield f"{name}: {note}"
-
-
-def _refuse(edited: Edited | None) -> None:
-    if edited is not None:
-        raise ResultsError(str(edited))
-
-
-def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
-    """The splits of a suite that the gate looks at, each with whether it can only discard."""
+def gated_splits(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
+    """The splits of a suite that the gate judges, each with whether it can only discard."""
     roles = {split: project.splits[split].role for split in splits}
     gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
     for split, role in roles.items():

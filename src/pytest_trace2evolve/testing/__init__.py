@@ -1,4 +1,4 @@
-"""Test doubles for users of this package: an OpenAI-compatible server that plays scripted parts.
+"""Test doubles for users of this package: an OpenAI-compatible server with scripted answers.
 
     from pytest_trace2evolve.testing import ChatServer, Reply
 
@@ -9,10 +9,17 @@ It listens on loopback, answers chat completions and the model list, and misbeha
 statuses, rate limits, broken bodies, hang-ups, slow answers.
 """
 
-from pytest_trace2evolve.testing.case_script import case_script
-from pytest_trace2evolve.testing.faults import Fault, FaultPlan, Misbehaviour
-from pytest_trace2evolve.testing.scripts import gold_script
-from pytest_trace2evolve.testing.server import ChatRequest, ChatServer, Count, Reply, Script
+from pytest_trace2evolve.testing.scripts import case_script, gold_script
+from pytest_trace2evolve.testing.server import (
+    ChatRequest,
+    ChatServer,
+    Count,
+    Fault,
+    FaultPlan,
+    Misbehaviour,
+    Reply,
+    Script,
+)
 
 __all__ = [
     "ChatRequest",

@@ -1,63 +1,124 @@
-"""An OpenAI-compatible server on loopback, in a thread of its own, whose answers come from a script.
+"""An OpenAI-compatible server on loopback, in its own thread, with answers from a script.
 
-It speaks HTTP through h11, the parser that the openai client stands on too: a server framework would not let
-it hang up in the middle of a body.
+It speaks HTTP through h11, the parser under the openai client: a server framework could not hang up in the
+middle of a body.
 """
 
 import asyncio
 import json
 import math
+import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Self
 
 import h11
 
-from pytest_trace2evolve.testing.faults import Fault, FaultPlan, Misbehaviour
-
 CHARACTERS_A_TOKEN = 4
-"""What the server counts as a token, so that usage is deterministic."""
+"""Characters of one token in `usage`."""
 
 DRIP_SECONDS = 0.2
-"""Pause between the drops of a slow body."""
+"""Pause between the bytes of a slow body."""
 
 HELD_SECONDS = 0.005
-"""How often a request that is held asks whether it may be answered."""
+"""How often a held request checks whether it may be answered."""
+
+JSON = "application/json"
+
+
+class Fault(StrEnum):
+    """A failure of an API."""
+
+    RATE_LIMIT = "rate_limit"  # 429, with `Retry-After`
+    SERVER_ERROR = "server_error"  # 500 with an error body
+    OVERLOADED = "overloaded"  # 503 without a body
+    BROKEN_BODY = "broken_body"  # 200 with half of the JSON
+    NOT_JSON = "not_json"  # 200 with a page of HTML
+    HANG_UP = "hang_up"  # the connection closes without an answer
+    HANG_UP_HALFWAY = "hang_up_halfway"  # the connection closes in the middle of the body
+    SLOW = "slow"  # the body comes byte by byte, slower than any timeout
+
+
+@dataclass(frozen=True)
+class Misbehaviour:
+    """One fault, with the seconds of a rate limit's `Retry-After`."""
+
+    fault: Fault
+    retry_after: float | None = None
+
+
+@dataclass
+class FaultPlan:
+    """Draws a misbehaviour for each request, from a seed.
+
+    Attributes:
+        rates: The chance of each fault per request; the sum is at most 1.
+        seed: Equal seeds give equal draws in the order of requests.
+        retry_after: Seconds of a rate limit's `Retry-After`.
+    """
+
+    rates: Mapping[Fault, float]
+    seed: int = 0
+    retry_after: float = 0.01
+    _random: random.Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if sum(self.rates.values()) > 1.0 + 1e-9:
+            raise ValueError(f"the rates of faults sum to {sum(self.rates.values()):.2f}, more than 1")
+        self._random = random.Random(self.seed)
+
+    def draw(self) -> Misbehaviour | None:
+        """The next request's misbehaviour; None for a good answer."""
+        chance = self._random.random()
+        for fault, rate in self.rates.items():
+            chance -= rate
+            if chance < 0:
+                return Misbehaviour(fault, self.retry_after if fault is Fault.RATE_LIMIT else None)
+        return None
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One chat completion as it was asked for."""
+    """A request for a chat completion; names of headers are in lower case."""
 
     model: str
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     body: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def system(self) -> str:
-        """The system prompt; empty where there is none."""
-        return next((str(one.get("content")) for one in self.messages if one.get("role") == "system"), "")
+        """The system prompt; empty if there is none."""
+        prompts = (message.get("content") for message in self.messages if message.get("role") == "system")
+        return str(next(prompts, ""))
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the script answers: text, tool calls as (name, arguments), or both.
+    """A script's answer: text, tool calls as (name, arguments), or both.
 
-    Arguments given as text are sent as they stand, so that a script can send broken JSON.
+    Arguments given as text are sent unchanged, so a script can send broken JSON.
 
     Attributes:
-        first_tokens: Log-probabilities of the likeliest first tokens, by text; told where there are any.
-        message: The whole message as it is sent, of any shape; None makes it of the other fields.
+        first_tokens: Log-probabilities of the likeliest first tokens, by text; empty: not sent.
+        message: The whole message, of any shape; None: made of the other fields.
+        finish_reason: The finish reason; None: "tool_calls" or "stop".
+        error: Status and message of an error to send instead.
+        headers: Further headers of the answer.
     """
 
     content: str | None = None
     tool_calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
     first_tokens: Mapping[str, float] = field(default_factory=dict)
     message: Any = None
+    finish_reason: str | None = None
+    error: tuple[int, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Script = Callable[[ChatRequest], Reply]
@@ -65,7 +126,7 @@ Script = Callable[[ChatRequest], Reply]
 
 @dataclass
 class Count:
-    """What the server has done so far. Only whole, good answers count as served."""
+    """The server's work so far. Only complete, good answers count as served."""
 
     attempts: int = 0
     served: int = 0
@@ -73,6 +134,7 @@ class Count:
     completion_tokens: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     by_model: Counter[str] = field(default_factory=Counter)
+    at_once: int = 0
     most_at_once: int = 0
 
 
@@ -82,11 +144,11 @@ class ChatServer:
     Args:
         script: Answers each request.
         latency: Seconds before an answer.
-        faults: Draws misbehaviours; None serves everything well.
-        keys: Accepted keys; None accepts any.
-        models: Known model names; None knows all. `/v1/models` lists none of them, as some endpoints do.
+        faults: Draws misbehaviours; None: never. The attribute of this name may be replaced.
+        keys: Accepted keys; None: any.
+        models: Known model names; None: any. `/v1/models` lists none of them, like some endpoints.
         requests_per_second: A rate limit over all callers; above it requests get 429.
-        tools: Whether the models take tools; requests with tools get 400 where they do not.
+        tools: Whether the models accept tools; if not, requests with tools get 400.
     """
 
     def __init__(
@@ -102,15 +164,14 @@ class ChatServer:
     ) -> None:
         self._script = script
         self._latency = latency
-        self._faults = faults
+        self.faults = faults
         self._keys = keys
         self._models = models
-        self._allowance = requests_per_second
+        self._rate_limit = requests_per_second
         self._allowed_at = 0.0
         self._tools = tools
-        self._at_once = 0
-        self._allowed = threading.Lock()
-        self._answers: float = math.inf
+        self._lock = threading.Lock()
+        self._answers_left: float = math.inf
         self.count = Count()
         self.requests: list[dict[str, Any]] = []
         self.port = 0
@@ -121,21 +182,17 @@ class ChatServer:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client takes as its base URL."""
+        """The base URL for an OpenAI client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def hold(self) -> None:
-        """Answer nothing until `release`. Requests are read, kept and counted as attempts meanwhile."""
+        """Answer nothing until `release`. Meanwhile requests are read, kept and counted as attempts."""
         self.release(0)
 
     def release(self, answers: int | None = None) -> None:
-        """Answer again.
-
-        Args:
-            answers: Hold again after so many answers; None: never.
-        """
-        with self._allowed:
-            self._answers = math.inf if answers is None else answers
+        """Answer again; hold again after `answers` answers, None: never."""
+        with self._lock:
+            self._answers_left = math.inf if answers is None else answers
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -158,7 +215,7 @@ class ChatServer:
             if task is not None:
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-            await self._converse(reader, writer)
+            await self._serve(_Connection(reader, writer))
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
@@ -169,208 +226,209 @@ class ChatServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = h11.Connection(h11.SERVER)
+    async def _serve(self, connection: "_Connection") -> None:
         try:
-            while True:
-                request = await _read(connection, reader)
-                if request is None or not await self._answer(connection, reader, writer, *request):
+            while request := await connection.read():
+                if not await self._answer(connection, *request) or not connection.reuse():
                     return
-                if connection.our_state is h11.MUST_CLOSE:
-                    return
-                connection.start_next_cycle()
         except (ConnectionError, h11.ProtocolError, asyncio.CancelledError):
             return
         finally:
-            writer.close()
+            connection.writer.close()
 
-    async def _answer(
-        self,
-        connection: h11.Connection,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        head: h11.Request,
-        body: bytes,
-    ) -> bool:
-        """Answer one request; False where the connection is to be closed."""
+    async def _answer(self, connection: "_Connection", head: h11.Request, body: bytes) -> bool:
+        """Answer one request; False if the connection is to be closed."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
         if path.endswith("/models"):
-            return await _send(connection, writer, 200, {"object": "list", "data": []})
+            return await connection.send(200, {"object": "list", "data": []})
         self.count.attempts += 1
-        self._at_once += 1
-        self.count.most_at_once = max(self.count.most_at_once, self._at_once)
+        self.count.at_once += 1
+        self.count.most_at_once = max(self.count.most_at_once, self.count.at_once)
         try:
-            return await self._complete(connection, reader, writer, head, body)
+            return await self._complete(connection, head, body)
         finally:
-            self._at_once -= 1
+            self.count.at_once -= 1
 
-    async def _complete(
-        self,
-        connection: h11.Connection,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        head: h11.Request,
-        body: bytes,
-    ) -> bool:
+    async def _complete(self, connection: "_Connection", head: h11.Request, body: bytes) -> bool:
         try:
             record = json.loads(body)
         except ValueError:
             record = None
-        refusal = self._refusal(head, record)
-        if refusal is not None:
-            status, message, headers = refusal
-            return await _send(connection, writer, status, _error(message), headers)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        if error := self._reject(headers, record):
+            return await connection.send(error[0], _error(error[1]))
+        if self._rate_limit is not None and (wait := self._rate_limit_wait(self._rate_limit)):
+            return await connection.send(429, _error("Rate limit reached."), [("retry-after-ms", wait)])
         self.requests.append(record)
-        while reader.at_eof() or not self._may_answer():
-            if reader.at_eof():  # the client has gone, and takes no answer from another one
+        while connection.reader.at_eof() or not self._may_answer():
+            if connection.reader.at_eof():  # the client has gone, and must not use up an answer
                 return False
             await asyncio.sleep(HELD_SECONDS)
-        misbehaviour = self._faults.draw() if self._faults else None
+        misbehaviour = self.faults.draw() if self.faults else None
         if self._latency:
             await asyncio.sleep(self._latency)
         if misbehaviour is not None:
             self.count.faults[misbehaviour.fault.value] += 1
-        reply = self._reply(record, len(body))
+        tools = record.get("tools") or []
+        reply = self._script(ChatRequest(record["model"], record["messages"], tools, record, headers))
+        completion = _completion(reply, record["model"], len(self.requests), len(body))
         if misbehaviour is not None:
-            return await _misbehave(connection, writer, misbehaviour, reply)
-        sent = await _send(connection, writer, 200, reply)
+            return await connection.misbehave(misbehaviour, completion)
+        if reply.error is not None:
+            status, message = reply.error
+            return await connection.send(status, _error(message), reply.headers.items())
+        sent = await connection.send(200, completion, reply.headers.items())
         self.count.served += 1
         self.count.by_model[record["model"]] += 1
-        self.count.prompt_tokens += reply["usage"]["prompt_tokens"]
-        self.count.completion_tokens += reply["usage"]["completion_tokens"]
+        self.count.prompt_tokens += completion["usage"]["prompt_tokens"]
+        self.count.completion_tokens += completion["usage"]["completion_tokens"]
         return sent
 
     def _may_answer(self) -> bool:
-        with self._allowed:
-            if self._answers < 1:
+        with self._lock:
+            if self._answers_left < 1:
                 return False
-            self._answers -= 1
+            self._answers_left -= 1
             return True
 
-    def _refusal(self, head: h11.Request, record: Any) -> tuple[int, str, list[tuple[str, str]]] | None:
-        key = dict(head.headers).get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
+    def _reject(self, headers: Mapping[str, str], record: Any) -> tuple[int, str] | None:
+        """The status and message of a rejection; None if the request is valid."""
+        key = headers.get("authorization", "").removeprefix("Bearer ")
         if self._keys is not None and key not in self._keys:
-            return 401, "Incorrect API key provided.", []
+            return 401, "Incorrect API key provided."
         model = record.get("model") if isinstance(record, dict) else None
         if not isinstance(model, str) or not isinstance(record.get("messages"), list):
-            return 400, "The request is not a chat completion.", []
+            return 400, "The request is not a chat completion."
         if self._models is not None and model not in self._models:
-            return 404, f"The model '{model}' does not exist.", []
+            return 404, f"The model '{model}' does not exist."
         if not self._tools and record.get("tools"):
-            return 400, f"The model '{model}' does not support tools.", []
-        if self._allowance is not None:
-            now = time.monotonic()
-            if now < self._allowed_at:
-                self.count.faults["rate_limited"] += 1
-                return 429, "Rate limit reached.", [("retry-after-ms", str(int(1000 / self._allowance) + 1))]
-            self._allowed_at = max(now, self._allowed_at) + 1 / self._allowance
+            return 400, f"The model '{model}' does not support tools."
         return None
 
-    def _reply(self, record: dict[str, Any], size: int) -> dict[str, Any]:
-        request = ChatRequest(record["model"], record["messages"], record.get("tools") or [], record)
-        reply = self._script(request)
-        number = len(self.requests)
-        calls = [
-            {
-                "id": f"call_{number}_{position}",
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
-                },
-            }
-            for position, (name, arguments) in enumerate(reply.tool_calls)
-        ]
-        message: dict[str, Any] = {"role": "assistant", "content": reply.content}
-        if calls:
-            message["tool_calls"] = calls
-        if reply.message is not None:
-            message = reply.message
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-        if reply.first_tokens:
-            told = [{"token": token, "logprob": value} for token, value in reply.first_tokens.items()]
-            choice["logprobs"] = {"content": [{**told[0], "top_logprobs": told}]}
-        prompt = size // CHARACTERS_A_TOKEN
-        completion = len(json.dumps(message)) // CHARACTERS_A_TOKEN
-        return {
-            "id": f"chatcmpl-{number}",
-            "object": "chat.completion",
-            "created": 0,
-            "model": record["model"],
-            "choices": [choice],
-            "usage": {
-                "prompt_tokens": prompt,
-                "completion_tokens": completion,
-                "total_tokens": prompt + completion,
-            },
-        }
+    def _rate_limit_wait(self, limit: float) -> str:
+        """The milliseconds that a caller must wait; empty if the request is within the limit."""
+        now = time.monotonic()
+        if now < self._allowed_at:
+            self.count.faults["rate_limited"] += 1
+            return str(int(1000 / limit) + 1)
+        self._allowed_at = max(now, self._allowed_at) + 1 / limit
+        return ""
 
 
-async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request, bytes] | None:
-    head: h11.Request | None = None
-    body = bytearray()
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await reader.read(65536))
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-        elif isinstance(event, h11.EndOfMessage) and head is not None:
-            return head, bytes(body)
-        else:
-            return None
+class _Connection:
+    """One client's connection."""
 
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._state = h11.Connection(h11.SERVER)
 
-async def _send(
-    connection: h11.Connection,
-    writer: asyncio.StreamWriter,
-    status: int,
-    body: object,
-    headers: Collection[tuple[str, str]] = (),
-    kind: str = "application/json",
-) -> bool:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    fields = [("content-type", kind), ("content-length", str(len(content))), *headers]
-    writer.write(connection.send(h11.Response(status_code=status, headers=fields)) or b"")
-    writer.write(connection.send(h11.Data(data=content)) or b"")
-    writer.write(connection.send(h11.EndOfMessage()) or b"")
-    await writer.drain()
-    return True
+    async def read(self) -> tuple[h11.Request, bytes] | None:
+        """The next request and its body; None if the client has hung up."""
+        head: h11.Request | None = None
+        body = bytearray()
+        while True:
+            event = self._state.next_event()
+            if event is h11.NEED_DATA:
+                self._state.receive_data(await self.reader.read(65536))
+            elif isinstance(event, h11.Request):
+                head = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage) and head is not None:
+                return head, bytes(body)
+            else:
+                return None
 
-
-async def _misbehave(
-    connection: h11.Connection, writer: asyncio.StreamWriter, how: Misbehaviour, reply: dict[str, Any]
-) -> bool:
-    content = json.dumps(reply).encode()
-    match how.fault:
-        case Fault.RATE_LIMIT:
-            after = [("retry-after", str(how.retry_after))] if how.retry_after is not None else []
-            return await _send(connection, writer, 429, _error("Rate limit reached."), after)
-        case Fault.SERVER_ERROR:
-            return await _send(connection, writer, 500, _error("The server had an error."))
-        case Fault.OVERLOADED:
-            return await _send(connection, writer, 503, b"")
-        case Fault.BROKEN_BODY:
-            return await _send(connection, writer, 200, content[: len(content) // 2])
-        case Fault.NOT_JSON:
-            page = b"<html>Welcome to the gateway</html>"
-            return await _send(connection, writer, 200, page, kind="text/html")
-        case Fault.HANG_UP:
+    def reuse(self) -> bool:
+        """Prepare for another request; False if the connection must close."""
+        if self._state.our_state is h11.MUST_CLOSE:
             return False
-        case Fault.HANG_UP_HALFWAY | Fault.SLOW:
-            fields = [("content-type", "application/json"), ("content-length", str(len(content)))]
-            writer.write(connection.send(h11.Response(status_code=200, headers=fields)) or b"")
-            writer.write(content[: len(content) // 2])
-            await writer.drain()
-            for byte in content[len(content) // 2 : -1] if how.fault is Fault.SLOW else b"":
-                await asyncio.sleep(DRIP_SECONDS)
-                writer.write(bytes([byte]))
-                await writer.drain()
-            return False
-    raise AssertionError(how)
+        self._state.start_next_cycle()
+        return True
+
+    async def send(
+        self, status: int, body: object, headers: Collection[tuple[str, str]] = (), kind: str = JSON
+    ) -> bool:
+        """Send a complete answer: bytes unchanged, anything else as JSON. True: keep the connection."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self._begin(status, len(content), kind, headers)
+        self.writer.write(self._state.send(h11.Data(data=content)) or b"")
+        self.writer.write(self._state.send(h11.EndOfMessage()) or b"")
+        await self.writer.drain()
+        return True
+
+    def _begin(self, status: int, length: int, kind: str, headers: Collection[tuple[str, str]] = ()) -> None:
+        fields = [("content-type", kind), ("content-length", str(length)), *headers]
+        self.writer.write(self._state.send(h11.Response(status_code=status, headers=fields)) or b"")
+
+    async def misbehave(self, how: Misbehaviour, reply: dict[str, Any]) -> bool:
+        """Fail in the given way; False: close the connection."""
+        content = json.dumps(reply).encode()
+        half = len(content) // 2
+        match how.fault:
+            case Fault.RATE_LIMIT:
+                after = [("retry-after", str(how.retry_after))] if how.retry_after is not None else []
+                return await self.send(429, _error("Rate limit reached."), after)
+            case Fault.SERVER_ERROR:
+                return await self.send(500, _error("The server had an error."))
+            case Fault.OVERLOADED:
+                return await self.send(503, b"")
+            case Fault.BROKEN_BODY:
+                return await self.send(200, content[:half])
+            case Fault.NOT_JSON:
+                return await self.send(200, b"<html>Welcome to the gateway</html>", kind="text/html")
+            case Fault.HANG_UP:
+                return False
+            case Fault.HANG_UP_HALFWAY | Fault.SLOW:
+                self._begin(200, len(content), JSON)
+                self.writer.write(content[:half])
+                await self.writer.drain()
+                for byte in content[half:-1] if how.fault is Fault.SLOW else b"":
+                    await asyncio.sleep(DRIP_SECONDS)
+                    self.writer.write(bytes([byte]))
+                    await self.writer.drain()
+                return False
 
 
 def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "test_server", "param": None, "code": None}}
+
+
+def _completion(reply: Reply, model: str, number: int, size: int) -> dict[str, Any]:
+    """A reply in the API's format, to request `number` of `size` bytes."""
+    calls = [
+        {
+            "id": f"call_{number}_{position}",
+            "type": "function",
+            "function": {
+                "name": name,
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+            },
+        }
+        for position, (name, arguments) in enumerate(reply.tool_calls)
+    ]
+    message: Any = {"role": "assistant", "content": reply.content}
+    if calls:
+        message["tool_calls"] = calls
+    if reply.message is not None:
+        message = reply.message
+    finish = reply.finish_reason or ("tool_calls" if calls else "stop")
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    if reply.first_tokens:
+        tokens = [{"token": token, "logprob": value} for token, value in reply.first_tokens.items()]
+        choice["logprobs"] = {"content": [{**tokens[0], "top_logprobs": tokens}]}
+    prompt = size // CHARACTERS_A_TOKEN
+    completion = len(json.dumps(message)) // CHARACTERS_A_TOKEN
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [choice],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        },
+    }

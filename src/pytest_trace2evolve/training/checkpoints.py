@@ -1,8 +1,8 @@
-"""What an unfinished training keeps, so that one that was killed goes on where it was.
+"""Checkpoints of an unfinished training, from which one that was killed resumes.
 
-A keeping is a folder `step-000040`: the adapter's weights and the optimiser's moments as safetensors, the
+A checkpoint is a folder `step-000040`: the adapter's weights and the optimizer's moments as safetensors, the
 rest as JSON; nothing is pickled. It is written under another name, flushed to the disk, and renamed: a folder
-of that name is whole. No state of random numbers is kept: every step seeds its own from its number.
+of that name is complete. No random state is kept: every step seeds its own from its number.
 """
 
 import json
@@ -20,19 +20,19 @@ from safetensors.torch import load_file, save_file
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.utils.reading import check_regular, read_json
 
-_KEPT = re.compile(r"step-(\d{6})")
+_NAME = re.compile(r"step-(\d{6})")
 _WEIGHTS, _MOMENTS, _STATE = "adapter.safetensors", "moments.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A keeping.
+class Checkpoint:
+    """A training after some steps.
 
     Attributes:
         step: Steps made.
-        curve: What each of them was like, as JSON.
-        weights: Of the adapter, by name.
-        moments: The optimiser's, by parameter and name.
+        curve: The figures of each of them, as JSON.
+        weights: The adapter's, by name.
+        moments: The optimizer's, by parameter and name.
     """
 
     step: int
@@ -41,33 +41,77 @@ class Kept:
     moments: Mapping[str, torch.Tensor]
 
 
-def keep(folder: Path, kept: Kept, identity: Mapping[str, Any]) -> None:
-    """Write a keeping; earlier ones go once it is whole.
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
+    """Write a checkpoint; earlier ones are removed once it is complete.
 
-    Args:
-        folder: Where keepings of this training lie.
-        kept: What is kept.
-        identity: What a training must have in common to go on from it.
+    Only a training with an equal `identity` resumes from it.
 
     Raises:
-        OSError: it cannot be written; what was kept before is still there.
+        OSError: it cannot be written; the earlier checkpoint is still there.
     """
-    name = f"step-{kept.step:06d}"
-    fresh = folder / f".{name}.new"
+    name = f"step-{checkpoint.step:06d}"
+    fresh = new_folder(folder / name)
+    for file, tensors in ((_WEIGHTS, checkpoint.weights), (_MOMENTS, checkpoint.moments)):
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, fresh / file)
+    state = {"step": checkpoint.step, "identity": dict(identity), "curve": list(checkpoint.curve)}
+    (fresh / _STATE).write_text(json.dumps(state), encoding="utf-8")
+    commit_folder(fresh, folder / name)
+    for entry in folder.iterdir():
+        if entry.name != name and (_NAME.fullmatch(entry.name) or entry.name.endswith(".new")):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def load_checkpoint(folder: Path, identity: Mapping[str, Any]) -> Checkpoint | None:
+    """The last checkpoint; None if there is none.
+
+    Raises:
+        TrainingError: it is of another training, or damaged; says how to start again.
+    """
+    last = max((path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)), default=None)
+    if last is None:
+        return None
+    remedy = f"remove {folder} to start again"
+    try:
+        state = read_json(last / _STATE, TrainingError)
+        for name in (_WEIGHTS, _MOMENTS):
+            check_regular(last / name, TrainingError)
+        difference = _difference(state["identity"], json.loads(json.dumps(dict(identity))))
+        weights, moments = load_file(last / _WEIGHTS), load_file(last / _MOMENTS)
+        checkpoint = Checkpoint(int(state["step"]), state["curve"], weights, moments)
+    except Exception as error:
+        cause = " ".join(str(error).split())[:200]
+        raise TrainingError(f"{last}: cannot be resumed ({cause}); {remedy}") from None
+    if difference:
+        raise TrainingError(f"{folder}: holds a training with {difference}; resume that one, or {remedy}")
+    return checkpoint
+
+
+def check_complete(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor]) -> None:
+    """Check that a checkpoint has the model's own weights: a missing layer would start again.
+
+    Raises:
+        TrainingError: it has others.
+    """
+    kept = {name: list(tensor.shape) for name, tensor in checkpoint.weights.items()}
+    own = {name: list(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(kept.keys() | own.keys()):
+        if kept.get(name) != own.get(name):
+            raise TrainingError(
+                f"{folder}: its weights of step {checkpoint.step} have {kept.get(name)} for {name!r}, and "
+                f"the model has {own.get(name)}; remove {folder} to start again"
+            )
+
+
+def new_folder(final: Path) -> Path:
+    """An empty folder in which a folder is written before `commit_folder` gives it its name."""
+    fresh = final.with_name(f".{final.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    save_file({key: one.contiguous() for key, one in kept.weights.items()}, fresh / _WEIGHTS)
-    save_file({key: one.contiguous() for key, one in kept.moments.items()}, fresh / _MOMENTS)
-    state = {"step": kept.step, "identity": dict(identity), "curve": list(kept.curve)}
-    (fresh / _STATE).write_text(json.dumps(state), encoding="utf-8")
-    settle(fresh, folder / name)
-    for one in folder.iterdir():
-        if one.name != name and (_KEPT.fullmatch(one.name) or one.name.endswith(".new")):
-            shutil.rmtree(one, ignore_errors=True)
+    return fresh
 
 
-def settle(fresh: Path, final: Path) -> None:
-    """Flush a folder that has just been written to the disk, and give it its name.
+def commit_folder(fresh: Path, final: Path) -> None:
+    """Flush a new folder to the disk, and give it its name.
 
     Raises:
         OSError: something could not be flushed, or there is such a folder already.
@@ -80,6 +124,25 @@ def settle(fresh: Path, final: Path) -> None:
     _flush(final.parent)
 
 
+def optimizer_tensors(optimizer: Any) -> dict[str, torch.Tensor]:
+    """An optimizer's state as tensors, named by the parameter's place and the value's name."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{place}.{name}": torch.as_tensor(value).detach().cpu().clone()
+        for place, values in state.items()
+        for name, value in values.items()
+    }
+
+
+def restore_optimizer(optimizer: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give an optimizer the state of `optimizer_tensors`."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        place, _, name = key.partition(".")
+        state.setdefault(int(place), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
 def _flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -88,82 +151,14 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def last_kept(folder: Path, identity: Mapping[str, Any]) -> Kept | None:
-    """The last keeping; None where there is none.
-
-    Raises:
-        TrainingError: it is of another training, or damaged; says how to begin anew.
-    """
-    names = (
-        sorted(one.name for one in folder.iterdir() if _KEPT.fullmatch(one.name)) if folder.is_dir() else []
-    )
-    if not names:
-        return None
-    found = folder / names[-1]
-    mend = f"remove {folder} to begin anew"
-    try:
-        state = read_json(found / _STATE, TrainingError)
-        for name in (_WEIGHTS, _MOMENTS):
-            check_regular(found / name, TrainingError)
-        differs = _differing(state["identity"], json.loads(json.dumps(dict(identity))))
-        weights, moments = load_file(found / _WEIGHTS), load_file(found / _MOMENTS)
-        kept = Kept(int(state["step"]), state["curve"], weights, moments)
-    except Exception as error:
-        told = " ".join(str(error).split())[:200]
-        raise TrainingError(f"{found}: cannot be gone on with ({told}); {mend}") from None
-    if differs:
-        raise TrainingError(f"{folder}: holds a training with {differs}; go on with that, or {mend}")
-    return kept
-
-
-def require_whole(folder: Path, kept: Kept, model: Mapping[str, torch.Tensor]) -> None:
-    """Check that the weights are those of the model that goes on: a layer that lacks would begin anew.
-
-    Args:
-        folder: Where keepings of this training lie.
-        kept: The keeping.
-        model: The model's own weights, by name.
-
-    Raises:
-        TrainingError: they are not.
-    """
-    one, other = ({name: list(each.shape) for name, each in some.items()} for some in (kept.weights, model))
-    if name := next(
-        (name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)), ""
-    ):
-        raise TrainingError(
-            f"{folder}: its weights of step {kept.step} have {one.get(name)} for {name!r}, and the model has "
-            f"{other.get(name)}; remove {folder} to begin anew"
-        )
-
-
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], within: str = "") -> str:
-    """The first value that differs, by its path, and what is asked for; empty where all are equal."""
-    for name in [*one, *(name for name in other if name not in one)]:
-        mine, yours = one.get(name), other.get(name)
-        if mine == yours:
+def _difference(kept: Mapping[str, Any], wanted: Mapping[str, Any], within: str = "") -> str:
+    """The first value that differs, with its path; empty if all are equal."""
+    for name in [*kept, *(name for name in wanted if name not in kept)]:
+        old, new = kept.get(name), wanted.get(name)
+        if old == new:
             continue
         path = f"{within}{name}"
-        if isinstance(mine, dict) and isinstance(yours, dict):
-            return _differing(mine, yours, f"{path}.")
-        return f"{path} {mine!r}, and {yours!r} is asked for"
+        if isinstance(old, dict) and isinstance(new, dict):
+            return _difference(old, new, f"{path}.")
+        return f"{path} {old!r}, and {new!r} was requested"
     return ""
-
-
-def moments_of(optimizer: Any) -> dict[str, torch.Tensor]:
-    """An optimiser's state as tensors by parameter's place and name."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{place}.{name}": torch.as_tensor(value).detach().cpu().clone()
-        for place, kept in state.items()
-        for name, value in kept.items()
-    }
-
-
-def restore(optimizer: Any, moments: Mapping[str, torch.Tensor]) -> None:
-    """Give an optimiser the state that was kept."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in moments.items():
-        place, _, name = key.partition(".")
-        state.setdefault(int(place), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

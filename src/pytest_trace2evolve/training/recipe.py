@@ -1,4 +1,4 @@
-"""What an adapter's weights follow from: one frozen record, with a table of presets.
+"""The hyperparameters of a training: one frozen record, and a table of presets.
 
 The code path is the same everywhere; a small model on a CPU and a large one on GPUs differ in these values.
 """
@@ -13,11 +13,17 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.utils.reading import complaint, read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
+
+MAX_COUNT = 1_000_000
+"""The largest number of steps, rollouts or scenarios."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 class Drawing(StrEnum):
-    """Who draws the answers of rollouts."""
+    """What draws the answers of rollouts."""
 
     ENGINE = "engine"
     TRANSFORMERS = "transformers"
@@ -25,21 +31,14 @@ class Drawing(StrEnum):
     VLLM_SERVER = "vllm-server"
 
 
-MOST = 1_000_000
-"""The largest count of a recipe or an order: of steps, rollouts or scenarios."""
-
-Count = Annotated[int, Field(ge=1, le=MOST)]
-Natural = Annotated[int, Field(ge=0, le=MOST)]
-
-
 class Vllm(Record):
-    """How vLLM is reached where it draws; nothing of it changes what is learnt.
+    """How vLLM is reached; nothing of it changes what is learned.
 
     Attributes:
         server: Address of the server of `vllm-server`, as in `http://127.0.0.1:8000`; empty: trl's default.
-        parallel: GPUs that share a copy of the model, of `vllm-colocate`.
-        memory: Share of a GPU's memory that it takes, of `vllm-colocate`.
-        length: Tokens of a prompt and its rollout at most; 0: as many as the model can.
+        parallel: GPUs that share a copy of the model (`vllm-colocate`).
+        memory: Share of a GPU's memory that it takes (`vllm-colocate`).
+        length: Tokens of a prompt and its rollout at most; 0: the model's own limit.
     """
 
     server: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
@@ -49,13 +48,13 @@ class Vllm(Record):
 
 
 class Recipe(Record):
-    """Everything that is chosen for a training.
+    """All settings of a training.
 
     Attributes:
-        groups: Scenarios a step.
+        groups: Scenarios per step.
         rollouts: Rollouts of each, K: a group.
-        steps: Steps of the optimiser.
-        rate: The learning rate (AdamW); it falls on a line, towards a tenth of it after the last step.
+        steps: Optimizer steps.
+        rate: The learning rate (AdamW); it falls linearly, towards a tenth of it after the last step.
         warm: Steps over which it rises at the beginning.
         rank, alpha: Of the adapter; what it adds is scaled by alpha / rank.
         targets: The linear layers that it changes: `all-linear`, or their names.
@@ -68,27 +67,27 @@ class Recipe(Record):
         scale: What a group's advantages are divided by: its standard deviation, or nothing.
         clip_norm: Norm of the gradient above which it is scaled down.
         answer_tokens: Tokens of one answer at most.
-        rollout_tokens: Tokens of a rollout after its prompt at most, tools' and customer's included.
+        rollout_tokens: Tokens of a rollout after its prompt at most, including the tools' and the customer's.
         first_scenario, scenarios: The range of seeds from which training scenarios are drawn.
-        redraws: How often groups of equal rewards are drawn anew at a step (DAPO's dynamic sampling).
-        backward: Rollouts a backward pass; 0: all of a step.
-        drawing: Who draws answers.
-        shared: Whether what rollouts begin with alike is read once a step: the same gradients at less cost
-            where prompts are long; for models whose layers all attend to everything.
+        redraws: How often groups with equal rewards are replaced at a step (DAPO's dynamic sampling).
+        backward: Rollouts per backward pass; 0: all of a step.
+        drawing: What draws answers.
+        shared: Whether common beginnings of rollouts are computed once per step: the same gradients at less
+            cost if prompts are long; for models whose layers all attend to everything.
         dtype: Of the base's weights.
-        autocast: Whether passes with gradients multiply in bfloat16: on GPUs, and on processors that do so
-            themselves; weights and moments stay as they are. A small model gains nothing by it on a
-            processor, and its gradients become coarse.
-        checkpointing: Whether activations are worked out again in the backward pass, to save memory.
-        threads: Of torch on a CPU; 0: its own choice.
+        autocast: Whether passes with gradients multiply in bfloat16, on GPUs and processors that support it;
+            weights and moments stay as they are. A small model gains nothing by it on a processor, and its
+            gradients become coarse.
+        checkpointing: Whether activations are recomputed in the backward pass, to save memory.
+        threads: Of torch on a CPU; 0: torch's default.
         kl_every: Steps between two measurements of the KL divergence from the base; 0: never.
-        keep_every: Steps between two keepings.
+        keep_every: Steps between two checkpoints.
         patience: Steps without any group whose rewards differ after which a training ends.
-        vllm: How vLLM is reached; no part of what is written down of a training.
+        vllm: How vLLM is reached; not recorded with a training.
     """
 
     groups: Count = 8
-    rollouts: Annotated[int, Field(ge=2, le=MOST)] = 8
+    rollouts: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 8
     steps: Count = 32
     rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
     warm: Natural = 0
@@ -121,7 +120,7 @@ class Recipe(Record):
     vllm: Vllm = Field(default_factory=Vllm, exclude=True)
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.answer_tokens > self.rollout_tokens:
             raise ValueError(
                 f"answer_tokens {self.answer_tokens} is more than rollout_tokens {self.rollout_tokens}: "
@@ -133,7 +132,7 @@ class Recipe(Record):
             )
         if self.shared and self.checkpointing:
             raise ValueError(
-                "shared and checkpointing do not go together: what is worked out again keeps no keys and "
+                "shared and checkpointing do not go together: recomputed activations leave no keys and "
                 "values to share; set one of them to false"
             )
         if self.backward and (self.groups * self.rollouts) % self.backward:
@@ -145,7 +144,7 @@ class Recipe(Record):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # Without it an adapter unlearns what its environment does not pay (docs/training.md).
+    # Without it an adapter unlearns what its environment does not reward (docs/training.md).
     "pocket": {"beta": 0.05},
     "gpu": {
         "groups": 16,
@@ -165,7 +164,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "keep_every": 5,
     },
 }
-"""What each preset changes of the recipe's own values. `gpu`: what the paper used (arXiv 2604.05336), not
+"""What each preset changes of the recipe's defaults. `gpu`: what the paper used (arXiv 2604.05336), not
 measured here."""
 
 
@@ -178,21 +177,29 @@ def recipe_toml(recipe: Recipe) -> str:
     )
 
 
-def read_recipe(preset: str, config: Path | None = None, **given: object) -> Recipe:
-    """The recipe of a preset, changed by a TOML file, and that by what is given; None leaves a value.
+def read_recipe(preset: str, config: Path | None = None, **overrides: object) -> Recipe:
+    """The recipe of a preset, changed by a TOML file, and that by `overrides`, of which None changes nothing.
 
     Raises:
         ConfigError: the preset is unknown, the file cannot be read, or a value is wrong.
     """
     if preset not in PRESETS:
         raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}")
-    told: dict[str, Any] = {}
-    where = f"preset {preset}"
-    if config is not None:
-        where = str(config)
-        told = read_toml(config, ConfigError)
-    own = {name: value for name, value in given.items() if value is not None}
+    table = {} if config is None else read_toml(config, ConfigError)
+    given = {name: value for name, value in overrides.items() if value is not None}
     try:
-        return Recipe.model_validate({**PRESETS[preset], **told, **own})
+        return Recipe.model_validate({**PRESETS[preset], **table, **given})
     except ValidationError as error:
-        raise ConfigError(f"{where}: {complaint(error, 'recipe')}") from None
+        raise ConfigError(f"{config or f'preset {preset}'}: {problem_in(error, 'recipe')}") from None
+
+
+def check_count(option: str, value: int | None, minimum: int, maximum: int = MAX_COUNT) -> None:
+    """Check an option's number, if it is given.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if value is not None and value < minimum:
+        raise ConfigError(f"{option} {value}: must be {minimum} or more")
+    if value is not None and value > maximum:
+        raise ConfigError(f"{option} {value}: must be {maximum} or less")

@@ -1,7 +1,7 @@
-"""What a scripted customer makes of an agent's message: what it asks for, refuses or says is done.
+"""Parses an agent's message for a scripted customer: what it asks for, refuses or reports as done.
 
-By words, clause by clause: an agent that says the refund went to "your original payment method" asks for
-nothing. It needs no model and never raises.
+It matches words clause by clause: "the refund went to your original payment method" asks for nothing. It
+needs no model and never raises.
 """
 
 import functools
@@ -10,28 +10,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.records.task import Slot
-from pytest_trace2evolve.users import phrases
 
-HEARD_MOST = 10_000
-"""Characters of a message that are listened to, the first and the last half of them."""
+MAX_CHARACTERS = 10_000
+"""Parsed characters of a message: half of them from its start, half from its end."""
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What was heard.
+class ParsedMessage:
+    """The content of an agent's message.
 
     Attributes:
-        asks: What the agent wants to know.
-        request: Whether it wants to know what the customer wants.
+        asks: The details it asks for.
+        request: Whether it asks for the customer's request.
         confirm: Whether it asks for a yes.
         offer: Whether that yes would only let it look something up.
         choice: Whether it names an alternative to the yes.
         refusal: Whether it says that something cannot be done.
         closing: Whether it says that something is done, or asks whether there is more.
-        everything: Whether it says so of everything.
-        ongoing: Whether it announces that it will do something.
-        transfer: Whether it hands the customer over to somebody else.
-        ids: Ids of orders, with their '#', and of items that it names.
+        everything: Whether it says that everything is done.
+        ongoing: Whether it announces further work.
+        transfer: Whether it hands the customer over.
+        ids: Ids of orders, with '#', and of items in it.
     """
 
     asks: frozenset[Slot] = frozenset()
@@ -49,55 +48,50 @@ class Heard:
 
 @dataclass(frozen=True)
 class _Clause:
-    """One clause: `context` is what "those details" in it may point to."""
+    """One clause; `context` is the text that "those details" in it may refer to."""
 
     text: str
     asking: bool
     context: str = ""
 
 
-_ORDER_ID = re.compile(r"(?<![\w.-])#?w?(\d{7})(?![\w-])|#w?(\d+)|\bw(\d+)\b")
-_ITEM_ID = re.compile(r"\b\d{10}\b")
-
-
-# A customer goes through all that was said before each of their answers.
+# Before each answer a customer parses the whole conversation again.
 @functools.lru_cache(maxsize=256)
-def hear(text: str) -> Heard:
-    """What a customer hears in an agent's message."""
+def parse_message(text: str) -> ParsedMessage:
     plain = _plain(text)
-    if len(plain) > HEARD_MOST:
-        plain = f"{plain[: HEARD_MOST // 2]}\n{plain[-HEARD_MOST // 2 :]}"
-    sentences = [part.strip() for part in phrases.SENTENCE.split(plain) if part and part.strip()]
-    told = [part for part in sentences if not _asking(part)]
+    if len(plain) > MAX_CHARACTERS:
+        plain = f"{plain[: MAX_CHARACTERS // 2]}\n{plain[-MAX_CHARACTERS // 2 :]}"
+    sentences = [part.strip() for part in _SENTENCE.split(plain) if part and part.strip()]
+    statements = [sentence for sentence in sentences if not _asking(sentence)]
     clauses = list(_clauses(sentences))
-    more = any(_is_courtesy(part) for part in sentences)
-    consents = [one for one in clauses if _asks_for_yes(one)]
+    consents = [clause for clause in clauses if _asks_for_yes(clause)]
     asks: set[Slot] = set()
-    for one in clauses:
-        if one.asking:
-            asks |= _slots(one, consent=one in consents)
-            if phrases.WHICH_OF_THESE.search(one.text):
+    for clause in clauses:
+        if clause.asking:
+            asks |= _slots(clause, consent=clause in consents)
+            if _WHICH_OF_THESE.search(clause.text):
                 asks.add(Slot.ORDER if len(set(_ORDER_ID.findall(plain))) > 1 else Slot.OPTIONS)
-    transfers = any(_transfers(part) for part in sentences)
-    transfer_offer = not transfers and any(phrases.TRANSFER_OFFER.search(part) for part in sentences)
-    consents = [one for one in consents if not phrases.TRANSFER_OFFER.search(one.text)]
-    return Heard(
+    more = any(_is_courtesy(sentence) for sentence in sentences)
+    transfers = any(_transfers(sentence) for sentence in sentences)
+    offers_transfer = not transfers and any(_TRANSFER_OFFER.search(sentence) for sentence in sentences)
+    consents = [clause for clause in consents if not _TRANSFER_OFFER.search(clause.text)]
+    return ParsedMessage(
         asks=frozenset(asks),
-        request=any(phrases.REQUEST.search(one.text) for one in clauses if one.asking),
+        request=any(_REQUEST.search(clause.text) for clause in clauses if clause.asking),
         confirm=bool(consents),
-        offer=bool(consents) and all(_is_offer(one) for one in consents),
-        choice=any(_is_choice(one.text) for one in consents),
-        refusal=transfer_offer or any(_refuses(part) for part in told),
-        closing=more or any(_closes(part) for part in told),
-        everything=more or any(phrases.EVERYTHING.search(part) for part in told),
-        ongoing=any(phrases.ONGOING.search(one) for one in sentences if not one.endswith("?")),
+        offer=bool(consents) and all(_is_offer(clause) for clause in consents),
+        choice=any(_found(_CHOICE, clause.text, _SAY_YES) for clause in consents),
+        refusal=offers_transfer or any(_found(_REFUSAL, text, _HARMLESS) for text in statements),
+        closing=more or any(_found(_CLOSING, text, _NOT_CLOSING) for text in statements),
+        everything=more or any(_EVERYTHING.search(text) for text in statements),
+        ongoing=any(_ONGOING.search(text) for text in sentences if not text.endswith("?")),
         transfer=transfers,
         ids=frozenset(ids_in(text)),
     )
 
 
 def ids_in(text: str) -> Iterator[str]:
-    """Ids of orders and items in a text, however an order's is written."""
+    """Ids of orders, in any spelling, and of items in a text."""
     plain = _plain(text)
     yield from _ITEM_ID.findall(plain)
     for match in _ORDER_ID.finditer(plain):
@@ -105,23 +99,31 @@ def ids_in(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """In lower case, without Markdown's stars and ticks, and with one kind of apostrophe."""
+    """In lower case, without Markdown's stars and ticks, with one kind of apostrophe."""
     return "\n" + re.sub(r"\s*\n\s*", "\n", re.sub(r"[*`]+", "", text.lower().replace("’", "'"))).strip()
 
 
+def _found(pattern: re.Pattern[str], text: str, exception: re.Pattern[str]) -> bool:
+    return bool(pattern.search(text)) and not exception.search(text)
+
+
 def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
-    """The clauses that are no courtesy, and whether they ask; a list belongs to what stands before it."""
+    """The clauses without courtesies; the items of a list ask if the sentence before them does."""
     asked_list = False
     before = ""
     for sentence in sentences:
-        part = phrases.OR_MORE.sub("", sentence)
-        listed = bool(phrases.LISTED.match(sentence))
+        part = _OR_MORE.sub("", sentence)
+        listed = bool(_LISTED.match(sentence))
         asking = _asking(part)
         if listed and asked_list:
             yield _Clause(part, asking=True)
         elif not _is_courtesy(part):
-            parts = [clause for clause in phrases.CLAUSE.split(part) if clause]
-            found = [_Clause(one, asking and not (parts[1:] and _only_leads(one)), before) for one in parts]
+            texts = [text for text in _CLAUSE.split(part) if text]
+            # A clause that only leads to a question gives its purpose, and asks nothing.
+            found = [
+                _Clause(text, asking and not (texts[1:] and _found(_LEAD, text, _ASKING)), before)
+                for text in texts
+            ]
             yield from found
             wanted = asking and not any(_asks_for_yes(clause) for clause in found)
             asked_list = asked_list if listed else wanted and part.rstrip().endswith(":")
@@ -130,67 +132,255 @@ def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
 
 def _is_courtesy(sentence: str) -> bool:
     """Whether a sentence asks only if there is more."""
-    return bool(phrases.MORE.search(sentence)) and not phrases.ASKS_FOR.search(sentence)
+    return _found(_MORE, sentence, _ASKS_FOR)
 
 
 def _transfers(sentence: str) -> bool:
-    found = phrases.TRANSFERRED.search(sentence)
+    found = _TRANSFERRED.search(sentence)
     if found is None or sentence.endswith("?"):
         return False
-    return not phrases.UNREAL.search(sentence[: found.start()])
-
-
-def _only_leads(clause: str) -> bool:
-    """Whether a clause only says what the question after it is good for."""
-    return bool(phrases.LEAD.match(clause)) and not _asking(clause)
+    return not _UNREAL.search(sentence[: found.start()])
 
 
 def _asking(sentence: str) -> bool:
-    return bool(phrases.ASKING.search(sentence))
+    return bool(_ASKING.search(sentence))
 
 
 def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
-    """What a clause asks for; one that asks for a yes names things without asking for them."""
+    """The details that a clause asks for; one that asks for a yes only names them."""
     if consent:
-        return {Slot.REASON} if phrases.BOTH_REASONS.search(clause.text) else set()
-    text = f"{clause.context} {clause.text}" if phrases.THESE.search(clause.text) else clause.text
-    found = {slot for slot, words in phrases.SLOTS if words.search(text)}
-    if Slot.ADDRESS in found and phrases.WHOLE_ADDRESS.search(text) and "name" not in text:
+        return {Slot.REASON} if _BOTH_REASONS.search(clause.text) else set()
+    text = f"{clause.context} {clause.text}" if _THESE.search(clause.text) else clause.text
+    found = {slot for slot, words in _SLOTS if words.search(text)}
+    if Slot.ADDRESS in found and _WHOLE_ADDRESS.search(text) and "name" not in text:
         found.discard(Slot.NAME)
-    if phrases.TO_COME.search(text):
+    if _TO_COME.search(text):
         found.discard(Slot.EMAIL)
     return found
 
 
 def _asks_for_yes(clause: _Clause) -> bool:
-    """Whether a clause wants a yes; one that wants to know who the customer is, or which, does not."""
-    if phrases.SAY_YES.search(clause.text):
+    """Whether a clause asks for a yes, and not for an identity or a choice."""
+    if _SAY_YES.search(clause.text):
         return True
-    text = phrases.TO_PROCEED.sub("", clause.text)
-    if not clause.asking or not phrases.CONSENT.search(text):
+    text = _TO_PROCEED.sub("", clause.text)
+    if not clause.asking or not _CONSENT.search(text):
         return False
-    if phrases.CONFIRM_WHAT.search(text) or phrases.ASKS_FOR.search(text):
+    if _CONFIRM_WHAT.search(text) or _ASKS_FOR.search(text):
         return False
-    wants = phrases.WANTS_TO_KNOW.search(text)
+    wants = _WANTS_TO_KNOW.search(text)
     if wants and not re.search(r"\bconfirm|\bproceed\b", text[: wants.start()]):
         return False
-    if phrases.WHOLE_ADDRESS.search(text):
+    if _WHOLE_ADDRESS.search(text):
         return True
-    return not any(words.search(text) for slot, words in phrases.SLOTS if slot in (Slot.EMAIL, Slot.NAME))
+    return not any(words.search(text) for slot, words in _SLOTS if slot in (Slot.EMAIL, Slot.NAME))
 
 
 def _is_offer(clause: _Clause) -> bool:
-    text = f"{clause.context} {clause.text}" if phrases.DO_THAT.search(clause.text) else clause.text
-    return bool(phrases.OFFER.search(text)) and not phrases.SAY_YES.search(text)
+    text = f"{clause.context} {clause.text}" if _DO_THAT.search(clause.text) else clause.text
+    return _found(_OFFER, text, _SAY_YES)
 
 
-def _is_choice(text: str) -> bool:
-    return bool(phrases.CHOICE.search(text)) and not phrases.SAY_YES.search(text)
+# The words of support agents who ask, refuse, announce and close. The patterns match one plain clause (see
+# `_plain`); `tests/users/test_recorded_messages.py` measures them.
 
+_ORDER_ID = re.compile(r"(?<![\w.-])#?w?(\d{7})(?![\w-])|#w?(\d+)|\bw(\d+)\b")
+_ITEM_ID = re.compile(r"\b\d{10}\b")
+_SENTENCE = re.compile(r"(?<=[.!?])(?<!\n\d\.)(?<!\n\d\d\.)[\"')\]”]*\s+|\n+")
+"""Between two sentences, but not after the number of a list."""
+_LISTED = re.compile(r"^\s*(?:[-•*+]|\d+[.)])\s*")
+_TELLING = r"provide|specify|tell|let me know|share|confirm|indicate|advise|choose|select|give"
+_CLAUSE = re.compile(
+    rf"[,;]?\s+(?:and|also|or)\s+(?=(?:please |also |kindly )*(?:{_TELLING}|which|what|how)\b)"
+    r"|,\s+(?=(?:please|which|what|how)\b)|;\s+"
+)
 
-def _refuses(sentence: str) -> bool:
-    return bool(phrases.REFUSAL.search(sentence)) and not phrases.HARMLESS.search(sentence)
+_LEAD = re.compile(r"^\W*(?:to|in order to|since|as|because|once|after|before|now)\b")
+"""The start of a clause that only leads to the question after it."""
 
+_ASKING = re.compile(
+    r"\?|\b(?:could|can|would|will) you\b|\b(?:may|can|could) i (?:please )?(?:have|ask|know|get)\b"
+    rf"|\b(?:please|kindly|once you|also|could|^)\s*(?:also |first |just )*"
+    rf"(?:{_TELLING}|provid|send|state|enter|supply|reply|respond|verify|type|say|answer|clarify|describe)\b"
+    r"|\b(?:i|we)(?:'ll|'d| will| would| do)? (?:just |also |still |first )*(?:need"
+    r"|require)\b(?! to (?:authenticate|verify|check|look|locate|find|identify))"
+    r"|\blet me know\b|\btell me\b|\bprovide me\b|\b(?:is|are) (?:also )?(?:needed|required)\b|\bplease\W*$"
+)
+_WANTS_TO_KNOW = re.compile(r"\b(?:which|what|what's|how|where|why|who|whose)\b")
+_THESE = re.compile(
+    r"\b(?:these|those|that|this|the (?:following|above))(?: \w+)? (?:details|information|info)\b"
+)
+_WHICH_OF_THESE = re.compile(r"\bwhich (?:one )?(?:of (?:these|those|them|the)|one)\b")
 
-def _closes(sentence: str) -> bool:
-    return bool(phrases.CLOSING.search(sentence)) and not phrases.NOT_CLOSING.search(sentence)
+_ANY = r"(?:any|some|another|other|more|further|additional)"
+_MORE = re.compile(
+    r"\b(?:anything|something|what|who|nothing) else\b|\belse (?:that )?(?:i|we|you)\b"
+    r"|\banything (?:more|further)\b"
+    rf"|(?<!the )(?<!your )\b{_ANY} (?:\w+ )?(?:questions?|concerns?|assistance|help|requests?|issues?"
+    rf"|inquiries)\b"
+    r"|\bfeel free to\b|\b(?:don't|do not) hesitate\b|\bfurther (?:help|assist)"
+    r"|\bassist you (?:further|today)\b|\bhelp (?:you )?further\b|\bi'm here to (?:help|assist)\b"
+)
+_OR_MORE = re.compile(
+    r",?\s+or (?:is|are|do|would|if|let|please|have|need)\b.*\b(?:else|other|further|more|another)\b.*$"
+)
+
+_SAY_YES = re.compile(
+    r"\byes ?/ ?no\b|\(yes\b|[\"'“”‘(]yes\b|\byes or no\b|\bif (?:yes|so)\b"
+    r"|\b(?:reply|respond|answer|say|type|write|send)\b.{0,30}\byes\b|\ba (?:clear |simple |quick )?yes\b"
+)
+_CONSENT = re.compile(
+    r"\bconfirm|\bproceed\b|\bgo ahead\b|\b(?:shall|should|may|can) (?:i|we)\b|\bready (?:to|for)\b"
+    r"|\bwould you like (?:me |us )?to\b|\bwould you like that\b|\bdo (?:you|i) (?:want|wish|have your)\b"
+    r"|\bdo you (?:agree|approve|consent|accept)\b|\b(?:i|we) have your (?:ok|okay|permission|approval"
+    r"|consent)\b|\byour (?:explicit )?(?:approval|consent|permission|go-ahead|ok|okay)\b"
+    r"|\bare you (?:sure|ok|okay|happy|fine|good)\b|\bif you(?:'d| would) like (?:me |us )?to\b"
+    r"|\b(?:is|are|was|does|do|did) (?:that|this|these|those|it|everything|all)\b.*"
+    r"\b(?:correct|right|ok|okay|fine|good|accurate|acceptable|work|sound|look)\b"
+    r"|\b(?:sounds?|looks?) (?:good|right|fine|ok|okay|correct)\b|\bokay\?|\bok\?|\bcorrect\?|\bright\?"
+    r"|\bif you (?:want|wish) (?:me |us )?to\b"
+)
+_LOOK = (
+    r"(?:look|check|search|find|list|show|see|pull|retrieve|tell|give|explain|calculate|help|assist"
+    r"|verify|review|provide)"
+)
+_OFFER = re.compile(rf"\b(?:me|us|i|we) (?:to )?(?:please )?{_LOOK}\b|\bhelp (?:you )?(?:to )?{_LOOK}\b")
+_DO_THAT = re.compile(r"\bdo (?:that|so|this)\b")
+_CHOICE = re.compile(r"\bor\b(?! (?:no|not|decline|reject)\b)")
+_TO_PROCEED = re.compile(
+    r"(?:^|[,;] )\W*(?:now,? |so,? |then,? )?(?:in order )?to (?:\w+ ){0,2}?proceed\b[^,:?]*"
+    r"|\b(?:so that|so|before) (?:i|we) (?:can )?proceed\b|\b(?:in order|required|needed|need) to proceed\b"
+)
+_ASKS_FOR = re.compile(
+    r"\bneed (?:to know|(?:your|the) (?!confirm|approv|consent|ok\b|okay|permission|go))|"
+    r"\b(?:provide|specify|share|enter|supply|indicate|choose|select|(?:send|give|tell) (?:me|us)"
+    r"|let (?:me|us) know)\b"
+    r"(?= \S)(?! (?:if|whether|that|when|once|you|by|so|and|how (?:i|we) can|what else|any ?(?:thing"
+    r"|other)?)\b)"
+)
+_CONFIRM_WHAT = re.compile(
+    r"\b(?:confirm|verify)(?:ing)? (?:(?:to|with|for) (?:me|us) )?(?:(?:the|your|a|an|both|all|this)\s+)?"
+    r"(?:\w+ ){0,2}?"
+    r"(?:reasons?|identity|account|e-?mail|names?|zip|postal|order (?:ids?|numbers?)|user id|item ids?"
+    r"|which|what|how|why|where|who|(?:payment|refund) methods?)\b"
+    r"|\b(?:confirm|verify) (?:if|whether) (?:the order|you (?:have|know|remember|received)|it)\b"
+)
+_TO_HUMAN = r"(?:human|agent|representative|specialist|supervisor|colleague|team|someone)"
+_TRANSFERRED = re.compile(
+    r"\b(?:being|been) (?:transferred|escalated|handed over)\b"
+    rf"|\b(?:have|'ve|am|'m|will|'ll) (?:now |going to |also |successfully )*(?:transfer|escalat|connect"
+    rf"|hand)\w*\b.*\b{_TO_HUMAN}\b"
+)
+_TRANSFER_OFFER = re.compile(rf"\b(?:transfer|escalat|connect)\w*\b.*\b{_TO_HUMAN}\b")
+_UNREAL = re.compile(
+    r"\b(?:if|would|could|can|cannot|can't|may|unable|not|unless|should|shall|after|once)\b|n't\b"
+)
+
+_REFUSAL = re.compile(
+    r"\b(?:cannot|can't|can not|couldn't|could not|won't be|will not be|unable to|not able to|impossible"
+    r"|(?:not|isn't|aren't|never) (?:\w+ )?(?:possible|eligible|allowed|permitted|supported"
+    r"|authori[sz]ed|available)"
+    r"|(?:doesn't|does not|don't|do not|didn't|won't|will not) (?:\w+ )?(?:allow|permit|support|offer"
+    r"|qualify|let)"
+    r"|against (?:our|the|my)\b.{0,20}polic|(?:must|have to|need to|has to) (?:be )?(?:decline|refuse"
+    r"|reject)|(?:be|is|are|was) (?:declined|refused|rejected|prohibited|forbidden)|i (?:decline|refuse)"
+    r"|unfortunately|ineligible|unavailable|no longer be|out of stock|sold out|outside (?:of )?(?:our"
+    r"|the|my)"
+    r"|sorry,? (?:but|no)|(?:i'm|i am|we're|we are) afraid|regret(?:fully| to)|not something (?:i|we)"
+    r"|beyond (?:my|our|what)"
+    r"|no way (?:to|for)|nothing (?:i|we) can do|(?:isn't|is not) an option|not in a position"
+    r"|policy (?:prohibits|forbids|prevents)|prevents? (?:me|us))\b"
+)
+_HARMLESS = re.compile(
+    r"\b(?:inconvenience|trouble|delay|frustrat|confusion|hear that|hear about|undone|reversed"
+    r"|(?:no|any) (?:further|more|other) (?:changes?|modif|items)|modified again|changed again"
+    r"|change it again"
+    r"|further (?:changes|modif)|(?:without|until|unless|before) (?:you|your|i|we|verif|confirm|that|this)"
+    r"|wait|mistake on|misunderstand)"
+)
+
+_DONE = (
+    r"(?:cancel|return|exchang|modif|chang|updat|process|complet|submitt|refund|done|set|request|initiat"
+    r"|placed|applied|credited|charged|switch|swap|replac|redirect|rerout|regist|arrang|finali[sz]|fulfil"
+    r"|resolv|recorded|moved|made|handled|taken care|sorted|started|ship)"
+)
+_LIGHT = r"(?:now |all |already |been |also |both |successfully |just |being |fully )*"
+_CLOSING = re.compile(
+    rf"\b(?:has|have|is|are|was|were|i've|we've) {_LIGHT}{_DONE}"
+    r"|\b(?:done|completed|all set|successfully|sorted)\b|\btaken care of\b|\byou will receive\b"
+    r"|\byou'll receive\b"
+    r"|\b(?:you're|you are) (?:very |most )?welcome\b|\bhave a (?:\w+ )?(?:day|evening|weekend|one|time)\b"
+    r"|\bglad (?:i|we|to)\b|\bgoodbye\b|\bbye\b|\btake care\b|\bno further action\b"
+)
+_NOT_CLOSING = re.compile(
+    r"\b(?:verif|locat|found|identif|retriev|authenticat|pulled up|looked up|account is|logged|before"
+    r"|once|if|after"
+    r"|when|not|cannot|to be|currently|still)\b|n't\b|\b(?:verif|locat|identif|retriev|authenticat)\w*"
+)
+_EVERYTHING = re.compile(
+    r"\b(?:everything|all (?:of )?(?:your|the|these|those|three|two) (?:requests?|changes?|orders?"
+    r"|things|items)"
+    r"|both (?:of )?(?:your |the |these )?(?:requests?|changes?|orders?|things)|all set|all done"
+    r"|that's all|that is all|that was all)\b"
+)
+_ONGOING = re.compile(
+    r"\b(?:one moment|a moment|one second|moment please|hold on|please hold|hang tight|bear with|stand by"
+    r"|(?:let me|allow me to|i'll|i will|i'm going to|i am going to|we'll|we will|let's) (?:now |just "
+    r"|quickly |then |first |next |go ahead and |proceed to |start |begin )*"
+    r"(?:check|look|find|pull|see|verify|review|process|proceed|handle|take care|work|get|do|retrieve"
+    r"|search|cancel"
+    r"|return|exchange|modify|change|update|initiate|submit|start|begin|go|turn|move|continue|arrange)\w*"
+    r"|i(?:'m| am) (?:now |currently )?(?:checking|looking|processing|working|pulling|retrieving"
+    r"|verifying|reviewing)|next,|working on)\b"
+)
+_REQUEST = re.compile(
+    r"\b(?:how|what) (?:can|may|could|should|shall|do) (?:i|we|you) (?:\w+ )?(?:help|assist|do|need|want"
+    r"|wish|like)\b"
+    r"|\bwhat (?:would you like|do you (?:need|want|wish)|you(?:'d| would) like|you (?:need|want)|exactly)\b"
+    r"|\bhow (?:would you|you(?:'d| would)) like to\b|\bmore (?:details?|information|about)\b"
+    r"|\b(?:clarify|rephrase|repeat|describe|elaborate|explain)\b.*\b(?:request|issue|need|want|that"
+    r"|problem|what|you)\b|\b(?:your|the) (?:request|issue|problem|question|concern)\b.*\?"
+)
+
+_TO_COME = re.compile(r"\b(?:receive|follow-up|instructions|send you|sent to your|notif)\b")
+_WHOLE_ADDRESS = re.compile(
+    r"\b(?:city|street|address line|address1|shipping|delivery|new (?:\w+ )?address)\b"
+)
+_BOTH_REASONS = re.compile(r"no longer needed.*\bor\b.*mistake|mistake.*\bor\b.*no longer needed")
+
+_SLOTS: tuple[tuple[Slot, "re.Pattern[str]"], ...] = tuple(
+    (slot, re.compile(words))
+    for slot, words in (
+        (Slot.EMAIL, r"\be-?mail\b"),
+        (
+            Slot.NAME,
+            r"\b(?:zip|postal)(?: ?code)?s?\b|\b(?:full|first|last|your|and|a) names?\b|^\W*name\b",
+        ),
+        (
+            Slot.ORDER,
+            (
+                r"\border'?s? (?:ids?|numbers?|no\b|#|confirmation|reference)|\b(?:which"
+                r"|what)\b.{0,25}\borders?\b|\bids? (?:of|for) (?:the|your|each) (?:\w+ )?orders?\b"
+            ),
+        ),
+        (Slot.REASON, rf"\breasons?\b|\bwhy\b|{_BOTH_REASONS.pattern}"),
+        (
+            Slot.PAYMENT,
+            (
+                r"\b(?:payment|refund) (?:method|option|preference)|\bwhich (?:card|method|account)\b"
+                r"|\bmethod of payment\b|\b(?:how|where)\b.*\b(?:pay|paid|refund|money)"
+                r"|\b(?:gift card|paypal|credit card|original payment)\b.*\bor\b"
+                r"|\bor\b.*\b(?:gift card|paypal|credit card)\b"
+            ),
+        ),
+        (
+            Slot.OPTIONS,
+            (
+                r"\b(?:options?|variants?|versions?|colou?rs?|sizes?|replacements?|new items?"
+                r"|specifications?|which one|models?|preferences?|features?)\b|\bwhat\b.*\binstead\b"
+            ),
+        ),
+        (Slot.ITEMS, r"\b(?:items?|products?)\b"),
+        (Slot.ADDRESS, r"\b(?<!mail )address(?:es)?\b|\bwhere\b.*\b(?:ship|send|sent|deliver|go)"),
+    )
+)

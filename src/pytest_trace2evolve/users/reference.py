@@ -1,43 +1,35 @@
-"""A scripted user for `oracle` and `nop`: performs the user's gold actions when asked, then ends the call.
-
-The user of a solo simulation: there, and never asked.
-"""
+"""The users of the reference agents."""
 
 from collections.abc import Sequence
 
+from pytest_trace2evolve.agents.reference import actions_done
 from pytest_trace2evolve.errors import ParticipantError
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.task import Task
 
 
 class GoldUser:
-    """Opens with the task's request; when the agent asks for the next gold action, performs it."""
+    """Opens with the task's request, and performs the user's gold actions when the agent asks for them."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The user's next message."""
         last = history[-1]
         if last.role == "tool":
             return Message(role="user", content="That is done.")
         if not any(message.role == "user" for message in history):
             return Message(role="user", content=_request(self._task))
-        done = sum(len(message.tool_calls or ()) for message in history)
-        actions = self._task.actions
-        if (
-            done < len(actions)
-            and actions[done].requestor == "user"
-            and actions[done].name in (last.content or "")
-        ):
-            action = actions[done]
-            call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments, requestor="user")
-            return Message(role="user", tool_calls=[call])
-        return Message(role="user", content="Thank you, that is all. ###STOP###")
+        done = actions_done(history)
+        action = self._task.actions[done] if done < len(self._task.actions) else None
+        if action is None or action.requestor != "user" or action.name not in (last.content or ""):
+            return Message(role="user", content=f"Thank you, that is all. {STOP}")
+        call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments, requestor="user")
+        return Message(role="user", tool_calls=[call])
 
 
 def _request(task: Task) -> str:
-    """The reason for the call where the scenario states one apart; a whole script is not for saying aloud."""
+    """The reason for the call, if the scenario states one."""
     scenario = task.user_scenario
     instructions = scenario.get("instructions") if isinstance(scenario, dict) else None
     reason = instructions.get("reason_for_call") if isinstance(instructions, dict) else None
@@ -45,12 +37,7 @@ def _request(task: Task) -> str:
 
 
 class DummyUser:
-    """Stands where a user is wanted and none takes part."""
+    """The user of a solo simulation, who is never asked to speak."""
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """Never a message.
-
-        Raises:
-            ParticipantError: always: in solo mode nobody speaks to the user.
-        """
         raise ParticipantError("the user of a solo simulation was asked to speak")

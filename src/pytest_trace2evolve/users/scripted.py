@@ -1,7 +1,7 @@
-"""The scripted customer: says what its script says, in answer to what it hears; no model, no memory.
+"""The scripted customer: answers the agent from its script, without a model and without memory.
 
-What it says next follows from the trace alone, so the same seed and the same agent give the same
-conversation. However an agent behaves, it comes to an end.
+The next message follows from the trace alone, so the same seed and the same agent give the same conversation.
+However an agent behaves, the conversation ends.
 """
 
 import random
@@ -11,195 +11,187 @@ from dataclasses import dataclass, field
 
 from pytest_trace2evolve.records.message import STOP, Message
 from pytest_trace2evolve.records.task import After, Script, Slot, Turn
-from pytest_trace2evolve.users.message_parser import Heard, hear
+from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 
 TRANSFER = "###TRANSFER###"
-"""By which a customer who is handed over ends a simulation, as in τ²."""
+"""The message of a customer who is handed over; it ends a simulation, as in τ²."""
 
-IDLE_MOST = 3
-"""Messages of one turn in a row that ask, grant and refuse nothing, after which the customer moves on."""
+MAX_IDLE = 3
+"""Messages in a row that ask, grant and refuse nothing, after which the customer moves on."""
 
-SAME_MOST = 3
-"""How often in one turn the customer gives the same answer; asked once more, they move on."""
+MAX_SAME = 3
+"""How often the customer gives the same answer in one turn; asked once more, they move on."""
 
 _NEEDED = frozenset({Slot.EMAIL, Slot.NAME, Slot.ORDER, Slot.ADDRESS})
-"""What an agent may need before it can do anything at all."""
+"""What an agent may need before it can do anything."""
 
 _SAID_BEFORE = frozenset({Slot.ITEMS, Slot.OPTIONS, Slot.ADDRESS, Slot.ORDER})
-"""What a customer without details on it has told with their request, as far as they know it."""
+"""What a customer without details has said with their request, as far as they know it."""
 
 
 @dataclass
-class _Now:
-    """How far the present turn has come.
+class _State:
+    """The state of one turn.
 
     Attributes:
+        place: The place of the turn in the script.
+        sent: How many messages the customer has sent in the conversation.
         confirmed: Whether the customer said yes.
-        answered: The requests whose answer the agent has told.
+        answered: The requests whose answer the agent has given.
         insisted: How often the customer insisted.
         idle: How many messages in a row led nowhere.
         given: How often the customer gave an answer.
     """
 
+    place: int = 0
+    sent: int = 1
     confirmed: bool = False
     answered: set[int] = field(default_factory=set)
     insisted: int = 0
     idle: int = 0
     given: Counter[str] = field(default_factory=Counter)
 
-
-@dataclass
-class _Talk:
-    """How far a conversation has come: the place of its turn, and how many messages the customer sent."""
-
-    turn: int = 0
-    sent: int = 1
-    now: _Now = field(default_factory=_Now)
+    def start(self, place: int) -> None:
+        """Begin another turn."""
+        self.place, self.confirmed, self.insisted, self.idle = place, False, 0, 0
+        self.answered, self.given = set(), Counter()
 
 
 class ScriptedUser:
-    """A customer who follows a script. One of them serves one simulation.
-
-    Args:
-        script: What the customer knows, wants and says.
-        seed: Chooses among the wordings of replies.
-    """
+    """A customer who follows a script, in one simulation; `seed` chooses among the wordings of replies."""
 
     def __init__(self, script: Script, *, seed: int = 0) -> None:
         self._script = script
         self._seed = seed
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The customer's next message: a function of what the agent said so far."""
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """The same at once: it waits for nothing."""
-        talk, reply = _Talk(), self._script.turns[0].says
-        for text in _answers_to_customer(history):
-            reply = self._reply(talk, hear(text), text)
-            talk.sent += 1
-            if talk.sent >= self._script.patience:
-                reply = f"{self._one('giving_up', talk)} {STOP}"
+        """The customer's next message: a function of what the agent has said so far."""
+        state, reply = _State(), self._script.turns[0].says
+        for text in _said_to_customer(history):
+            reply = self._reply(state, parse_message(text), text)
+            state.sent += 1
+            if state.sent >= self._script.patience:
+                reply = f"{self._wording('giving_up', state)} {STOP}"
         return Message(role="user", content=reply)
 
-    def _reply(self, talk: _Talk, heard: Heard, text: str) -> str:
+    def _reply(self, state: _State, heard: ParsedMessage, text: str) -> str:
         if heard.transfer:
             return TRANSFER
-        turn = self._script.turns[talk.turn]
+        turn = self._script.turns[state.place]
         plain = text.lower().replace(",", "")
-        talk.now.answered |= {
-            place for place, one in enumerate(turn.requests) if one.answer and one.answer.lower() in plain
+        state.answered |= {
+            place
+            for place, request in enumerate(turn.requests)
+            if request.answer and request.answer.lower() in plain
         }
         if heard.confirm and (turn.done or not heard.refusal):
-            return self._to_proposal(talk, turn, heard, plain)
+            return self._to_proposal(state, turn, heard, plain)
         asked = bool(heard.asks or heard.request)
-        if heard.refusal and not (talk.now.confirmed and not turn.refused):
+        if heard.refusal and not (state.confirmed and not turn.refused):
             if heard.asks & _NEEDED or (asked and turn.done):
-                return self._to_question(talk, turn, heard)
-            return self._to_refusal(talk, turn, heard)
+                return self._to_question(state, turn, heard)
+            return self._to_refusal(state, turn, heard)
         if asked:
-            return self._to_question(talk, turn, heard)
-        told = self._told(talk, turn)
-        if heard.ongoing and not heard.everything and not told:
-            return self._wait(talk, turn)
-        if heard.closing or told:
-            return self._to_closing(talk, turn, heard)
-        return self._wait(talk, turn)
+            return self._to_question(state, turn, heard)
+        answered = self._all_answered(state, turn)
+        if heard.ongoing and not heard.everything and not answered:
+            return self._wait(state, turn)
+        if heard.closing or answered:
+            return self._to_closing(state, turn, heard)
+        return self._wait(state, turn)
 
-    def _to_proposal(self, talk: _Talk, turn: Turn, heard: Heard, text: str) -> str:
-        """Yes, unless the proposal names a record that nothing the customer asked for is about."""
+    def _to_proposal(self, state: _State, turn: Turn, heard: ParsedMessage, text: str) -> str:
+        """Yes, unless the proposal names a record that no request of the customer is about."""
         details = self._details(turn, heard.asks)
-        if heard.ids - {one for request in turn.requests for one in request.about}:
-            return self._once_more(talk, turn, "wrong", [turn.says, *details])
+        if heard.ids - {record for request in turn.requests for record in request.about}:
+            return self._answer(state, turn, "wrong", [turn.says, *details])
         if heard.choice:
-            # A bare yes does not say which of the two is meant.
+            # A bare yes does not say which of the two.
             details = [turn.says, *details]
-        # An offer to look something up is no proposal of what was asked for.
-        talk.now.confirmed = talk.now.confirmed or not heard.offer
-        talk.now.given[text] += 1
-        if talk.now.given[text] > SAME_MOST:
-            return self._next(talk, self._outcome(talk, turn))
-        return self._once_more(talk, turn, "yes", details, often=SAME_MOST * (1 + len(turn.requests)))
+        # An offer to look something up does not propose what was asked for.
+        state.confirmed = state.confirmed or not heard.offer
+        state.given[text] += 1
+        if state.given[text] > MAX_SAME:
+            return self._next(state, self._outcome(state, turn))
+        return self._answer(state, turn, "yes", details, limit=MAX_SAME * (1 + len(turn.requests)))
 
-    def _to_question(self, talk: _Talk, turn: Turn, heard: Heard) -> str:
-        """What is known of it; otherwise the request again, where that is what was asked for."""
+    def _to_question(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
+        """The details; without any, the request again if the agent asked for it."""
         details = self._details(turn, heard.asks)
         if details:
-            return self._once_more(talk, turn, "", details)
+            return self._answer(state, turn, "", details)
         if heard.request or heard.asks & _SAID_BEFORE:
-            return self._once_more(talk, turn, "", [turn.says])
-        return self._once_more(talk, turn, "unknown", [])
+            return self._answer(state, turn, "", [turn.says])
+        return self._answer(state, turn, "unknown", [])
 
-    def _to_refusal(self, talk: _Talk, turn: Turn, heard: Heard) -> str:
-        """Insist, then take it; where something can be done and is not yet, wait for that."""
-        if talk.now.insisted < len(turn.insists):
-            talk.now.insisted += 1
-            return turn.insists[talk.now.insisted - 1]
-        partly = turn.refused and turn.done and not talk.now.confirmed
-        if (partly or (heard.ongoing and turn.done)) and talk.now.idle < IDLE_MOST - 1:
-            return self._wait(talk, turn)
-        return self._next(talk, After.REFUSED)
+    def _to_refusal(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
+        """Insist, then accept; wait if something can be done and is not yet."""
+        if state.insisted < len(turn.insists):
+            state.insisted += 1
+            return turn.insists[state.insisted - 1]
+        partly = turn.refused and turn.done and not state.confirmed
+        if (partly or (heard.ongoing and turn.done)) and state.idle < MAX_IDLE - 1:
+            return self._wait(state, turn)
+        return self._next(state, After.REFUSED)
 
-    def _to_closing(self, talk: _Talk, turn: Turn, heard: Heard) -> str:
-        """One thing done may not be all that was asked for: wait, unless the agent says it is, or idles."""
+    def _to_closing(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
+        """Move on; after one of several requests, wait until the agent says that all are done, or idles."""
         several = len(turn.requests) > 1
-        if several and not heard.everything and talk.now.idle < IDLE_MOST - 1:
-            return self._wait(talk, turn)
-        return self._next(talk, After.DONE if turn.done or talk.now.confirmed else After.REFUSED)
+        if several and not heard.everything and state.idle < MAX_IDLE - 1:
+            return self._wait(state, turn)
+        return self._next(state, After.DONE if turn.done or state.confirmed else After.REFUSED)
 
-    def _wait(self, talk: _Talk, turn: Turn) -> str:
-        talk.now.idle += 1
-        if talk.now.idle >= IDLE_MOST:
-            return self._next(talk, self._outcome(talk, turn))
-        return self._one("wait", talk)
+    def _wait(self, state: _State, turn: Turn) -> str:
+        state.idle += 1
+        if state.idle >= MAX_IDLE:
+            return self._next(state, self._outcome(state, turn))
+        return self._wording("wait", state)
 
-    def _once_more(
-        self, talk: _Talk, turn: Turn, reply: str, details: Sequence[str], often: int = SAME_MOST
+    def _answer(
+        self, state: _State, turn: Turn, reply: str, details: Sequence[str], limit: int = MAX_SAME
     ) -> str:
-        """An answer, unless the same was given too often: then the agent does not listen."""
+        """A reply and details; given too often, move on, because the agent does not listen."""
         answer = " ".join([reply, *details])
-        talk.now.given[answer] += 1
-        if talk.now.given[answer] > often:
-            return self._next(talk, self._outcome(talk, turn))
-        talk.now.idle = 0
-        return " ".join([*([self._one(reply, talk)] if reply else []), *details])
+        state.given[answer] += 1
+        if state.given[answer] > limit:
+            return self._next(state, self._outcome(state, turn))
+        state.idle = 0
+        return " ".join([*([self._wording(reply, state)] if reply else []), *details])
 
-    def _told(self, talk: _Talk, turn: Turn) -> bool:
-        """Whether all was a question, and every question has its answer."""
-        questions = [place for place, one in enumerate(turn.requests) if one.answer]
-        return len(questions) == len(turn.requests) and talk.now.answered.issuperset(questions)
+    def _all_answered(self, state: _State, turn: Turn) -> bool:
+        """Whether all requests of the turn are questions, and all of them are answered."""
+        questions = [place for place, request in enumerate(turn.requests) if request.answer]
+        return len(questions) == len(turn.requests) and state.answered.issuperset(questions)
 
-    def _outcome(self, talk: _Talk, turn: Turn) -> After:
-        """What came of a turn of which the agent has not said that it is over."""
-        return After.DONE if talk.now.confirmed or self._told(talk, turn) else After.REFUSED
+    def _outcome(self, state: _State, turn: Turn) -> After:
+        """The outcome of a turn that the agent has not closed."""
+        return After.DONE if state.confirmed or self._all_answered(state, turn) else After.REFUSED
 
-    def _next(self, talk: _Talk, outcome: After) -> str:
-        """The next turn that fits what came of this one; where there is none, the end."""
-        turns = self._script.turns
-        for place in range(talk.turn + 1, len(turns)):
-            if turns[place].after in (After.ANYTHING, outcome):
-                talk.turn, talk.now = place, _Now()
-                return turns[place].says
-        return f"{self._one('giving_up' if outcome is After.REFUSED else 'bye', talk)} {STOP}"
+    def _next(self, state: _State, outcome: After) -> str:
+        """The next turn that fits the outcome of this one, or else the end."""
+        for place, turn in enumerate(self._script.turns):
+            if place > state.place and turn.after in (After.ANYTHING, outcome):
+                state.start(place)
+                return turn.says
+        return f"{self._wording('giving_up' if outcome is After.REFUSED else 'bye', state)} {STOP}"
 
     def _details(self, turn: Turn, asked: Collection[Slot]) -> list[str]:
-        """What the customer can tell of what was asked for, each thing once."""
-        told = []
-        for slot in sorted(asked):
-            told += [self._script.identity[slot]] if slot in self._script.identity else []
-            told += [one.details[slot] for one in turn.requests if slot in one.details]
-        return list(dict.fromkeys(told))
+        """What the customer knows of what the agent asked for, each thing once."""
+        sources = (self._script.identity, *(request.details for request in turn.requests))
+        details = [source[slot] for slot in sorted(asked) for source in sources if slot in source]
+        return list(dict.fromkeys(details))
 
-    def _one(self, reply: str, talk: _Talk) -> str:
-        """One of a reply's wordings."""
+    def _wording(self, reply: str, state: _State) -> str:
         wordings: tuple[str, ...] = getattr(self._script.replies, reply)
-        # A generator a message: what is said does not depend on how often the trace was read before.
-        return random.Random(f"{self._seed}/{talk.sent}/{reply}").choice(wordings)
+        # A new generator for each message: the trace is read again before each.
+        return random.Random(f"{self._seed}/{state.sent}/{reply}").choice(wordings)
 
 
-def _answers_to_customer(history: Sequence[Message]) -> Iterator[str]:
-    """What the agent said to the customer since they opened, empty messages among it."""
+def _said_to_customer(history: Sequence[Message]) -> Iterator[str]:
+    """The agent's messages to the customer after the opening, including empty ones."""
     opened = False
     for message in history:
         opened = opened or message.role == "user"

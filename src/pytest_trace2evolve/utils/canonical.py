@@ -1,4 +1,4 @@
-"""JSON values: stable text and digests, equal for equal content in whatever order, and the texts in them."""
+"""JSON values: canonical text and digests that do not depend on key order, and the texts in a value."""
 
 import hashlib
 import json
@@ -10,37 +10,51 @@ DIGEST_LENGTH = 32
 
 
 def canonical_json(value: Any) -> str:
-    """Render JSON-like `value` with sorted keys, no spaces and finite numbers only.
-
-    Raises:
-        ValueError: a number is not finite.
-        TypeError: a value has no JSON form.
-    """
+    """Render a JSON value with sorted keys, no spaces and finite numbers only."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def digest(value: Any) -> str:
-    """Digest of the canonical JSON of `value`: the first 32 hexadecimal digits of its SHA-256."""
+    """The digest of a value's canonical JSON: the first 32 hexadecimal digits of its SHA-256."""
     return digest_text(canonical_json(value))
 
 
 def digest_text(text: str) -> str:
-    """Digest of a text as it stands."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
 
 
-def texts_in(value: object, *, names: bool = True) -> Iterator[str]:
-    """All texts in a JSON value, names of fields too unless told otherwise.
+def storable_text(text: str) -> str:
+    """The text with each unpaired surrogate, which UTF-8 cannot hold, written as its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
-    Rendered as JSON instead, a new line in a text would end in a letter.
+
+def texts_in(value: object, *, names: bool = True) -> Iterator[str]:
+    """All texts in a JSON value, field names included unless `names` is false.
+
+    The rendered JSON would not do: there a new line in a text becomes a letter.
     """
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name, one in value.items():
+        for name, item in value.items():
             if names:
                 yield name
-            yield from texts_in(one, names=names)
+            yield from texts_in(item, names=names)
     elif isinstance(value, list):
-        for one in value:
-            yield from texts_in(one, names=names)
+        for item in value:
+            yield from texts_in(item, names=names)
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Whether a JSON value has more levels of lists and objects, found without recursion."""
+    layer: list[Any] = [value]
+    for _ in range(levels + 1):
+        layer = [
+            child
+            for item in layer
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not layer:
+            return False
+    return True

@@ -1,6 +1,6 @@
-"""Crashes: an error that nobody handles ends a session or a command with status 3 and one line.
+"""Crashes: an unhandled error ends a session or a command with status 3 and one line.
 
-Its traceback lies in a file that the line names. Status 1 would say that the candidate is discarded.
+The line names a file with the traceback. Status 1 would say that the candidate is discarded.
 """
 
 import os
@@ -14,8 +14,9 @@ from typing import Any
 from uuid import uuid4
 
 from pytest_trace2evolve import __version__
+from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.sanitize import sanitize_line, storable_text
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.utils.secrets import Secrets
 
 EXIT_CRASH = 3
@@ -24,31 +25,24 @@ EXIT_CRASH = 3
 MAX_SHOWN = 300
 """Characters of an exception that the line shows."""
 
-
-class OutputError(Exception):
-    """The standard output cannot be written: whoever waits for the output gets less than all of it.
-
-    Args:
-        why: The cause.
-    """
-
-    def __init__(self, why: object) -> None:
-        super().__init__(
-            f"the standard output cannot be written ({why}); make room for it, or redirect it elsewhere"
-        )
-
-
 _LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be written) [^\n]*")
 
 
+class OutputError(Exception):
+    """The standard output cannot be written, so a part of the output is lost."""
+
+    def __str__(self) -> str:
+        cause = super().__str__()
+        return f"the standard output cannot be written ({cause}); make room for it, or redirect it elsewhere"
+
+
 def crash_line(error: BaseException, root: Path | None) -> str:
-    """Write the traceback of an error to a file; returns the line that reports both.
+    """Write the traceback of an unhandled error to a file; returns the line that reports both.
 
     Args:
-        error: What nobody handled.
-        root: The project's folder; None if there is no project.
+        root: The project's folder, if there is a project.
     """
-    return f"crashed: {_said(error)}; {traceback_note(error, root)}"
+    return f"crashed: {_described(error)}; {traceback_note(error, root)}"
 
 
 def traceback_note(error: BaseException, root: Path | None) -> str:
@@ -61,10 +55,10 @@ def traceback_note(error: BaseException, root: Path | None) -> str:
     problem = ""
     for folder in folders:
         try:
-            write_atomic(folder / name, _text(error))
+            write_atomic(folder / name, _traceback_text(error))
             return f"the traceback is in {folder / name}"
-        except (OSError, MemoryError, RecursionError) as trouble:
-            problem = _said(trouble)
+        except (OSError, MemoryError, RecursionError) as failure:
+            problem = _described(failure)
     return f"its traceback cannot be written ({problem})"
 
 
@@ -73,8 +67,6 @@ def shorten(excrepr: Any, error: BaseException, root: Path, *, is_consequence: b
 
     Args:
         excrepr: The report, which pytest is about to print or to send from a worker.
-        error: The error.
-        root: The project's folder.
         is_consequence: Whether another internal error was reported before this one.
     """
     found = _LINE.search(str(error)) if isinstance(error, AssertionError) else None
@@ -88,32 +80,29 @@ def shorten(excrepr: Any, error: BaseException, root: Path, *, is_consequence: b
 def end_session(error: BaseException, root: Path) -> int:
     """Report an error that escaped from a pytest session; returns its exit status."""
     if isinstance(error, KeyboardInterrupt):
-        _say("trace2evolve: interrupted while the session ended")
+        _print_error("interrupted while the session ended")
         return 2
     try:
         flush_output()
     except OutputError:
         discard(sys.stdout)
-    if isinstance(error, OutputError):
-        _say(f"trace2evolve: {error}")
-    else:
-        _say(f"trace2evolve: {crash_line(error, root)}")
+    _print_error(str(error) if isinstance(error, OutputError) else crash_line(error, root))
     return EXIT_CRASH
 
 
-def refuse_closed_output() -> None:
-    """See that there is a standard output.
+def require_output() -> None:
+    """Require a standard output: pytest fails when it flushes one that is closed.
 
     Raises:
-        SystemExit: there is none. Nothing else keeps pytest from flushing what is not there.
+        SystemExit: it is closed.
     """
     if sys.stdout is None:
-        _say(f"trace2evolve: {OutputError('it is closed')}")
+        _print_error(str(OutputError("it is closed")))
         raise SystemExit(EXIT_CRASH)
 
 
 def flush_output() -> None:
-    """Write out what the standard output holds.
+    """Flush the standard output.
 
     Raises:
         OutputError: it cannot be written.
@@ -126,33 +115,32 @@ def flush_output() -> None:
 
 
 def discard(stream: Any) -> None:
-    """Send a standard stream nowhere: it cannot be written, and Python would try again at exit."""
+    """Redirect a standard stream that cannot be written to nowhere: Python would flush it again at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError, AttributeError):
-        return  # it is no file: a test's, say
+        return  # not a file, for example in a test
 
 
-def _say(line: str) -> None:
-    """Print a line to the standard error, if anybody hears it."""
+def _print_error(message: str) -> None:
     try:
-        print(line, file=sys.stderr)
+        print(f"trace2evolve: {message}", file=sys.stderr)
     except OSError:
         discard(sys.stderr)
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether the hook that failed is one of this package: it follows the last frame of pluggy."""
-    modules = [
+    """Whether the hook that failed belongs to this package: it follows the last frame of pluggy."""
+    modules = (
         str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
+    )
     packages = [module.partition(".")[0] for module in modules]
     if "pluggy" in packages:
         packages = packages[len(packages) - packages[::-1].index("pluggy") :]
     return packages[:1] == [__name__.partition(".")[0]]
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     try:
         text = _secrets().out_of(f"{type(error).__name__}: {error}")
     except Exception as other:
@@ -160,7 +148,7 @@ def _said(error: BaseException) -> str:
     return sanitize_line(text, MAX_SHOWN).rstrip(": ")
 
 
-def _text(error: BaseException) -> str:
+def _traceback_text(error: BaseException) -> str:
     head = f"pytest-trace2evolve {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n\n"
     return storable_text(_secrets().out_of(head + "".join(traceback.format_exception(error))))
 

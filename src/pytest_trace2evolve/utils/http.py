@@ -1,4 +1,4 @@
-"""HTTP clients that bound what an answer may cost: its bytes as sent, its bytes expanded, and its time.
+"""HTTP clients that bound an answer: its bytes as sent, its bytes expanded, and its time.
 
 Limits of the HTTP library apply to single reads: a server that sends a byte now and then never reaches a read
 timeout, and a few megabytes of gzip expand to gigabytes within one read.
@@ -16,10 +16,10 @@ MAX_ANSWER = 16 << 20
 """Bytes of an answer of a chat model or a judge; a million tokens are about four million bytes."""
 
 ENCODINGS = {"accept-encoding": "gzip"}
-"""The header for requests: `_Bounded` expands no other encoding."""
+"""The header for requests: no other encoding is expanded."""
 
 _CHUNK = 1 << 16
-"""Bytes that are expanded at a time, and handed on together: a list of single bytes takes 40 times more."""
+"""Bytes that are expanded, and passed on, at a time: a list of single bytes takes 40 times more memory."""
 
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
@@ -49,19 +49,18 @@ def bounded_client(max_bytes: int = MAX_ANSWER, **options: Any) -> httpx2.AsyncC
         # The library would expand a whole read at once.
         for header in ("content-encoding", "content-length"):
             response.headers.pop(header, None)
-        response.stream = _Bounded(stream, max_bytes, packed=bool(names))
+        response.stream = _BoundedStream(stream, max_bytes, is_compressed=bool(names))
 
-    return httpx2.AsyncClient(
-        headers={**ENCODINGS, **options.pop("headers", {})}, event_hooks={"response": [bound]}, **options
-    )
+    headers = {**ENCODINGS, **options.pop("headers", {})}
+    return httpx2.AsyncClient(headers=headers, event_hooks={"response": [bound]}, **options)
 
 
 def answered_within(seconds: float, ask: Callable[[], Awaitable[T]]) -> T:
     """Run one request to its end from code that is not asynchronous.
 
     Args:
-        seconds: Time for the whole of it.
-        ask: Starts the request; it makes its own client, since a client belongs to one event loop.
+        seconds: Time for the whole request.
+        ask: Starts the request with a client of its own, since a client belongs to one event loop.
 
     Raises:
         TimeoutError: it took longer.
@@ -76,30 +75,28 @@ def answered_within(seconds: float, ask: Callable[[], Awaitable[T]]) -> T:
         return thread.submit(lambda: asyncio.run(bounded())).result()
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """An answer's bytes, expanded and counted."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, *, packed: bool) -> None:
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, *, is_compressed: bool) -> None:
         self._stream, self._max_bytes = stream, max_bytes
-        self._expander = zlib.decompressobj(_GZIP_OR_ZLIB) if packed else None
+        self._expander = zlib.decompressobj(_GZIP_OR_ZLIB) if is_compressed else None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        sent = made = 0
+        received = expanded = 0
         waiting = bytearray()
         async for part in self._stream:
-            sent += len(part)
-            if sent > self._max_bytes:
+            received += len(part)
+            if received > self._max_bytes:
                 raise self._too_large("")
             while part:
-                part, expanded = self._expanded(part)
-                made += len(expanded)
-                if made > self._max_bytes:
+                part, piece = self._expand(part)
+                expanded += len(piece)
+                if expanded > self._max_bytes:
                     raise self._too_large(" once it is expanded")
-                waiting += expanded
+                waiting += piece
                 if len(waiting) >= _CHUNK:
                     yield bytes(waiting)
                     waiting.clear()
-        if self._expander is not None and sent and not self._expander.eof:
+        if self._expander is not None and received and not self._expander.eof:
             raise httpx2.DecodingError("the answer is gzip and ends in the middle")
         if waiting:
             yield bytes(waiting)
@@ -107,18 +104,18 @@ class _Bounded(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def _expanded(self, part: bytes) -> tuple[bytes, bytes]:
-        """What is left of a part, and at most `_CHUNK` bytes of what it expands to."""
+    def _expand(self, part: bytes) -> tuple[bytes, bytes]:
+        """The rest of a part, and at most `_CHUNK` bytes that its beginning expands to."""
         if self._expander is None:
             return b"", part
         if self._expander.eof:
-            return b"", b""  # bytes after the end of gzip say nothing
+            return b"", b""  # bytes after the end of gzip mean nothing
         try:
-            expanded = self._expander.decompress(part, _CHUNK)
+            piece = self._expander.decompress(part, _CHUNK)
         except zlib.error as error:
             raise httpx2.DecodingError(f"the answer is not the gzip that it says it is: {error}") from None
-        return self._expander.unconsumed_tail, expanded
+        return self._expander.unconsumed_tail, piece
 
-    def _too_large(self, how: str) -> AnswerLimitError:
+    def _too_large(self, when: str) -> AnswerLimitError:
         limit = f"{self._max_bytes >> 20} MiB" if self._max_bytes >= 1 << 20 else f"{self._max_bytes} bytes"
-        return AnswerLimitError(f"the answer is larger than {limit}{how}")
+        return AnswerLimitError(f"the answer is larger than {limit}{when}")

@@ -20,11 +20,12 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:  # more than 4,300 digits are no number to Python either
-            raise argparse.ArgumentTypeError(_not_whole(text, least)) from None
-        if value < least:
-            raise argparse.ArgumentTypeError(_not_whole(text, least))
+            value = None
+        if value is None or value < least:
+            bound = "" if least < 0 else f" of {least} or more"
+            raise _invalid(text, f" is not a whole number{bound}")
         if value > most:
-            raise argparse.ArgumentTypeError(f"{_told(text)} is more than {most}, the largest possible value")
+            raise _invalid(text, f" is more than {most}, the largest possible value")
         return value
 
     return value_of
@@ -36,11 +37,9 @@ def amount(most: float) -> Callable[[str], float]:
     def value_of(text: str) -> float:
         value = _number(text)
         if not 0.0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{_told(text)} is not a number above 0")
+            raise _invalid(text, " is not a number above 0")
         if value > most:
-            raise argparse.ArgumentTypeError(
-                f"{_told(text)} is more than {most:g}, the largest possible value"
-            )
+            raise _invalid(text, f" is more than {most:g}, the largest possible value")
         return value
 
     return value_of
@@ -55,7 +54,14 @@ def finite(text: str) -> float:
     """A finite number of a size that arithmetic cannot overflow."""
     value = _number(text)
     if not abs(value) <= 1e15:
-        raise argparse.ArgumentTypeError(f"{_told(text)} is not a number of at most 15 digits")
+        raise _invalid(text, " is not a number of at most 15 digits")
+    return value
+
+
+def temperature(text: str) -> float:
+    value = _number(text)
+    if not 0.0 <= value <= 2.0:
+        raise _invalid(text, " is not a number from 0 to 2")
     return value
 
 
@@ -67,23 +73,11 @@ def stages(text: str) -> tuple[int, ...]:
         stages = tuple(int(part) for part in text.split(","))
     except ValueError:
         stages = ()
-    if len(stages) < 2 or stages[0] < 1 or any(one >= next_ for one, next_ in pairwise(stages)):
-        raise argparse.ArgumentTypeError(
-            f"{_told(text)} is no schedule: two or more rising numbers of trials, as in 2,4,8, or default"
-        )
+    if len(stages) < 2 or stages[0] < 1 or any(trials >= later for trials, later in pairwise(stages)):
+        raise _invalid(text, " is no schedule: two or more rising numbers of trials, as in 2,4,8, or default")
     if stages[-1] > MOST_TRIALS:
-        raise argparse.ArgumentTypeError(
-            f"{_told(text)}: at most {MOST_TRIALS} trials of a task are possible"
-        )
+        raise _invalid(text, f": at most {MOST_TRIALS} trials of a task are possible")
     return stages
-
-
-def temperature(text: str) -> float:
-    """A number from 0 to 2."""
-    value = _number(text)
-    if not 0.0 <= value <= 2.0:
-        raise argparse.ArgumentTypeError(f"{_told(text)} is not a number from 0 to 2")
-    return value
 
 
 def _number(text: str) -> float:
@@ -93,10 +87,6 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def _not_whole(text: str, least: int) -> str:
-    bound = "" if least < 0 else f" of {least} or more"
-    return f"{_told(text)} is not a whole number{bound}"
-
-
-def _told(text: str) -> str:
-    return repr(text) if len(text) <= 80 else f"{text[:60]!r}… ({len(text)} characters)"
+def _invalid(text: str, problem: str) -> argparse.ArgumentTypeError:
+    value = repr(text) if len(text) <= 80 else f"{text[:60]!r}… ({len(text)} characters)"
+    return argparse.ArgumentTypeError(value + problem)

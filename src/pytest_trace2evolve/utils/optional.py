@@ -1,4 +1,4 @@
-"""Optional packages: their imports, with one message if one is absent, versions and entry points."""
+"""Optional packages: importing them, with one message if one is missing; their versions; entry points."""
 
 import importlib
 import importlib.metadata
@@ -7,14 +7,17 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
-from pytest_trace2evolve.errors import MissingExtraError, refuse_taken
+from pytest_trace2evolve.errors import MissingExtraError, name_taken
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
-"""The packages that train models and run them: another version may give other answers."""
+"""The packages that train and run models: another version may give other answers."""
+
+CHECKS = "trace2evolve.checks"
+"""Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import `module`, which the extra named `extra` installs.
+    """Import a module that an extra of this package installs.
 
     Raises:
         MissingExtraError: the module is not installed; the message holds the install command.
@@ -22,28 +25,28 @@ def require(module: str, *, extra: str) -> ModuleType:
     try:
         return quiet_import(module)
     except ModuleNotFoundError as error:
-        wanted = module.partition(".")[0]
-        if error.name is not None and error.name.partition(".")[0] != wanted:
-            raise  # the package is there and one of its dependencies is not: that message is the better one
-        raise _missing(wanted, extra) from None
+        package = module.partition(".")[0]
+        if error.name is not None and error.name.partition(".")[0] != package:
+            raise  # a dependency of the package is missing: its own message is the better one
+        raise _missing(package, extra) from None
 
 
-def require_installed(module: str, *, extra: str) -> None:
-    """Check that a top-level module is installed, without importing it.
+def check_installed(package: str, *, extra: str) -> None:
+    """Check that a package is installed, without importing it.
 
     Raises:
-        MissingExtraError: it is not; the message holds the install command.
+        MissingExtraError: it is not.
     """
-    if importlib.util.find_spec(module) is None:
-        raise _missing(module, extra)
+    if importlib.util.find_spec(package) is None:
+        raise _missing(package, extra)
 
 
-def _missing(module: str, extra: str) -> MissingExtraError:
-    return MissingExtraError(f"{module!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'")
+def _missing(package: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(f"{package!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'")
 
 
 def quiet_import(module: str) -> ModuleType:
-    """Import a module of somebody else's; its own deprecation warnings are no business of our users."""
+    """Import a third-party module without its own deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module)
@@ -51,40 +54,36 @@ def quiet_import(module: str) -> ModuleType:
 
 def model_package_versions() -> dict[str, str]:
     """The installed versions of `MODEL_PACKAGES`; empty for a package that is not installed."""
-    return {name: _version(name) for name in MODEL_PACKAGES}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    versions = dict.fromkeys(MODEL_PACKAGES, "")
+    for name in MODEL_PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def entry_points(
-    group: str, what: str, built_in: Collection[str] = ()
+    group: str, kind: str, built_in: Collection[str] = ()
 ) -> dict[str, importlib.metadata.EntryPoint]:
     """The entry points of a group, by name.
 
     Args:
         group: The group.
-        what: The kind of their registrations, as `world`, for the message.
+        kind: What they register, such as `world`, for the message.
         built_in: Names that this package registers itself.
-
-    Raises:
-        ConfigError: a name is registered twice; names both.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
         if point.name in built_in:
-            refuse_taken(what, point.name, "pytest-trace2evolve", described(point))
+            raise name_taken(kind, point.name, "pytest-trace2evolve", described(point))
         if point.name in found:
-            refuse_taken(what, point.name, described(found[point.name]), described(point))
+            raise name_taken(kind, point.name, described(found[point.name]), described(point))
         found[point.name] = point
     return found
 
 
 def described(point: importlib.metadata.EntryPoint) -> str:
-    """The name of an entry point in messages: its value and its distribution."""
+    """An entry point as messages name it: its value and its distribution."""
     source = "" if point.dist is None else f" of {point.dist.name}"
     return f"entry point {point.value!r}{source}"

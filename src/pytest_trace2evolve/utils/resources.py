@@ -1,7 +1,7 @@
-"""Where the files that ship with the package lie: what projects are laid out from, and the embedded model.
+"""Locates the files that ship with the package: the template of a project, and the embedded model.
 
-A wheel holds them in `template/` beside this file. In git they are once, in the folders of the repository
-that `pyproject.toml` maps there; an editable install finds them in its checkout, under the same names.
+A wheel holds them in `template/` next to this package. In an editable install they are in the checkout, in
+the folders that `pyproject.toml` maps there, under the same names.
 """
 
 import importlib.resources
@@ -13,15 +13,15 @@ TEMPLATE = "template"
 """The folder of the installed package."""
 
 MODEL = "adapters/pocket"
-"""The embedded model's folder, from the template."""
+"""The embedded model's folder in the template."""
 
 WORKFLOW = "docs/examples/agents.yml"
-"""The CI workflow, from the template."""
+"""The CI workflow in the template."""
 
 PARTS = ("suites", "candidates", "synthetic", "baselines/support", "prices.toml", WORKFLOW, MODEL)
 """Everything that ships, as paths of the repository and of the template."""
 
-_AGAIN = "install pytest-trace2evolve again, from its wheel"
+_REINSTALL = "install pytest-trace2evolve again, from its wheel"
 
 
 def template(package: Path | None = None) -> Path:
@@ -29,15 +29,12 @@ def template(package: Path | None = None) -> Path:
 
     Args:
         package: The package's folder (default: that of this installation).
-
-    Raises:
-        ConfigError: the installation has none.
     """
     if package is None:
         here = importlib.resources.files("pytest_trace2evolve")
         if not isinstance(here, Path):
             raise ConfigError(
-                f"{here}: lies in an archive, and its files cannot be used from there; {_AGAIN}"
+                f"{here}: lies in an archive, and its files cannot be used from there; {_REINSTALL}"
             )
         package = here
     installed = package / TEMPLATE
@@ -46,11 +43,10 @@ def template(package: Path | None = None) -> Path:
     checkout = package.parent.parent
     if package.parent.name == "src" and (checkout / "suites").is_dir():
         return checkout
-    raise ConfigError(f"{installed}: is missing from this installation; {_AGAIN}")
+    raise ConfigError(f"{installed}: is missing from this installation; {_REINSTALL}")
 
 
 def has_embedded_model() -> bool:
-    """Whether this installation carries the embedded model."""
     try:
         return embedded_model().is_dir()
     except ConfigError:
@@ -58,18 +54,15 @@ def has_embedded_model() -> bool:
 
 
 def embedded_model(package: Path | None = None) -> Path:
-    """The folder of the embedded model; it is used from where it lies.
+    """The folder of the embedded model.
 
     Args:
-        package: The package's folder (default: that of this installation).
-
-    Raises:
-        ConfigError: this installation carries no model.
+        package: As in `template`.
     """
     folder = template(package) / MODEL
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ConfigError(
-                f"{folder}: no embedded model, {name} is missing; {_AGAIN}, or name another model"
+                f"{folder}: no embedded model, {name} is missing; {_REINSTALL}, or name another model"
             )
     return folder

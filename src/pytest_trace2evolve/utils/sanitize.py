@@ -1,8 +1,8 @@
-"""The one sanitiser: whatever is printed passes it, for a terminal and a job's log obey more than they show.
+"""Makes text safe to print: a terminal and the log of a CI job obey characters that they do not show.
 
 Texts come from models, endpoints, file names and strangers' pull requests. Streams are wrapped once
-(`SanitizedStream`), so that a new print cannot forget it; texts that are laid out in a line or a table are
-sanitised before (`sanitize`, `sanitize_line`), so that the layout holds.
+(`SanitizedStream`), so that a new print cannot forget it. Texts in a line or a table are sanitized before
+they are laid out (`sanitize`, `sanitize_line`), so that the columns hold.
 """
 
 import re
@@ -12,38 +12,35 @@ from typing import Any, TextIO
 
 from pytest_trace2evolve.errors import shortened
 
-_SHOWN = frozenset("\n\t")
-_COMMANDS = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories of characters that steer instead of being read, or that nobody knows."""
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories of control, invisible, private and unassigned characters, and of line separators."""
 
 _PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
 
 _TERMINAL = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\")
-"""Colours, concealed text (8) not among them; and the progress that pytest tells a terminal."""
+"""Colours, without concealed text (8), and the progress that pytest reports to a terminal."""
 
 
 def sanitize(text: str) -> str:
-    """The text with every character that steers a terminal, or that cannot be seen, written out as an escape.
+    """The text with every character that steers a terminal, or is invisible, written as an escape.
 
     New lines and tabs stay; a carriage return before a new line is dropped. `##[` begins a command to the
-    runner of a job on GitHub, wherever it stands in a line: its bracket is written as an escape.
+    runner of a GitHub job anywhere in a line, so its bracket is written as an escape.
     """
     text = text.replace("\r\n", "\n").replace("##[", "##\\x5b")
-    if _PLAIN.fullmatch(text):
-        return text
-    return "".join(map(_escaped, text))
+    return text if _PLAIN.fullmatch(text) else "".join(map(_escaped, text))
 
 
 def sanitize_line(text: str, longest: int | None = None) -> str:
-    """The same on one line, of at most `longest` characters: of a longer one the start and the end."""
+    """The sanitized text on one line, shortened to at most `longest` characters."""
     if longest is None:
         return " ".join(sanitize(text).split())
-    # Twice: escapes make a text longer, and a huge one is not worth escaping whole.
+    # Shortened twice: escapes make a text longer, and a huge one is not worth escaping whole.
     return shortened(" ".join(sanitize(shortened(text, longest)).split()), longest)
 
 
 def _escaped(character: str) -> str:
-    if character in _SHOWN or unicodedata.category(character) not in _COMMANDS:
+    if character in "\n\t" or unicodedata.category(character) not in _STEERING:
         return character
     code = ord(character)
     if code <= 0xFF:
@@ -52,28 +49,28 @@ def _escaped(character: str) -> str:
 
 
 class SanitizedStream:
-    """A text stream that sanitises what is written to it.
+    """A text stream that sanitizes what is written to it.
 
-    A line that begins with `::` is a command to the runner of a job on GitHub: its first colon is written as
-    an escape. So is the bracket of `##[` if several writes make it.
+    A line that begins with `::` is a command to the runner of a GitHub job: its first colon is written as an
+    escape, and so is the bracket of `##[`, also when several writes make them.
 
     Args:
         stream: Where the text goes.
         terminal: Whether colours pass, and a carriage return at the beginning of a write.
 
     Attributes:
-        raw: The stream that is wrapped, for what draws on a terminal.
+        raw: The wrapped stream, for what draws on a terminal.
     """
 
     def __init__(self, stream: TextIO, *, terminal: bool) -> None:
         self.raw = stream
         self._terminal = terminal
-        self._blank = True  # whether the line has nothing but blanks so far
-        self._end = ""  # its last two characters
+        self._line_is_blank = True
+        self._line_end = ""  # the last two characters of the current line
 
     def write(self, text: str) -> int:
-        """Write a text; returns how many characters were taken, as streams do."""
-        safe = self._sanitized(text)
+        """Write a text; returns its length, as streams do."""
+        safe = self._sanitized(text) if self._terminal else self._defused(sanitize(text))
         try:
             self.raw.write(safe)
         except UnicodeEncodeError:  # a terminal or a log that is not UTF-8
@@ -82,7 +79,6 @@ class SanitizedStream:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts one by one."""
         for line in lines:
             self.write(line)
 
@@ -90,40 +86,34 @@ class SanitizedStream:
         return getattr(self.raw, name)
 
     def _sanitized(self, text: str) -> str:
-        if not self._terminal:
-            return self._without_commands(sanitize(text))
-        start = ""
+        parts = []
         if text.startswith("\r") and not text.startswith("\r\n"):
-            start, text, self._blank, self._end = "\r", text[1:], True, ""
-        parts, place = [start], 0
+            parts.append("\r")
+            text, self._line_is_blank, self._line_end = text[1:], True, ""
+        place = 0
         for match in _TERMINAL.finditer(text):
-            parts += [self._without_commands(sanitize(text[place : match.start()])), match.group()]
+            parts += [self._defused(sanitize(text[place : match.start()])), match.group()]
             place = match.end()
-        return "".join([*parts, self._without_commands(sanitize(text[place:]))])
+        return "".join([*parts, self._defused(sanitize(text[place:]))])
 
-    def _without_commands(self, text: str) -> str:
-        """The text with the commands of GitHub's runner taken apart, also those that several writes make."""
-        lines = text.split("\n")
-        for place, line in enumerate(lines):
+    def _defused(self, text: str) -> str:
+        """The text without commands of GitHub's runner."""
+        lines = []
+        for place, line in enumerate(text.split("\n")):
             if place:
-                self._blank, self._end = True, ""
-            lines[place] = self._line(line)
+                self._line_is_blank, self._line_end = True, ""
+            lines.append(self._defused_line(line))
         return "\n".join(lines)
 
-    def _line(self, line: str) -> str:
-        said = line.lstrip()
-        if said and self._blank:
-            self._blank = False
+    def _defused_line(self, line: str) -> str:
+        visible = line.lstrip()
+        if visible and self._line_is_blank:
+            self._line_is_blank = False
             # A colon that ends a write may become two with the next.
-            if said == ":" or said.startswith("::"):
+            if visible == ":" or visible.startswith("::"):
                 line = line.replace(":", "\\x3a", 1)
-        whole = self._end + line
+        whole = self._line_end + line
         if "##[" in whole:
-            line = whole.replace("##[", "##\\x5b")[len(self._end) :]
-        self._end = whole[-2:]
+            line = whole.replace("##[", "##\\x5b")[len(self._line_end) :]
+        self._line_end = whole[-2:]
         return line
-
-
-def storable_text(text: str) -> str:
-    """The text with each half of a surrogate pair written out as its escape, such as `\\ud83d`."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

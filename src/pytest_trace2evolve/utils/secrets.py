@@ -1,7 +1,7 @@
-"""Secrets in texts: what counts as one, and how it is taken out before anything keeps or shows the text.
+"""Removes secrets from texts before anything stores or shows them.
 
-An endpoint may echo a key wherever it likes: in an answer, an error, a header that a client library logs. So
-the value itself is looked for, in every form in which it travels.
+An endpoint may echo a key anywhere: in an answer, an error, or a header that a client library logs. So the
+value itself is searched for, in every form in which it travels.
 """
 
 import base64
@@ -14,60 +14,60 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 REMOVED = "[removed]"
-"""What stands in a text where a secret stood."""
+"""Replaces a secret."""
 
 _SECRET_NAME = re.compile(r"key(?!word)|token(?!i[sz])|secret|passw|authorization|credential", re.IGNORECASE)
 
 _SHORTEST = 6
-"""Characters of the shortest value looked for: `none` or `x` is what a local server is given for a key."""
+"""Characters of the shortest value that counts: a local server is given `none` or `x` for a key."""
 
 _CLIENT_LOGGERS = ("openai", "httpx", "httpcore")
-"""How the names of the client libraries' loggers begin."""
+"""Prefixes of the client libraries' loggers."""
 
 _LATE_LOGGERS = (
     "httpx2",
     *(f"httpcore2.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
 )
-"""Loggers that may be made later, the last five at the first request: a filter reaches none below its own."""
+"""Loggers that may be made later, at the first request: a filter does not apply to child loggers."""
 
 
 class Secrets:
-    """Values that nothing may show.
+    """Values that must not be shown.
 
-    Answers are measured, so a value is taken out of them only where it cannot be an ordinary word: with 8
-    characters or more and something other than letters, or with 16 or more. Errors and logs lose it always.
+    Answers are measured, so a value is removed from them only if it cannot be an ordinary word: if it has 8
+    characters or more and something other than letters, or 16 or more. Errors and logs always lose it.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
         found = {value for value in values if len(value) >= _SHORTEST}
         self._forms = _forms(found)
-        self._answer_forms = _forms({value for value in found if not _could_be_a_word(value)})
+        self._answer_forms = _forms({value for value in found if not _may_be_a_word(value)})
 
     @classmethod
     def of(cls, url: str | None, key: str | None, body: Mapping[str, Any] | None = None) -> Self:
-        """The secrets of one endpoint: its key, those in its URL, those in what is sent with each request."""
-        return cls([*([key] if key else []), *_in_url(url), *_named_in(body or {})])
+        """The secrets of an endpoint: its key, those in its URL, and those sent with each request."""
+        return cls([*([key] if key else []), *_secrets_in_url(url), *_secrets_in(body or {})])
 
     def out_of(self, text: str) -> str:
-        """A text for people (an error, a line of a log) without any secret."""
+        """An error or a log line without secrets."""
         return _without(text, self._forms)
 
     def out_of_answer(self, value: Any) -> Any:
-        """JSON that an endpoint sent, without any secret; JSON inside its strings too."""
+        """A JSON value from an endpoint without secrets, also without those in JSON inside its strings."""
         if not self._answer_forms:
             return value
         if isinstance(value, str):
             return self._out_of_string(value)
         if isinstance(value, list):
-            return [self.out_of_answer(one) for one in value]
+            return [self.out_of_answer(item) for item in value]
         if isinstance(value, dict):
-            return {self._out_of_string(name): self.out_of_answer(one) for name, one in value.items()}
+            return {self._out_of_string(name): self.out_of_answer(item) for name, item in value.items()}
         return value
 
     def _out_of_string(self, text: str) -> str:
         clean = _without(text, self._answer_forms)
-        # Arguments of a tool call are JSON in a string, where a letter can hide in an escape, and where a
-        # secret that is cut out of the text can take a part of an escape with it.
+        # The arguments of a tool call are JSON in a string. There a letter of the secret can hide in an
+        # escape, and cutting the secret out can split an escape.
         if "\\" in text:
             try:
                 inner = json.loads(text)
@@ -78,10 +78,10 @@ class Secrets:
         return clean
 
     def guard_logs(self) -> Callable[[], None]:
-        """Keep the secrets out of what the client libraries log; returns what ends that."""
-        guard = _Guard(self)
-        known = [name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)]
-        loggers = [logging.getLogger(name) for name in {*known, *_LATE_LOGGERS}]
+        """Remove the secrets from what the client libraries log; returns a function that ends this."""
+        guard = _LogGuard(self)
+        existing = [name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)]
+        loggers = [logging.getLogger(name) for name in {*existing, *_LATE_LOGGERS}]
         for logger in loggers:
             logger.addFilter(guard)
 
@@ -92,68 +92,70 @@ class Secrets:
         return end
 
 
-class _Guard(logging.Filter):
+class _LogGuard(logging.Filter):
     def __init__(self, secrets: Secrets) -> None:
         super().__init__()
         self._secrets = secrets
 
     def filter(self, record: logging.LogRecord) -> bool:
-        told = record.getMessage()
-        if (clean := self._secrets.out_of(told)) != told:
+        message = record.getMessage()
+        if (clean := self._secrets.out_of(message)) != message:
             record.msg, record.args = clean, ()
         if record.exc_info:
             record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             record.exc_info = None
-        if record.exc_text:  # another model's guard may have put it there
+        if record.exc_text:  # perhaps set by another model's guard
             record.exc_text = self._secrets.out_of(record.exc_text)
         return True
 
 
 def without_secrets(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A request's fields with those removed whose names say that they hold a secret; numbers are none."""
-    return {name: REMOVED if _hides(name, value) else _inside(value) for name, value in body.items()}
+    """The fields of a request, with `REMOVED` for those whose names mark a secret; numbers stay."""
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return without_secrets(value)
+        return [cleaned(item) for item in value] if isinstance(value, list) else value
+
+    return {name: REMOVED if _is_secret(name, value) else cleaned(value) for name, value in body.items()}
 
 
-def _inside(value: Any) -> Any:
-    if isinstance(value, dict):
-        return without_secrets(value)
-    return [_inside(one) for one in value] if isinstance(value, list) else value
-
-
-def _hides(name: str, value: Any) -> bool:
+def _is_secret(name: str, value: Any) -> bool:
     return isinstance(value, str | list | dict) and _SECRET_NAME.search(name) is not None
 
 
-def _named_in(value: Any) -> list[str]:
+def _secrets_in(value: Any) -> list[str]:
     """The texts that `without_secrets` removes."""
     if isinstance(value, list):
-        return [text for one in value for text in _named_in(one)]
+        return [text for item in value for text in _secrets_in(item)]
     if not isinstance(value, Mapping):
         return []
     return [
-        text for name, one in value.items() for text in (_texts(one) if _hides(name, one) else _named_in(one))
+        text
+        for name, item in value.items()
+        for text in (_texts(item) if _is_secret(name, item) else _secrets_in(item))
     ]
 
 
 def _texts(value: Any) -> list[str]:
-    """All texts in a value, and of `Bearer …` the token alone too."""
+    """All texts in a value, and the bare token of `Bearer …`."""
     if isinstance(value, str):
         return [value, value.rpartition(" ")[2]]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for one in inner for text in _texts(one)]
+    return [text for item in inner for text in _texts(item)]
 
 
-def _in_url(url: str | None) -> list[str]:
+def _secrets_in_url(url: str | None) -> list[str]:
     if url is None:
         return []
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     basic = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
-    # A user name alone is a token; beside a password it is a name.
+    # A user name without a password is a token.
     return [password or user, basic, *(value for _, value in parse_qsl(parts.query))]
 
 
-def _could_be_a_word(value: str) -> bool:
+def _may_be_a_word(value: str) -> bool:
     return len(value) < 8 or (value.isalpha() and len(value) < 16)
 
 
@@ -169,6 +171,5 @@ def _forms(values: Iterable[str]) -> tuple[str, ...]:
 
 def _without(text: str, forms: Iterable[str]) -> str:
     for form in forms:
-        if form in text:
-            text = text.replace(form, REMOVED)
+        text = text.replace(form, REMOVED)
     return text

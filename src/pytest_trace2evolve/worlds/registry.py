@@ -3,16 +3,17 @@
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from pytest_trace2evolve.errors import WorldError, nearest
-from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.records.evidence import Code
-from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.optional import described, entry_points
-from pytest_trace2evolve.worlds.extended import ExtendedWorld
 
 WorldFactory = Callable[[str], World]
 """Opens the world of a domain; raises `WorldError` for a domain it does not have."""
@@ -29,36 +30,33 @@ _BUILT_IN = {
 }
 
 _BENCHMARK = "τ²"
-"""Stands for the providers that carry τ²'s own domains; no provider has this name."""
-
+"""Stands for the providers of τ²'s own domains; no provider has this name."""
 
 ENTRY_POINTS = "trace2evolve.worlds"
-"""Entry-point group in which an installed package offers a provider: its name and a `WorldFactory`."""
+"""Entry-point group of providers in installed packages: a name and a `WorldFactory`."""
 
 
 class Worlds:
     """Opens worlds, each (provider, domain) once.
 
     Args:
-        extra: Further providers by name, from the hook `pytest_t2e_worlds`. A callable is asked for them when
-            the first world is opened.
+        extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that returns them;
+            it is called when the first world is opened.
     """
 
     def __init__(
         self, extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None
     ) -> None:
-        self._given = extra
-        self._open: dict[tuple[str, str], World] = {}
-        self._code: dict[tuple[str, str], Code] = {}
+        self._get_extra = extra if callable(extra) else lambda: extra or {}
+        self._open: dict[WorldName, World] = {}
+        self._code: dict[WorldName, Code] = {}
         self._extended: dict[tuple[str, str, tuple[Path, ...]], World] = {}
 
     @functools.cached_property
     def _extra(self) -> Mapping[str, WorldFactory]:
-        given = self._given
-        return (given() if callable(given) else given) or {}
+        return self._get_extra()
 
     def providers(self) -> list[str]:
-        """Names of all known providers."""
         return sorted({*_BUILT_IN, *self._extra, *_installed()})
 
     def open(self, provider: str, domain: str) -> World:
@@ -81,25 +79,20 @@ class Worlds:
         files: tuple[Path, ...],
         further: Callable[[], Mapping[str, Sequence[Task]]],
     ) -> World:
-        """The world of a domain with the tasks of some files beside its own; they are read once.
-
-        Raises:
-            WorldError: as for `open`.
-        """
+        """The world of a domain with the tasks of some files added to its own; they are read once."""
         key = (provider, domain, files)
         if key not in self._extended:
-            self._extended[key] = ExtendedWorld(self.open(provider, domain), further())
+            self._extended[key] = with_tasks(self.open(provider, domain), further())
         return self._extended[key]
 
     def code(self, provider: str, domain: str) -> Code:
         """The code behind the tools of a domain's world.
 
-        A world may declare an attribute `fingerprint`. Otherwise the definitions that its factory refers to
-        count.
-
-        Raises:
-            WorldError: as for `open`.
+        That is the world's attribute `fingerprint` if it has one, else the definitions that its factory
+        refers to.
         """
+        from pytest_trace2evolve.evidence.identity import code_of
+
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
@@ -107,15 +100,14 @@ class Worlds:
         return self._code[key]
 
     def is_built_in(self, provider: str) -> bool:
-        """Whether a provider is one of this package; the project or an installed package may replace it."""
+        """Whether a provider is this package's own, and nothing else replaces it."""
         return provider in _BUILT_IN and provider not in self._extra and provider not in _installed()
 
     def interface(self, provider: str, domain: str) -> WorldName:
         """Whose tools a world has: equal for worlds in which an agent's calls mean the same.
 
-        The providers `inspect_evals` and `tau2` carry the same τ² domains, and the support world has the
-        tools of τ² retail. Any other world, and every world of a provider of the project or of an installed
-        package, has tools of its own.
+        `inspect_evals` and `tau2` have the same τ² domains, and the support world has the tools of τ² retail.
+        Any other world, and every world of a further provider, has tools of its own.
         """
         if self.is_built_in(provider):
             if provider in ("inspect_evals", "tau2"):
@@ -128,21 +120,15 @@ class Worlds:
         if provider in self._extra:
             return self._extra[provider]
         if provider in _installed():
-            offered: WorldFactory = _installed()[provider].load()
-            return offered
+            return cast(WorldFactory, _installed()[provider].load())
         if provider not in _BUILT_IN:
             raise WorldError(f"unknown provider {provider!r}; {nearest(provider, self.providers())}")
         module, name = _BUILT_IN[provider]
-        factory: WorldFactory = getattr(importlib.import_module(module), name)
-        return factory
+        return cast(WorldFactory, getattr(importlib.import_module(module), name))
 
 
 def registered() -> dict[str, str]:
-    """The providers that no hook registers, with their owners.
-
-    Raises:
-        ConfigError: a name is registered twice.
-    """
+    """The built-in and installed providers, with their owners. Raises `ConfigError` if two share a name."""
     own = dict.fromkeys(_BUILT_IN, "pytest-trace2evolve")
     return own | {name: described(point) for name, point in _installed().items()}
 
@@ -150,3 +136,33 @@ def registered() -> dict[str, str]:
 @functools.cache
 def _installed() -> dict[str, importlib.metadata.EntryPoint]:
     return entry_points(ENTRY_POINTS, "world", _BUILT_IN)
+
+
+def with_tasks(world: World, further: Mapping[str, Sequence[Task]]) -> World:
+    """A world with further tasks and splits, such as a project's synthetic cases.
+
+    Args:
+        world: The world; its own tasks may be validated lazily and are not read here.
+        further: Tasks by the name of their split; no id occurs twice, nor among the world's own.
+    """
+    return cast(World, _ExtendedWorld(world, further))
+
+
+class _ExtendedWorld:
+    def __init__(self, world: World, further: Mapping[str, Sequence[Task]]) -> None:
+        self._world = world
+        added = {task.id: task for split in further.values() for task in split}
+        self._tasks = ChainMap(added, cast(MutableMapping[str, Task], world.tasks()))
+        self._further = {name: [task.id for task in split] for name, split in further.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def tasks(self) -> Mapping[str, Task]:
+        return self._tasks
+
+    def splits(self) -> Mapping[str, Sequence[str]]:
+        return {**self._world.splits(), **self._further}
+
+    def rules(self) -> Rules | None:  # `isinstance(world, Ruled)` does not see what `__getattr__` gives
+        return rules_of(self._world)

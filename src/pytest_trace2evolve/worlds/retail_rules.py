@@ -1,4 +1,4 @@
-"""What an agent in a retail world must keep to: one declaration for all worlds of τ² retail's interface."""
+"""The rules that an agent in a retail world must keep, for all worlds with τ² retail's interface."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,21 @@ from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
 
 _CHANGING = ("modif", "chang", "updat", "switch", "swap", "replac", "exchang", "upgrad")
 _OPEN = frozenset({"pending", "pending (item modified)"})
+_DELIVERED = frozenset({"delivered"})
+_ITEMS_CHANGED = frozenset({"pending (item modified)", "exchange requested"})
+
+_ITEM_TOOLS = frozenset({"modify_pending_order_items", "exchange_delivered_order_items"})
+_REFUND_TOOLS = _ITEM_TOOLS | {
+    "cancel_pending_order",
+    "return_delivered_order_items",
+    "modify_pending_order_payment",
+}
+_ADDRESS_TOOLS = frozenset({"modify_user_address", "modify_pending_order_address"})
 _OUR_OWN = (
     *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
     *("terms", "opening hours"),
 )
-"""What an agent may have changed that is nothing of the customer's."""
+"""What an agent may say that the store changed: nothing of the customer's."""
 
 RETAIL_RULES = Rules(
     identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),
@@ -36,16 +46,13 @@ RETAIL_RULES = Rules(
             table="orders", argument="order_id", named=("pay", "card", "charg"), statuses=_OPEN
         ),
         "return_delivered_order_items": Writing(
-            table="orders",
-            argument="order_id",
-            named=("return", "refund"),
-            statuses=frozenset({"delivered"}),
+            table="orders", argument="order_id", named=("return", "refund"), statuses=_DELIVERED
         ),
         "exchange_delivered_order_items": Writing(
             table="orders",
             argument="order_id",
             named=("exchang", "replac", "swap", "switch"),
-            statuses=frozenset({"delivered"}),
+            statuses=_DELIVERED,
         ),
         "modify_user_address": Writing(table="users", argument="user_id", named=("address",)),
     },
@@ -63,13 +70,13 @@ RETAIL_RULES = Rules(
             statuses=frozenset({"return requested"}),
         ),
         Promise(
-            tools=frozenset({"exchange_delivered_order_items", "modify_pending_order_items"}),
+            tools=_ITEM_TOOLS,
             verbs=("exchanged",),
             nouns=("exchange", "exchanges"),
-            statuses=frozenset({"exchange requested", "pending (item modified)"}),
+            statuses=_ITEMS_CHANGED,
         ),
         Promise(
-            tools=frozenset({"modify_user_address", "modify_pending_order_address"}),
+            tools=_ADDRESS_TOOLS,
             verbs=("updated", "changed", "modified"),
             nouns=("address change", "address update"),
             about=("address", "addresses"),
@@ -81,41 +88,23 @@ RETAIL_RULES = Rules(
             unless=("difference", "this modification", "this exchange", "this change", "refund"),
         ),
         Promise(
-            tools=frozenset({"modify_pending_order_items", "exchange_delivered_order_items"}),
+            tools=_ITEM_TOOLS,
             verbs=("updated", "changed", "modified", "swapped", "upgraded"),
             about=("item", "items"),
-            statuses=frozenset({"pending (item modified)", "exchange requested"}),
+            statuses=_ITEMS_CHANGED,
         ),
         Promise(
-            tools=frozenset(
-                {
-                    "cancel_pending_order",
-                    "return_delivered_order_items",
-                    "exchange_delivered_order_items",
-                    "modify_pending_order_items",
-                    "modify_pending_order_payment",
-                }
-            ),
+            tools=_REFUND_TOOLS,
             verbs=("refunded",),
             nouns=("refund",),
             statuses=frozenset({"cancelled", "return requested", "exchange requested"}),
         ),
         Promise(
-            tools=frozenset(
-                {
-                    "modify_pending_order_items",
-                    "modify_pending_order_address",
-                    "modify_pending_order_payment",
-                    "modify_user_address",
-                    "exchange_delivered_order_items",
-                    "return_delivered_order_items",
-                    "cancel_pending_order",
-                }
-            ),
+            tools=_REFUND_TOOLS | _ADDRESS_TOOLS,
             verbs=("updated", "changed", "modified", "swapped", "upgraded", "switched", "replaced"),
             nouns=("change", "changes", "modification", "modifications", "update", "updates", "upgrade"),
             unless=_OUR_OWN,
-            statuses=frozenset({"pending (item modified)", "exchange requested"}),
+            statuses=_ITEMS_CHANGED,
             vague=True,
         ),
         Promise(
@@ -125,7 +114,7 @@ RETAIL_RULES = Rules(
         ),
     ),
 )
-"""The rules of τ² retail's policy that a trace can be held against."""
+"""The rules of τ² retail's policy that can be checked in a trace."""
 
 RULES: Mapping[str, Rules] = {"retail": RETAIL_RULES}
 """Rules of τ² domains by name; a domain that is not here declares none."""

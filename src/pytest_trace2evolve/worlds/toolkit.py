@@ -1,4 +1,4 @@
-"""Sessions over a provider's toolkits: the benchmark's own tool code, run on overlays."""
+"""Sessions over a provider's toolkits: the benchmark's own tool code, run on overlays of its databases."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,21 +11,22 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, fingerprint, merge
+from pytest_trace2evolve.worlds.copy_on_write import WriteMode, equal, merge
 
 
-class ToolkitSession:
+class ToolkitSession(WorldSession):
     """One private copy of a domain: the agent's toolkit, the user's toolkit and their databases.
 
     Args:
-        agent, user: Toolkits whose `db` attribute is an overlay (or a private copy); `user` may be None.
-        tools: Names of the tools offered to each side.
+        agent: Toolkit whose `db` attribute is an overlay or a private copy.
+        user: As `agent`, or None.
+        tools: Names of the callable tools of each side that has any.
         writers: Names of the tools that can change a database.
-        generic: Tools that touch no database, by name.
-        dumping: Names of the tools that return a record as a dictionary.
-        sorting: Names of the tools whose answer upstream sorts by its keys, and the toolkit does not.
-        access: The access shared by the overlays.
-        sync: Called after each call; carries what one toolkit did over to the other.
+        functions: Tools that are not methods of a toolkit, by name; they touch no database.
+        record_tools: Names of the tools that return a record as a dictionary.
+        sorted_tools: Names of the tools whose answer upstream sorts by its keys, and the toolkit does not.
+        mode: The write mode of the overlays.
+        sync: Copies the changes of one toolkit to the other; called after each call.
         solo: Whether the agent may call the user's tools.
     """
 
@@ -33,38 +34,33 @@ class ToolkitSession:
         self,
         *,
         agent: Any,
-        user: Any,
+        user: Any = None,
         tools: Mapping[Requestor, frozenset[str]],
-        writers: frozenset[str],
-        generic: Mapping[str, Callable[..., Any]],
-        access: Access,
-        dumping: frozenset[str] = frozenset(),
-        sorting: frozenset[str] = frozenset(),
-        sync: Callable[[Any, Any], None] | None,
+        writers: frozenset[str] = frozenset(),
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        record_tools: frozenset[str] = frozenset(),
+        sorted_tools: frozenset[str] = frozenset(),
+        mode: WriteMode,
+        sync: Callable[[Any, Any], None] | None = None,
         solo: bool,
     ) -> None:
-        self._agent = agent
-        self._user = user
-        self._tools = tools
+        self.agent = agent
+        self.user = user
+        self._tools = {"user": frozenset[str](), **tools}
         self._writers = writers
-        self._generic = generic
-        self._access = access
-        self._dumping = dumping
-        self._sorting = sorting
+        self._functions = functions or {}
+        self._record_tools = record_tools
+        self._sorted_tools = sorted_tools
+        self._mode = mode
         self._sync = sync
         self._solo = solo
         self.sync()
 
-    @property
-    def touched(self) -> frozenset[str]:
-        """Names of the records reached so far, as `table/key`."""
-        return frozenset(self._access.touched)
-
     def initialise(self, state: InitialState | None) -> None:
-        """Merge initialization data, then run the initialization actions.
+        """Merge initialization data, then run the initialization actions (not the message history).
 
         Raises:
-            WorldError: a function of the initial state does not exist or raises.
+            WorldError: the data do not fit, or a function of the initial state does not exist or raises.
         """
         if state is None:
             return
@@ -78,19 +74,19 @@ class ToolkitSession:
         try:
             result = self._invoke(name, arguments, requestor)
             self.sync()
-            if name in self._sorting:
+            if name in self._sorted_tools:
                 result = dict(sorted(result.items()))
-            return ToolResult(content=render(result, dumped=name in self._dumping))
+            return ToolResult(content=render(result, is_record=name in self._record_tools))
         except Exception as error:
-            return ToolResult(content=f"Error: {error}", error=True)
+            # The text may quote an argument with half a surrogate pair, which no record can hold.
+            text = f"Error: {error}".encode("utf-8", "replace").decode()
+            return ToolResult(content=text, error=True)
 
     def perform(self, action: Action) -> None:
-        """Carry out a gold action; its errors are ignored and nothing is synced, as in tau2's evaluator."""
         try:
             self._invoke(action.name, action.arguments, action.requestor)
         except Exception:
-            # tau2 logs and goes on: a gold action that fails leaves the world as it is.
-            return
+            return  # as in tau2's evaluator: a gold action that fails leaves the world unchanged
 
     def check(self, assertion: Assertion) -> bool:
         """Whether the assertion's function returns the value it must return.
@@ -107,7 +103,7 @@ class ToolkitSession:
         return result == assertion.assert_value
 
     def sync(self) -> None:
-        """Carry what one toolkit did over to the other, where the domain needs it.
+        """Copy the changes of one toolkit to the other, if the domain needs it.
 
         Raises:
             WorldError: the two databases contradict each other.
@@ -115,88 +111,71 @@ class ToolkitSession:
         if self._sync is None:
             return
         try:
-            with _Writing(self._access):
-                self._sync(self._agent, self._user)
+            with self._mode.writing():
+                self._sync(self.agent, self.user)
         except Exception as error:
             raise WorldError(f"the two toolkits cannot be synced: {error}") from error
 
     def same_state(self, other: WorldSession) -> bool:
-        """Whether both databases equal those of another session of the same world."""
         if not isinstance(other, ToolkitSession):
             raise TypeError(f"cannot compare a {type(self).__name__} with a {type(other).__name__}")
-        pairs = [(self._agent, other._agent)]
-        if self._user is not None and self._user.db is not self._agent.db:
-            pairs.append((self._user, other._user))
-        return all(_same_database(mine.db, theirs.db) for mine, theirs in pairs)
+        if not equal(self.agent.db, other.agent.db):
+            return False
+        shared = self.user is None or self.user.db is self.agent.db
+        return shared or equal(self.user.db, other.user.db)
 
     def _invoke(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> Any:
-        toolkit, offered = self._side(name, requestor)
-        if toolkit is None or name not in offered:
+        if requestor == "user" and self._solo:
+            raise ValueError("User tool calls are not allowed in solo mode")
+        side = "user" if self._solo and name in self._tools["user"] else requestor
+        if name not in self._tools[side]:
             raise ValueError(f"Tool '{name}' not found.")
-        function = self._generic.get(name) or getattr(toolkit, name)
+        function = self._functions.get(name) or getattr(self._toolkit(side), name)
         if name not in self._writers:
             return function(**arguments)
-        with _Writing(self._access):
+        with self._mode.writing():
             return function(**arguments)
 
-    def _side(self, name: str, requestor: Requestor) -> tuple[Any, frozenset[str]]:
-        if requestor == "user":
-            if self._solo:
-                raise ValueError("User tool calls are not allowed in solo mode")
-            return self._user, self._tools["user"]
-        if self._solo and name in self._tools["user"]:
-            return self._user, self._tools["user"]
-        return self._agent, self._tools["assistant"]
+    def _toolkit(self, side: Requestor) -> Any:
+        return self.user if side == "user" else self.agent
 
     def _run(self, call: FunctionCall) -> Any:
-        toolkit = self._user if call.env_type == "user" else self._agent
-        function = getattr(toolkit, call.func_name, None)
+        function = self._function(call)
         if function is None:
             raise WorldError(
                 f"the {call.env_type} toolkit has no function {call.func_name!r}; "
                 "the task belongs to another version of the benchmark"
             )
         try:
-            with _Writing(self._access):
+            with self._mode.writing():
                 result = function(**call.arguments)
             self.sync()
         except Exception as error:
             raise WorldError(f"function {call.func_name!r} raised {type(error).__name__}: {error}") from error
         return result
 
+    def _function(self, call: FunctionCall) -> Callable[..., Any] | None:
+        return getattr(self._toolkit(call.env_type), call.func_name, None)
+
     def _merge(self, data: InitializationData) -> None:
-        with _Writing(self._access):
-            for toolkit, update in ((self._agent, data.agent_data), (self._user, data.user_data)):
-                if update:
-                    merge(toolkit.db, update)
+        with self._mode.writing():
+            if data.agent_data:
+                merge(self.agent.db, data.agent_data)
+            if data.user_data and self.user is None:
+                raise WorldError("initialization data for the user, who has no database in this domain")
+            if data.user_data:
+                merge(self.user.db, data.user_data)
 
 
-class _Writing:
-    """Lets overlays copy records for the length of a block; blocks nest."""
+def render(result: Any, *, is_record: bool = False) -> str:
+    """The text that a model reads for a tool's result, by tau2's rule.
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    Text is unchanged, except that a toolkit's compact JSON object or array is spaced as tau2 spaces it.
+    A record keeps its numbers; in any other dictionary tau2 writes them as text.
 
-    def __enter__(self) -> None:
-        self._before = self._access.writing
-        self._access.writing = True
-
-    def __exit__(self, *_: object) -> None:
-        self._access.writing = self._before
-
-
-def _same_database(mine: Any, theirs: Any) -> bool:
-    if isinstance(mine, OverlayDatabase) and isinstance(theirs, OverlayDatabase):
-        return mine.same_as(theirs)
-    return fingerprint(mine) == fingerprint(theirs)
-
-
-def render(result: Any, *, dumped: bool = False) -> str:
-    """The text a model reads for a tool's result, by tau2's rule.
-
-    Text stands as it is, except that a toolkit's compact JSON object or array is spaced as tau2 spaces it.
-    A record keeps its numbers; in any other dictionary tau2 writes them as text. `dumped` says that a
-    dictionary is a record.
+    Args:
+        result: What the tool returned.
+        is_record: Whether a dictionary is a record.
     """
     if isinstance(result, str):
         if result[:1] in ("{", "["):
@@ -205,7 +184,7 @@ def render(result: Any, *, dumped: bool = False) -> str:
             except (ValueError, RecursionError):
                 return result
         return result
-    return json.dumps(result if dumped else _renderable(result), default=str)
+    return json.dumps(result if is_record else _renderable(result), default=str)
 
 
 def _renderable(value: Any) -> Any:

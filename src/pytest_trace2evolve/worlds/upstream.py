@@ -1,8 +1,7 @@
-"""τ² domains as upstream's own package `tau2` carries them (sierra-research/tau2-bench).
+"""τ² domains of upstream's own package `tau2` (sierra-research/tau2-bench).
 
-`tau2` needs Python 3.12 or later and is not on PyPI, so it is no extra of ours: it is offered where it can
-be imported. It is imported when a world is made, not with this module, and its log is switched off then;
-`loguru.logger.enable("tau2")` switches it on again.
+`tau2` needs Python 3.12 or later and is not on PyPI, so it is no extra of ours. It is imported when a world
+is made, with its log switched off; `loguru.logger.enable("tau2")` switches it on again.
 """
 
 import contextlib
@@ -20,29 +19,30 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema, WorldSession
+from pytest_trace2evolve.records.protocols import ToolSchema, World, WorldSession
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, InitializationData, Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import quiet_import
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
-from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
 from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "tau2"
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    # Upstream's default retrieval calls an embedding service when the domain is opened, and needs a sandbox.
+    # Upstream's default retrieval calls an embedding service at the start, and needs a sandbox.
     "banking_knowledge": {"retrieval_variant": "grep_only"},
 }
 
 
-class UpstreamWorld:
+class UpstreamWorld(World):
     """One τ² domain of upstream's `tau2`.
 
-    Banking is opened with the `grep_only` retrieval, the one that needs no service.
+    Banking is opened with the `grep_only` retrieval, which needs no service. All methods that read the
+    domain's data files raise `WorldError` if that fails.
 
     Raises:
         WorldError: `tau2` cannot be imported, or has no such domain.
@@ -52,7 +52,7 @@ class UpstreamWorld:
 
     def __init__(self, domain: str) -> None:
         self.domain = domain
-        self._registry = _registry(domain)
+        self._registry = _import_registry(domain)
         known = self._registry.get_domains()
         if domain not in known:
             raise WorldError(
@@ -66,30 +66,17 @@ class UpstreamWorld:
         return LazyTasks([task.model_dump(mode="json", exclude_unset=True) for task in tasks])
 
     def tasks(self) -> Mapping[str, Task]:
-        """Every task of the domain by its id, those outside the base split too.
-
-        Raises:
-            WorldError: the domain's data files cannot be read.
-        """
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """The benchmark's own splits; a domain without any has `base`, which holds all its tasks.
-
-        Raises:
-            WorldError: the domain's data files cannot be read.
-        """
+        """The benchmark's own splits; a domain without any has `base`, which holds all its tasks."""
         load = self._registry.get_task_splits_loader(self.domain)
         with self._reading("splits"):
             splits: Mapping[str, Sequence[str]] | None = load and load()
         return splits or {"base": list(self._tasks)}
 
     def policy(self, *, solo: bool = False) -> str:
-        """The policy text as upstream's environment holds it.
-
-        Raises:
-            WorldError: solo mode, and the domain has none; or the data files cannot be read.
-        """
+        """The policy as upstream's environment holds it. Raises `WorldError` if there is no solo mode."""
         text: str = (self._solo_environment if solo else self._environment).get_policy()
         return text
 
@@ -100,22 +87,14 @@ class UpstreamWorld:
         return text.replace("<PERSONA_GUIDELINES>", "")
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
-        """The tools offered to one side, in upstream's order; discoverable tools are not offered.
-
-        Raises:
-            WorldError: the domain's data files cannot be read.
-        """
+        """The tools offered to one side, in upstream's order; discoverable tools are not offered."""
         toolkit = self._toolkits.get(requestor)
         offered = [] if toolkit is None else toolkit.get_tools().values()
         return [ToolSchema.model_validate(tool.openai_schema["function"]) for tool in offered]
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """What each offered tool does; a name that both sides have is of the user's type, as upstream's."""
+        """The types of the offered tools; of a name that both sides have the user's, as upstream."""
         return self._types
-
-    def rules(self) -> Rules | None:
-        """What every agent in the domain must keep to; None where nothing is declared."""
-        return RULES.get(self.domain)
 
     @functools.cached_property
     def _types(self) -> dict[str, ToolType]:
@@ -126,17 +105,18 @@ class UpstreamWorld:
             if not toolkit.is_discoverable(name)
         }
 
+    def rules(self) -> Rules | None:
+        return RULES.get(self.domain)
+
     def has_tool(self, name: str) -> bool:
-        """Whether the agent or the user can call a tool of this name, offered or discoverable."""
         return name in self._mutating
 
     def changes_state(self, name: str) -> bool:
-        """Whether a tool can change a database, by upstream's mark on it."""
         return self._mutating.get(name, False)
 
     @functools.cached_property
     def _mutating(self) -> dict[str, bool]:
-        """Whether each callable tool changes a database; where both sides have a name, the agent's counts."""
+        """Whether each callable tool changes a database; if both sides have a name, the agent's counts."""
         return {
             name: bool(toolkit.tool_mutates_state(name))
             for toolkit in reversed(self._toolkits.values())
@@ -149,24 +129,18 @@ class UpstreamWorld:
 
     @functools.cached_property
     def _callable(self) -> dict[Requestor, frozenset[str]]:
-        agent, user = self._toolkits["assistant"], self._toolkits.get("user")
-        return {"assistant": frozenset(agent.tools), "user": frozenset(user.tools if user else ())}
+        return {side: frozenset(toolkit.tools) for side, toolkit in self._toolkits.items()}
 
     @functools.cached_property
     def _hidden_readers(self) -> frozenset[str]:
-        """The discoverable tools that only read, where the agent's toolkit can log their calls."""
+        """The discoverable tools that only read, if the agent's toolkit can log their calls."""
         agent = self._toolkits["assistant"]
         discoverable = agent.get_discoverable_tools() if hasattr(agent, "set_read_log_allowlist") else ()
         return frozenset(name for name in discoverable if not self._mutating[name])
 
     def open(self, *, solo: bool = False) -> "UpstreamSession":
-        """A fresh session over the shared databases; in solo mode the agent may call the user's tools.
-
-        Raises:
-            WorldError: the domain's data files cannot be read.
-        """
-        access = Access()
-        agent, user = self._copies(access)
+        mode = WriteMode()
+        agent, user = self._copies(mode)
         if self._hidden_readers:
             agent.set_read_log_allowlist(self._hidden_readers)
         return UpstreamSession(
@@ -176,42 +150,28 @@ class UpstreamWorld:
             user=user,
             tools=self._callable,
             writers=self._writers,
-            generic={},
-            access=access,
+            mode=mode,
             sync=self._sync,
             solo=solo,
         )
 
     def data_digest(self) -> str:
-        """Digest of the initial databases' content.
-
-        Raises:
-            WorldError: the domain's data files cannot be read.
-        """
         databases = {id(toolkit.db): toolkit.db for toolkit in self._toolkits.values()}
         return digest([database.model_dump(mode="json") for database in databases.values()])
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of the sources of the domain's toolkits; a release that leaves them alone keeps it.
-
-        Raises:
-            WorldError: the domain's data files cannot be read.
-        """
-        files = [Path(inspect.getfile(type(toolkit))) for toolkit in self._toolkits.values()]
-        folders = {path.parent for path in files} | {
-            Path(inspect.getfile(quiet_import("tau2.environment.toolkit"))).parent
-        }
+        """Digest of the sources of the toolkits; it changes only with a release that changes them."""
+        sources: list[Any] = [*map(type, self._toolkits.values()), quiet_import("tau2.environment.toolkit")]
         return digest(
             {
                 f"{folder.name}/{path.name}": digest_text(path.read_text(encoding="utf-8"))
-                for folder in folders
+                for folder in {Path(inspect.getfile(source)).parent for source in sources}
                 for path in folder.glob("*.py")
             }
         )
 
     def version(self) -> str:
-        """Version of the installed `tau2`."""
         return importlib.metadata.version("tau2")
 
     @functools.cached_property
@@ -225,7 +185,7 @@ class UpstreamWorld:
         with self._reading("policies"):
             try:
                 return self._construct(solo_mode=True)
-            except ValueError:  # how upstream's constructors refuse it
+            except ValueError:  # raised by upstream's constructors
                 raise WorldError(f"domain {self.domain!r} has no solo mode") from None
 
     def _construct(self, **options: Any) -> Any:
@@ -239,13 +199,13 @@ class UpstreamWorld:
             toolkits["user"] = self._environment.user_tools
         return toolkits
 
-    def _copies(self, access: Access) -> tuple[Any, Any]:
+    def _copies(self, mode: WriteMode) -> tuple[Any, Any]:
         """Both toolkits, over an overlay of the agent's database and a copy of the user's.
 
-        Where upstream's toolkits share one database, so do the copies.
+        If upstream's toolkits share one database, so do the copies.
         """
         agent, user = self._toolkits["assistant"], self._toolkits.get("user")
-        memo: dict[int, Any] = {id(agent.db): OverlayDatabase(agent.db, access)}
+        memo: dict[int, Any] = {id(agent.db): OverlayDatabase(agent.db, mode)}
         if user is not None and user.db is not agent.db:
             memo[id(user.db)] = clone(user.db)
         for part in vars(agent).values():
@@ -274,60 +234,58 @@ class UpstreamWorld:
 class UpstreamSession(ToolkitSession):
     """A session over upstream's toolkits.
 
-    Banking logs calls of discoverable tools in its database. Upstream lets it log a tool that only reads
-    where the task's gold actions call it: a reading that the task asks for counts, any other does no harm.
-    A session does not know its task, so every call is logged, and what no gold action called is dropped
-    when two sessions are compared.
+    Banking logs calls of discoverable tools in its database. Upstream lets it log a tool that only reads if
+    the task's gold actions call it: then the reading counts, and any other does no harm. A session does not
+    know its task. So it logs every call, and drops those that no gold action made when it is compared.
 
     Args:
         initial: The databases that the session starts from, by side.
         hidden_readers: The agent's discoverable tools that only read.
-        parts: As of `ToolkitSession`.
+        parts: As for `ToolkitSession`.
     """
 
     def __init__(
         self, *, initial: Mapping[Requestor, BaseModel], hidden_readers: frozenset[str], **parts: Any
     ) -> None:
         self._initial = dict(initial)
-        self._unasked = set(hidden_readers)
+        self._unrequested = set(hidden_readers)
         super().__init__(**parts)
 
     def perform(self, action: Action) -> None:
-        """Carry out a gold action. Its errors are ignored and the toolkits are not synced after it."""
         super().perform(action)
         name = action.arguments.get("agent_tool_name")
         if action.name == "call_discoverable_agent_tool" and isinstance(name, str):
-            self._unasked.discard(name)
+            self._unrequested.discard(name)
 
     def same_state(self, other: WorldSession) -> bool:
-        """Whether both databases equal those of another session, log entries that nobody asked for apart."""
+        """Whether both databases are equal, apart from log entries that nobody asked for."""
         if isinstance(other, UpstreamSession):
-            unasked = self._unasked & other._unasked
-            self._drop_log_entries(unasked)
-            other._drop_log_entries(unasked)
+            unrequested = self._unrequested & other._unrequested
+            self._drop_log_entries(unrequested)
+            other._drop_log_entries(unrequested)
         return super().same_state(other)
 
     def _drop_log_entries(self, tools: set[str]) -> None:
         if not tools:
             return
-        log = self._agent.db.agent_discoverable_tools.data
+        log = self.agent.db.agent_discoverable_tools.data
         for key in [key for key, entry in log.items() if entry["tool_name"] in tools]:
             del log[key]
 
     def _merge(self, data: InitializationData) -> None:
-        """Start anew from the initial databases, `data` merged into them and validated by upstream's code.
+        """Start again from the initial databases with `data` merged into them; upstream's code validates.
 
-        Upstream then lets both sides work on the one merged database; here a side keeps its own where it
-        has one, since telecom breaks otherwise. No task of a benchmark domain can tell the difference.
+        Upstream then lets both sides share the merged database. Here each side keeps its own, since telecom
+        breaks otherwise; no task of a benchmark domain can tell the difference.
         """
         if data.agent_data is not None:
-            self._merge_side("assistant", self._agent, data.agent_data)
+            self._merge_side("assistant", self.agent, data.agent_data)
         if data.user_data is not None:
-            self._merge_side("user", self._user, data.user_data)
-        self._agent.db = OverlayDatabase(self._initial["assistant"], self._access)
-        if self._user is not None:
+            self._merge_side("user", self.user, data.user_data)
+        self.agent.db = OverlayDatabase(self._initial["assistant"], self._mode)
+        if self.user is not None:
             shared = self._initial["user"] is self._initial["assistant"]
-            self._user.db = self._agent.db if shared else clone(self._initial["user"])
+            self.user.db = self.agent.db if shared else clone(self._initial["user"])
 
     def _merge_side(self, side: Requestor, toolkit: Any, update: dict[str, Any]) -> None:
         if toolkit is None:
@@ -348,8 +306,7 @@ class UpstreamSession(ToolkitSession):
                 self._initial[other] = merging.db
 
 
-def _registry(domain: str) -> Any:
-    """Upstream's registry of domains and tasks."""
+def _import_registry(domain: str) -> Any:
     try:
         if "tau2" not in sys.modules and importlib.util.find_spec("tau2") is not None:
             # It logs its whole registry when imported, and tool calls after that, to stderr.

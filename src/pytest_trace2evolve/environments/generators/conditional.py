@@ -1,4 +1,4 @@
-"""Environment of `conditional_detail_retrieval`: a figure is looked up, and what it says is told or done."""
+"""Environment of `conditional_detail_retrieval`: a figure is looked up, and then reported or acted upon."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,172 +7,181 @@ from typing import Any
 from pytest_trace2evolve.cases.content import one_of
 from pytest_trace2evolve.cases.expert import RETURN
 from pytest_trace2evolve.cases.families import written_one_way
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken
-from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
-from pytest_trace2evolve.environments.generators.trajectory import (
-    Deeds,
-    ahead,
-    call_of,
-    is_write,
-    reads_ahead,
+from pytest_trace2evolve.cases.scene import Scene
+from pytest_trace2evolve.environments.environment import EASIEST
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
+    SupportGenerator,
+    Trajectory,
+    call_message,
+    one_request,
+    opening_of,
+    order_id_of,
+    reads_before_change,
+    remaining_changes,
+    say,
+    without_reading_orders,
 )
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 
-SEVERAL_FROM = 2
+TWO_ITEMS_FROM = 2
 """The difficulty from which on an order has two items, and so more than one price."""
 
-_LEFT = re.compile(
+_STAYS = re.compile(
     r"\b(?:stays?|remains?|unchanged|kept|keep (?:it|the|your)|less than|below"
     r"|(?:no|not|nothing)\b.{0,20}\b(?:return|chang|more than)|n't\b.{0,20}\bmore than)"
 )
-"""That something is left as it is, or why."""
+"""Says that something stays as it is, or why."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+_TRACKING_DIGITS = 12
 
 
 class ConditionalDetailRetrieval(SupportGenerator):
     """A figure of an order is asked for; or an item goes back if it cost more than some amount, else stays.
 
     Of the second kind half did cost more. A question is graded by the first message that holds a figure of
-    the order, a wish by the first change, or by the first message that says that all stays as it is:
+    the order, a condition by the first change, or by the first message that says that everything stays:
 
     | grade | what was done |
     | --- | --- |
-    | 0 | nothing; a figure told that was not asked for, or beside others; changed unread or wrongly; left |
-    | 0.2 | the order read since the agent's turn, and neither told nor changed anything |
-    | 0.5 | the right change of the right order tried, for another item, or refused |
+    | 0 | nothing; another figure than was asked for, or further ones; an unread or wrong change; left |
+    | 0.2 | the order read since the agent's turn, and nothing reported or changed |
+    | 0.5 | the right change of the right order tried, for another item, or rejected by the tool |
     | 0.8 | the right item sent back, with another refund than was asked for |
-    | 1 | the figure told and no other; or, after reading, the item sent back as asked, or said to stay |
+    | 1 | the figure reported and no other; or, after reading, the item sent back as asked, or said to stay |
     """
 
     capability = "conditional_detail_retrieval"
     version = 1
-    pays = "the figure that decides is read, and just that one is told, or what follows from it is done"
+    pays = "reads the figure that decides, and reports that one alone or acts on it"
 
-    def draw(self, scene: Scene) -> Drawn:
+    def draw(self, scene: Scene) -> Draft:
         """A delivered order of one item or two."""
-        order = scene.order("delivered", 1 if self.difficulty < SEVERAL_FROM else 2)
-        scene.store.surroundings(scene.user, self.most)
+        order = scene.order("delivered", 1 if self.difficulty < TWO_ITEMS_FROM else 2)
+        scene.store.surroundings(scene.user, self.distractors)
         item = scene.one_item(order)
         # A small model that always changes something meets more questions at the first difficulty.
-        kinds = ("ask", "ask", "ask", "if") if self.difficulty == 1 else ("ask", "ask", "if")
+        kinds = ("ask", "ask", "ask", "if") if self.difficulty == EASIEST else ("ask", "ask", "if")
         if one_of(scene.draws, kinds) == "if":
             stays = scene.chance()
             amount = round(item["price"]) + (3 if stays else -3)
             says = scene.say("if_price", product=item["name"], order=order["order_id"], amount=amount)
             wish = scene.ask(order, "") if stays else scene.send_back(order, [item])
-            return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
-        total = float(order["payment_history"][0]["amount"])
-        answers = {
-            "price": item["price"],
-            "tracking": order["fulfillments"][0]["tracking_id"][0],
-            **({"total": total} if written_one_way(total) and len(order["items"]) > 1 else {}),
-        }
-        question = one_of(scene.draws, list(answers))
-        says = scene.say(question, product=item["name"], order=order["order_id"])
-        wish = scene.ask(order, answers[question])
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
+        else:
+            total = float(order["payment_history"][0]["amount"])
+            answers = {
+                "price": item["price"],
+                "tracking": order["fulfillments"][0]["tracking_id"][0],
+                **({"total": total} if written_one_way(total) and len(order["items"]) > 1 else {}),
+            }
+            question = one_of(scene.draws, list(answers))
+            says = scene.say(question, product=item["name"], order=order["order_id"])
+            wish = scene.ask(order, answers[question])
+        return one_request(scene, scene.opening(says), wish, decisive_record=order["order_id"])
 
-    def paid(self, deeds: Deeds, solved: bool) -> float:
+    def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
         """See the table."""
-        order_id = _order(deeds.task)
-        looked = deeds.found(order_id)
-        if not deeds.open:
-            if deeds.writes:
+        order_id, first = order_id_of(trajectory.task), next(iter(trajectory.changes), None)
+        idle_grade = 0.2 if trajectory.has_discovered(order_id) else 0.0
+        if not trajectory.gold_changes:
+            if first is not None:
                 return 0.0
-            answer = _answer(deeds.task)
+            answer = _answer(trajectory.task)
             if not answer:
-                return 1.0 if solved and _left(deeds) else 0.2 if looked else 0.0
-            told = _told(deeds)
-            if told is None:
-                return 0.2 if looked else 0.0
-            return 1.0 if told == {answer} and solved else 0.0
-        if _left(deeds):
+                return 1.0 if solved and _is_left(trajectory) else idle_grade
+            reported = _reported_figures(trajectory)
+            if reported is None:
+                return idle_grade
+            return 1.0 if reported == {answer} and solved else 0.0
+        if _is_left(trajectory):
             return 0.0
-        if not deeds.writes:
-            return 0.2 if looked else 0.0
-        first, [wanted] = deeds.writes[0], deeds.open
-        fits = first.name == wanted.name and first.arguments.get("order_id") == order_id
-        if not fits or not deeds.read(order_id, first.place):
+        if first is None:
+            return idle_grade
+        if not (trajectory.first_change_fits and trajectory.has_read(order_id, first.index)):
             return 0.0
         if solved:
             return 1.0
-        same = first.arguments.get("item_ids") == wanted.arguments["item_ids"]
-        return 0.8 if same and not first.failed else 0.5
+        is_right_item = first.arguments.get("item_ids") == trajectory.gold_changes[0].arguments["item_ids"]
+        return 0.8 if is_right_item and not first.failed else 0.5
 
-    def decided(self, deeds: Deeds) -> bool:
-        """After a change; after the first figure where one was asked for, else after leaving it."""
-        if deeds.writes:
+    def is_decided(self, trajectory: Trajectory) -> bool:
+        """After a change; after the first figure if one was asked for, else after leaving everything."""
+        if super().is_decided(trajectory):
             return True
-        return _told(deeds) is not None if _answer(deeds.task) else _left(deeds)
+        if _answer(trajectory.task):
+            return _reported_figures(trajectory) is not None
+        return _is_left(trajectory)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """All figures at once, one of which will be the right one; or the change, unread or not compared."""
-        left = ahead(task)
-        if any(is_write(one.name) for one in left):
-            return [call_of(one, at) for at, one in enumerate(left) if one.name != "get_order_details"]
+        """All figures at once, one of which will be right; or the change, without reading or comparing."""
+        if remaining_changes(task):
+            return without_reading_orders(task)
         if not _answer(task):
-            return [*reads_ahead(task), call_of(_return(task), 90)]
-        figures = ", ".join(sorted(_figures(task)))
-        return [*reads_ahead(task), Message(role="assistant", content=f"The figures are {figures}.")]
+            return [*reads_before_change(task), call_message(_return_of_item(task), 90)]
+        return [*reads_before_change(task), say(f"The figures are {', '.join(sorted(_figures(task)))}.")]
 
 
-def _order(task: Task) -> str:
-    return next(str(one.arguments["order_id"]) for one in task.actions if one.name == "get_order_details")
+def _order(task: Task) -> Mapping[str, Any]:
+    order: Mapping[str, Any] = task.tables["orders"][order_id_of(task)]
+    return order
 
 
-def _item(task: Task) -> Mapping[str, Any]:
+def _named_item(task: Task) -> Mapping[str, Any]:
     """The item that the customer names."""
-    says = task.user_scenario["script"]["turns"][0]["says"]
-    items: list[Mapping[str, Any]] = task.tables["orders"][_order(task)]["items"]
-    return max((one for one in items if one["name"] in says), key=lambda one: len(one["name"]))
+    says = opening_of(task)
+    items: list[Mapping[str, Any]] = [item for item in _order(task)["items"] if item["name"] in says]
+    return max(items, key=lambda item: len(item["name"]))
 
 
-def _return(task: Task) -> Action:
-    """To send back the item that the customer names."""
-    order = task.tables["orders"][_order(task)]
+def _return_of_item(task: Task) -> Action:
+    order = _order(task)
     arguments = {
         "order_id": order["order_id"],
-        "item_ids": [_item(task)["item_id"]],
+        "item_ids": [_named_item(task)["item_id"]],
         "payment_method_id": order["payment_history"][0]["payment_method_id"],
     }
     return Action(name=RETURN, arguments=arguments)
 
 
-def _left(deeds: Deeds) -> bool:
-    """Whether it was said, after reading and before a change, that all stays, and no other figure."""
-    order_id, price = _order(deeds.task), str(_item(deeds.task)["price"])
-    first = deeds.writes[0].place if deeds.writes else len(deeds.trace)
-    for place, text in deeds.texts:
+def _is_left(trajectory: Trajectory) -> bool:
+    """Whether the agent said, after reading and before a change, that all stays, and no other figure."""
+    task = trajectory.task
+    end = trajectory.changes[0].index if trajectory.changes else len(trajectory.trace)
+    for index, text in trajectory.texts:
         sentences = re.split(r"(?<=[.!?])\s+", text.lower())
-        if place < first and any(_LEFT.search(one) for one in sentences if not one.endswith("?")):
-            return deeds.read(order_id, place) and _numbers(deeds.task, text) <= {price}
+        says_so = any(_STAYS.search(sentence) for sentence in sentences if not sentence.endswith("?"))
+        if index < end and says_so:
+            price = str(_named_item(task)["price"])
+            return trajectory.has_read(order_id_of(task), index) and _figures_in(task, text) <= {price}
     return False
 
 
 def _answer(task: Task) -> str:
-    """The figure that was asked for; empty where none was."""
+    """The figure that was asked for; empty if none was."""
     criteria = task.evaluation_criteria
     return next(iter((criteria.communicate_info or []) if criteria else []), "")
 
 
 def _figures(task: Task) -> set[str]:
     """Every figure of the order that could be asked for."""
-    order = task.tables["orders"][_order(task)]
+    order = _order(task)
     prices = [item["price"] for item in order["items"]]
-    amounts = [one["amount"] for one in order["payment_history"]]
-    tracking = [number for one in order["fulfillments"] for number in one["tracking_id"]]
-    return {str(one) for one in (*prices, *amounts, *tracking)}
+    amounts = [payment["amount"] for payment in order["payment_history"]]
+    tracking = [number for fulfillment in order["fulfillments"] for number in fulfillment["tracking_id"]]
+    return {str(figure) for figure in (*prices, *amounts, *tracking)}
 
 
-def _told(deeds: Deeds) -> set[str] | None:
-    """The figures in the first message that holds one; None where none does."""
-    return next((found for _, text in deeds.texts if (found := _numbers(deeds.task, text))), None)
+def _reported_figures(trajectory: Trajectory) -> set[str] | None:
+    """The figures in the first text that holds one; None if none does."""
+    found = (_figures_in(trajectory.task, text) for _, text in trajectory.texts)
+    return next((figures for figures in found if figures), None)
 
 
-def _numbers(task: Task, text: str) -> set[str]:
+def _figures_in(task: Task, text: str) -> set[str]:
     """The order's figures in a text, and others of their kind."""
-    known = _figures(task)
-    numbers = set(re.findall(r"\d+(?:\.\d+)?", text.replace(",", "")))
-    return {one for one in known if one in numbers} | {
-        one for one in numbers - known if "." in one or len(one) == len("123456789012")
-    }
+    numbers = set(_NUMBER.findall(text.replace(",", "")))
+    alike = {number for number in numbers if "." in number or len(number) == _TRACKING_DIGITS}
+    return numbers & _figures(task) | alike

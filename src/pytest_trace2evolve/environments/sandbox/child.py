@@ -1,14 +1,14 @@
 """The process of one generated module: started by `box`, locked by `kernel` before it reads the source.
 
-It speaks a line of JSON at a time. First it says that it is locked. Then it is given the source, and then
-one call after another:
+It speaks one line of JSON at a time. First it says that it is locked. Then it gets the source, and then one
+call after another:
 
-    {"source": …, "name": …}                   {"id": 0, "value": null}
-    {"id": 7, "call": "scenario", "arguments": [3]}  →  {"id": 7, "value": …}
-                                                    or  {"id": 7, "error": "ValueError: …", "line": 12}
+    {"source": …, "name": …}                         → {"id": 0, "value": null}
+    {"id": 7, "call": "scenario", "arguments": [3]}  → {"id": 7, "value": …}
+                                                    or {"id": 7, "error": "ValueError: …", "line": 12}
 
-An answer never leads to anything but data in the parent. Whoever breaks out of Python in here can say what it
-likes to the parent, and do nothing else.
+To the parent an answer is nothing but data. Code that breaks out of Python in here can say what it likes to
+the parent, and do nothing else.
 """
 
 import gc
@@ -20,29 +20,20 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from pytest_trace2evolve.environments.sandbox import views
-from pytest_trace2evolve.environments.sandbox.kernel import Bounds, LockError, lock, tie_to_parent
+from pytest_trace2evolve.environments.sandbox.kernel import LockError, lock, tie_to_parent
 
-_WORDS = 500
-_ALLOCATIONS = 20_000
-"""How many objects more before circles are looked for: a call makes thousands, and hardly any circle."""
+_MAX_ERROR = 500  # characters of an error's message
+_ALLOCATIONS = 20_000  # before the collector runs: a call makes thousands of objects, and hardly a cycle
+_CHUNK = 1 << 16  # bytes of one read, the size of a pipe: more would be allocated and freed at each call
 
-_CHUNK = 1 << 16
-"""Bytes of one read: what a pipe holds. More would be asked from the kernel and given back at each call."""
-
-_TOLD = (
-    *("open", "socket.", "os.", "subprocess.", "ctypes.dlsym", "mmap.", "fcntl.", "signal.", "shutil."),
-    *("_thread.", "sys._current", "resource.", "syslog."),
-)
-"""Beginnings of the events after which the kernel may kill: the parent is told the last one."""
-
-# A circle is found by its depth: to keep book of every list on the way costs a tenth.
+# A cycle is found by its depth: tracking every list on the way costs a tenth.
 _encode = json.JSONEncoder(
     check_circular=False, ensure_ascii=False, allow_nan=False, separators=(",", ":")
 ).encode
 
 
 class _Sink:
-    """Where the module's text goes that is printed past the `print` it was given: nowhere."""
+    """Discards text that the module prints past its own `print`."""
 
     encoding = "utf-8"
 
@@ -53,88 +44,71 @@ class _Sink:
         """Nothing is kept."""
 
 
-class _Wire:
-    """The two pipes.
+class _Pipes:
+    """The pipe of requests and that of answers, of `max_answer` bytes at most."""
 
-    Args:
-        requests: Where requests come from.
-        answers: Where answers go.
-        most: Bytes of the longest answer.
-    """
-
-    def __init__(self, requests: int, answers: int, most: int) -> None:
-        self._requests, self._answers, self._most = requests, answers, most
+    def __init__(self, requests: int, answers: int, max_answer: int) -> None:
+        self._requests, self._answers, self._max_answer = requests, answers, max_answer
 
     def read(self) -> Any:
-        """The next request; the end of this process where there is none any more."""
-        got = bytearray()
-        while not got.endswith(b"\n"):
+        """The next request; ends this process if there will be none."""
+        line = bytearray()
+        while not line.endswith(b"\n"):
             chunk = os.read(self._requests, _CHUNK)
             if not chunk:
                 os._exit(0)
-            got += chunk
-        return json.loads(got.decode())
+            line += chunk
+        return json.loads(line.decode())
 
     def write(self, answer: dict[str, Any]) -> None:
-        """Send an answer.
-
-        Raises:
-            ValueError, TypeError, RecursionError: it has no JSON form, or is too long.
-        """
+        """Send an answer; any error says that it has no JSON form, or is too long."""
         line = _encode(answer).encode() + b"\n"
-        if len(line) > self._most:
-            raise ValueError(f"an answer of {len(line)} bytes; allowed are {self._most}")
+        if len(line) > self._max_answer:
+            raise ValueError(f"an answer of {len(line)} bytes; allowed are {self._max_answer}")
         while line:
             line = line[os.write(self._answers, line) :]
-
-    def tell(self, event: str) -> None:
-        """Say what is about to be tried: where the kernel kills for it, nobody else can."""
-        os.write(self._answers, b'{"tries":"%s"}\n' % event.encode("ascii", "replace")[:80])
 
 
 def main() -> NoReturn:
     """Lock, load the module, answer calls until the parent is gone."""
-    wire, modules = _locked()
+    pipes, modules = _lock_process()
     try:
-        first = wire.read()
-        module = _Module(wire, first["name"], modules)
-        module.load(first["source"])
+        first = pipes.read()
+        module = _Module(pipes, first["name"], first["source"], modules)
         while True:
-            module.call(wire.read())
+            module.call(pipes.read())
     except BaseException:
-        # The interpreter would look for files to print the error with, and die of that instead.
+        # The interpreter would search for files to print the error with, and die of that instead.
         os._exit(70)
 
 
 def probe() -> NoReturn:
-    """Lock, and try what must kill now: whoever started this knows by its end whether the lock holds."""
-    _locked()
+    """Lock, and try what must kill now: the end of this process tells whether the lock holds."""
+    _lock_process()
     os.open(os.devnull, os.O_RDONLY)
     os._exit(0)
 
 
-def _locked() -> tuple[_Wire, dict[str, ModuleType]]:
-    """This process with nothing left to it but the pipes, and the views that it loaded before."""
-    requests, answers, life, by_thread, memory, cpu, most = map(int, sys.argv[1:8])
-    wire = _Wire(requests, answers, most)
+def _lock_process() -> tuple[_Pipes, dict[str, ModuleType]]:
+    """Leave this process nothing but the pipes, and the views that it loaded before."""
+    requests, answers, life, memory, cpu, max_answer = map(int, sys.argv[1:7])
+    pipes = _Pipes(requests, answers, max_answer)
     try:
-        tie_to_parent(life, bool(by_thread))
+        tie_to_parent(life)
         modules = views.preload()
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS)
-        _let_go()
-        walled = lock(requests, answers, Bounds(memory, cpu))
+        _close_everything()
+        lock(requests, answers, memory, cpu)
     except Exception as error:
-        told = str(error) if isinstance(error, LockError) else f"{type(error).__name__}: {error}"
-        wire.write({"missing": told})
+        pipes.write({"missing": str(error) if isinstance(error, LockError) else _described(error)})
         os._exit(1)
-    wire.write({"locked": True, "landlock": walled})
-    _announce(wire)
-    return wire, modules
+    pipes.write({"locked": True})
+    return pipes, modules
 
 
-def _let_go() -> None:
-    """Leave nothing open or findable: a look for a file would kill from now on; it fails softly instead."""
+def _close_everything() -> None:
+    """Leave nothing open or findable: a search for a file would kill from now on; it fails softly instead."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
@@ -147,98 +121,72 @@ def _let_go() -> None:
     sys.path_importer_cache.clear()
 
 
-def _announce(wire: _Wire) -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event.startswith(_TOLD):
-            wire.tell(f"{event} {arguments[1]}" if event == "ctypes.dlsym" else event)
-
-    sys.addaudithook(hook)
-
-
-class _NoFunctionError(Exception):
-    """The module has no function of a name."""
-
-
 class _Module:
-    """The generated module, and how its functions are called.
+    """The generated module; its lines are reported under `name`, and it may import `modules`."""
 
-    Args:
-        wire: Where answers go.
-        name: What its lines are told under.
-        modules: The views that it may import.
-    """
+    _code: CodeType
 
-    def __init__(self, wire: _Wire, name: str, modules: dict[str, ModuleType]) -> None:
-        self._wire, self._file = wire, f"<{name}>"
-        self._modules = modules
+    def __init__(self, pipes: _Pipes, name: str, source: str, modules: dict[str, ModuleType]) -> None:
+        """Run the source, and answer as to a call."""
+        self._pipes, self._file, self._modules = pipes, f"<{name}>", modules
         self._names: dict[str, Any] = {}
-        self._code: CodeType | None = None
         self._library = views.attributes(modules)
 
-    def load(self, source: str) -> None:
-        """Run the source, and answer as to a call."""
-
-        def run() -> None:
+        def load() -> dict[str, Any]:
             self._code = compile(source, self._file, "exec", dont_inherit=True)
-            self._anew()
+            self._run_anew()
+            return {"value": None}
 
-        self._answer(0, run, [])
+        self._answer(0, load)
 
     def call(self, request: dict[str, Any]) -> None:
         """Call one of its functions and answer.
 
-        The module is run anew first: what a function answers must not depend on what was asked before.
+        The module runs anew first: the answer must not depend on earlier calls.
         """
 
-        def run(*arguments: Any) -> Any:
-            function = self._anew().get(request["call"])
+        def run() -> dict[str, Any]:
+            function = self._run_anew().get(request["call"])
             if not callable(function):
-                raise _NoFunctionError
-            return function(*arguments)
+                return {"error": "it has no such function", "line": 0}
+            return {"value": function(*request["arguments"])}
 
-        self._answer(request["id"], run, request["arguments"])
+        self._answer(request["id"], run)
 
-    def _anew(self) -> dict[str, Any]:
-        """The names of the module after its source has run in a namespace of its own."""
-        if self._code is None:
-            raise _NoFunctionError
+    def _run_anew(self) -> dict[str, Any]:
+        """Run the source in a namespace of its own; returns the module's names."""
         views.restore(self._library)
         self._names.clear()  # its functions hold it, and it holds them
         self._names = views.namespace(self._modules)
         exec(self._code, self._names)
         return self._names
 
-    def _answer(self, number: int, function: Callable[..., Any], arguments: list[Any]) -> None:
-        """Whatever is raised is an answer: this process ends only when it is made to."""
+    def _answer(self, number: int, run: Callable[[], dict[str, Any]]) -> None:
+        """Answer with a value or with whatever is raised: this process ends only when it is killed."""
         try:
-            value = function(*arguments)
-        except _NoFunctionError:
-            self._wire.write({"id": number, "error": "it has no such function", "line": 0})
-            return
+            answer = run()
         except BaseException as error:
-            line = self._line(error.__traceback__)
-            self._wire.write({"id": number, "error": _told(error), "line": line})
-            return
+            answer = {"error": _described(error), "line": self._line(error.__traceback__)}
         try:
-            self._wire.write({"id": number, "value": value})
+            self._pipes.write({"id": number, **answer})
         except BaseException as error:
-            told = f"its answer is not JSON as needed: {_told(error)}"
-            self._wire.write({"id": number, "error": told, "line": 0})
+            problem = f"its answer is not JSON as needed: {_described(error)}"
+            self._pipes.write({"id": number, "error": problem, "line": 0})
 
-    def _line(self, at: TracebackType | None) -> int:
-        """The last line of the generated module on the way to an exception; 0 where there is none."""
+    def _line(self, frame: TracebackType | None) -> int:
+        """The last line of the generated module in a traceback; 0 if there is none."""
         line = 0
-        while at is not None:
-            if at.tb_frame.f_code.co_filename == self._file:
-                line = at.tb_lineno
-            at = at.tb_next
+        while frame is not None:
+            if frame.tb_frame.f_code.co_filename == self._file:
+                line = frame.tb_lineno
+            frame = frame.tb_next
         return line
 
 
-def _told(error: BaseException) -> str:
-    kind = type(error).__name__[:_WORDS]
+def _described(error: BaseException) -> str:
+    kind = type(error).__name__[:_MAX_ERROR]
     try:
-        text = str(error)[:_WORDS].encode("utf-8", "replace").decode()
+        text = str(error)[:_MAX_ERROR].encode("utf-8", "replace").decode()
         return f"{kind}: {text}" if text else kind
     except BaseException:
-        return f"{kind}, without words"
+        return f"{kind}, whose message cannot be shown"

@@ -1,28 +1,35 @@
 """The support world: what its domain offers, over whatever database it is given."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from pytest_trace2evolve import __version__
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.protocols import ToolSchema, World
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Assertion, FunctionCall, InitializationData, Task
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, merge
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
-from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES, tool_schemas
-from pytest_trace2evolve.worlds.support.session import SupportSession
-from pytest_trace2evolve.worlds.support.store import MergedStores, Store
+from pytest_trace2evolve.worlds.support.database import RetailDB
+from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES, RetailAgentTools, tool_schemas
+from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "trace2evolve"
 DOMAIN = "support"
 
+_OFFERED: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES)}
+_WRITERS = frozenset(name for name, kind in TOOL_TYPES.items() if kind is ToolType.WRITE)
+_SORTED = frozenset({"list_all_product_types"})
+_KEPT_STORES = 256  # one holds references to all records of the store it was made from
 
-class SupportWorld:
+
+class SupportWorld(World):
     """A retail store's support desk. It has no tasks of its own: they come with the data that they need.
 
     Args:
@@ -42,65 +49,49 @@ class SupportWorld:
         if domain != DOMAIN:
             raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {DOMAIN}")
         self.domain = domain
-        self._store = Store.read(store)
-        self._merges = MergedStores(self._store)
+        self._store = RetailDB.read(store or {})
+        self._merged_stores = _MergedStores()
 
     def tasks(self) -> Mapping[str, Task]:
-        """None: a suite names the files that its tasks are in."""
+        """No tasks: a suite names the files that its tasks are in."""
         return {}
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """None, as there are no tasks."""
+        """No splits, as there are no tasks."""
         return {}
 
     def policy(self, *, solo: bool = False) -> str:
-        """The text the agent must follow.
-
-        Raises:
-            WorldError: solo mode, which the domain does not have.
-        """
+        """The text that the agent must follow. Raises `WorldError` for solo mode, which the domain lacks."""
         if solo:
             raise WorldError(f"domain {self.domain!r} has no solo mode")
-        return _text("policy.md")
+        return _read_text("policy.md")
 
     def guidelines(self) -> str:
-        """How a model that plays the customer is to behave."""
-        return _text("guidelines.md")
+        """The instructions for a model that plays the customer."""
+        return _read_text("guidelines.md")
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The agent's tools; the user has none."""
-        return self._schemas if requestor == "assistant" else []
-
-    @functools.cached_property
-    def _schemas(self) -> Sequence[ToolSchema]:
-        return tool_schemas()
+        return tool_schemas() if requestor == "assistant" else []
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """What each tool does."""
         return TOOL_TYPES
 
     def has_tool(self, name: str) -> bool:
-        """Whether the agent can call a tool of this name."""
         return name in TOOL_TYPES
 
     def changes_state(self, name: str) -> bool:
-        """Whether a tool can change the database."""
-        return TOOL_TYPES.get(name) is ToolType.WRITE
+        return name in _WRITERS
 
-    def open(self, *, solo: bool = False) -> SupportSession:
-        """A fresh session over the store."""
-        return SupportSession(self._store, self._merges, solo=solo)
+    def open(self, *, solo: bool = False) -> "SupportSession":
+        return SupportSession(self._store, self._merged_stores, solo=solo)
 
     def data_digest(self) -> str:
         """Digest of the store's content, in its whole shape: optional fields count as null."""
-        return self._digest
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        return digest(self._store.content())
+        return digest(self._store.model_dump())
 
     def rules(self) -> Rules:
-        """What every agent in it must keep to: the policy is that of retail in other words."""
+        """The rules of τ² retail: this domain's policy states them in other words."""
         return RETAIL_RULES
 
     def version(self) -> str:
@@ -108,6 +99,65 @@ class SupportWorld:
         return __version__
 
 
+class SupportSession(ToolkitSession):
+    """One private copy of a store."""
+
+    def __init__(self, store: RetailDB, merged_stores: "_MergedStores", *, solo: bool) -> None:
+        mode = WriteMode()
+        self._store = store
+        self._merged_stores = merged_stores
+        super().__init__(
+            agent=RetailAgentTools(OverlayDatabase(store, mode)),
+            tools=_OFFERED,
+            writers=_WRITERS,
+            sorted_tools=_SORTED,
+            mode=mode,
+            solo=solo,
+        )
+
+    def check(self, assertion: Assertion) -> bool:
+        """Always raises `WorldError`: the world has no functions for assertions."""
+        raise WorldError(
+            f"domain 'support' has no assertion {assertion.func_name!r}, nor any other; its tasks are scored "
+            "by their gold actions: take it out of 'env_assertions'"
+        )
+
+    def _function(self, call: FunctionCall) -> Callable[..., Any] | None:
+        return super()._function(call) if call.func_name in TOOL_TYPES else None
+
+    def _merge(self, data: InitializationData) -> None:
+        if data.user_data or self.agent.db.is_changed():
+            super()._merge(data)
+        else:
+            self._store = self._merged_stores.get(self._store, data)
+            self.agent.db = OverlayDatabase(self._store, self._mode)
+
+
+class _MergedStores:
+    """Stores with the initialization data of the latest tasks merged into them.
+
+    Data are recognised by object identity, so they must not be changed in place.
+    """
+
+    def __init__(self) -> None:
+        self._merged: OrderedDict[tuple[int, int], tuple[RetailDB, InitializationData, RetailDB]] = (
+            OrderedDict()
+        )
+
+    def get(self, store: RetailDB, data: InitializationData) -> RetailDB:
+        """The store with the data merged into it. Raises `WorldError` if the data do not fit."""
+        key = id(store), id(data)
+        if key not in self._merged:
+            view = OverlayDatabase(store, WriteMode())
+            merge(view, data.agent_data or {})
+            tables: dict[str, Any] = {name: dict(table.items()) for name, table in vars(view).items()}
+            self._merged[key] = store, data, RetailDB.model_construct(**tables)
+            if len(self._merged) > _KEPT_STORES:
+                self._merged.popitem(last=False)
+        self._merged.move_to_end(key)
+        return self._merged[key][-1]
+
+
 @functools.cache
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")

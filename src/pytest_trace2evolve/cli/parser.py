@@ -1,0 +1,177 @@
+"""Parsers made from commands that are declared as data. A command's code is imported when it runs."""
+
+import argparse
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_trace2evolve import __version__
+from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError
+from pytest_trace2evolve.utils.option_types import finite, integer
+from pytest_trace2evolve.utils.sanitize import sanitize_line
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports wrong arguments in lines that end, however long the arguments are."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(sanitize_line(message, LONGEST_LINE - len(f"{self.prog}: error: ")))
+
+
+Check = Callable[[str, Any], None]
+"""Rejects the value of an option, which it gets with the option's name, by a `ConfigError`."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option or positional argument: its name, keywords of `add_argument`, and a check of its value."""
+
+    name: str
+    settings: Mapping[str, Any]
+    check: Check | None = None
+
+
+def text(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
+    """An option that takes a text."""
+    return Option(name, {"metavar": metavar, "help": help, **settings}, check)
+
+
+def whole(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
+    """An option that takes a whole number."""
+    return text(name, metavar, help, check, type=integer, **settings)
+
+
+def real(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
+    """An option that takes a number."""
+    return text(name, metavar, help, check, type=finite, **settings)
+
+
+def at_least(least: int, most: int = 1_000_000) -> Check:
+    """The check of a number that must be neither too small nor too large."""
+
+    def check(option: str, number: int) -> None:
+        if number < least:
+            raise ConfigError(f"{option} {number}: must be {least} or more")
+        if number > most:
+            raise ConfigError(f"{option} {number}: must be {most} or less")
+
+    return check
+
+
+def share(option: str, number: float) -> None:
+    """The check of a difference of rewards."""
+    if not 0 < number < 1:
+        raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
+
+
+def path(name: str, metavar: str | None, help: str | None = None, **settings: Any) -> Option:
+    """An option that takes a path."""
+    return Option(name, {"metavar": metavar, "help": help, "type": Path, **settings})
+
+
+def flag(name: str, help: str) -> Option:
+    """An option that takes no value."""
+    return Option(name, {"action": "store_true", "help": help})
+
+
+def pattern(expression: str, what: str) -> Callable[[str], str]:
+    """The type of texts that match an expression."""
+
+    def value_of(text: str) -> str:
+        if not re.fullmatch(expression, text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return text
+
+    return value_of
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Options of which one may be given, or must be."""
+
+    options: tuple[Option, ...]
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        name: Its name.
+        help: Its line in the list of commands.
+        run: The function that runs it, as `module:function` of this package; empty if it has actions.
+        options: Its options, in the order of its help.
+        declare: Functions that add further options to its parser.
+        actions: Commands below it.
+        defaults: Further attributes of its parsed options. `resumable` says that the same command continues
+            after an interruption.
+    """
+
+    name: str
+    help: str
+    run: str = ""
+    options: tuple[Option | OneOf, ...] = ()
+    declare: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
+    actions: tuple["Command", ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
+    """The parser of `trace2evolve`."""
+    parser = Parser(prog="trace2evolve", description="Evaluate tool-using agents; gate changes.")
+    parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
+    _add_root(parser, default=None)
+    _add_commands(parser, commands, metavar="COMMAND")
+    return parser
+
+
+def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], *, metavar: str) -> None:
+    parsers = parser.add_subparsers(required=True, metavar=metavar)
+    for command in commands:
+        added = parsers.add_parser(command.name, help=command.help)
+        checks: list[tuple[str, str, Check]] = []
+        for option in command.options:
+            if isinstance(option, OneOf):
+                group = added.add_mutually_exclusive_group(required=option.required)
+                for choice in option.options:
+                    group.add_argument(choice.name, **choice.settings)
+                continue
+            destination = added.add_argument(option.name, **option.settings).dest
+            if option.check is not None:
+                checks.append((option.name, destination, option.check))
+        for declare in command.declare:
+            declare(added)
+        if command.actions:
+            _add_commands(added, command.actions, metavar="ACTION")
+        else:
+            added.set_defaults(command=partial(_run, command.run, checks), **command.defaults)
+        # After the command's name too: messages advise it there, and users append it. Without a default,
+        # which would replace the value given before the name.
+        _add_root(added, default=argparse.SUPPRESS)
+
+
+def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
+    parser.add_argument(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        default=default,
+        help="project folder (default: the nearest parent with suites/)",
+    )
+
+
+def _run(place: str, checks: Sequence[tuple[str, str, Check]], options: argparse.Namespace) -> int:
+    for name, destination, check in checks:
+        given = getattr(options, destination)
+        for value in given if isinstance(given, list) else [given]:
+            if value is not None:
+                check(name, value)
+    module, _, name = place.partition(":")
+    function = getattr(importlib.import_module(f"pytest_trace2evolve.cli.{module}"), name)
+    status: int = function(options)
+    return status

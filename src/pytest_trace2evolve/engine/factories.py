@@ -1,0 +1,305 @@
+"""Factories of agents and users: the reference agents, agent `chat`, and how evidence identifies them."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pytest_trace2evolve.agents.chat import ChatAgent, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
+from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
+from pytest_trace2evolve.agents.router import RoutedAgent, Router
+from pytest_trace2evolve.engine.live import LiveSettings
+from pytest_trace2evolve.engine.loop import LoopThread
+from pytest_trace2evolve.evidence.answer_store import AnswerFile
+from pytest_trace2evolve.evidence.identity import code_of
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.models.stored_answers import (
+    JournaledModel,
+    JournaledTokens,
+    KeyedRequests,
+    PlayedModel,
+    StoredModel,
+)
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
+from pytest_trace2evolve.project.project import LockedSuite
+from pytest_trace2evolve.records.adapter import NONE
+from pytest_trace2evolve.records.completion import Side
+from pytest_trace2evolve.records.evidence import (
+    CHAT,
+    DUMMY_USER,
+    GOLD_USER,
+    NOP,
+    ORACLE,
+    REPLAY,
+    SCRIPTED_USER,
+    Code,
+    Identity,
+    Settings,
+)
+from pytest_trace2evolve.records.protocols import (
+    Agent,
+    FirstTokens,
+    Journal,
+    Meter,
+    Model,
+    ToolSchema,
+    User,
+    World,
+)
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.task import Task, script_of
+from pytest_trace2evolve.users.chat import ChatUser
+from pytest_trace2evolve.users.chat import system_prompt as user_prompt
+from pytest_trace2evolve.users.reference import DummyUser, GoldUser
+from pytest_trace2evolve.users.scripted import ScriptedUser
+
+
+def _oracle(
+    task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
+) -> tuple[Agent, User]:
+    script = None if solo else script_of(task)
+    if script is None:
+        return OracleAgent(task, solo=solo), _user(task, trial, solo=solo)
+    writes = [name for name, kind in world.tool_types().items() if kind is ToolType.WRITE]
+    return CaseOracle(task, script, writes), _user(task, trial)
+
+
+def _nop(
+    task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
+) -> tuple[Agent, User]:
+    return NopAgent(solo=solo), _user(task, trial, solo=solo)
+
+
+def _user(task: Task, trial: int, *, solo: bool = False) -> User:
+    if solo:
+        return DummyUser()
+    script = script_of(task)
+    return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
+
+
+BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
+
+
+def takes_solo(factory: AgentFactory) -> bool:
+    """Whether a factory can make an agent for a solo suite."""
+    parameters = inspect.signature(factory).parameters
+    return "solo" in parameters or any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+
+
+_USERS: Mapping[type, str] = {
+    ScriptedUser: SCRIPTED_USER,
+    GoldUser: GOLD_USER,
+    DummyUser: DUMMY_USER,
+    ChatUser: CHAT,
+}
+"""Names of this package's users in evidence."""
+
+
+def identify(
+    suite: LockedSuite,
+    agent: str,
+    candidate: Candidate,
+    *,
+    agents: Mapping[str, AgentFactory],
+    world: World,
+    code: Code,
+) -> Identity:
+    """Identify the agent, user and world of a suite's simulations.
+
+    A plugin's factory is called once, for the suite's first task, to see which agent and user it returns.
+
+    Args:
+        agent: The name of the suite's agent.
+        agents: Factories by name.
+        code: The code behind the world's tools.
+    """
+    if agent == REPLAY:
+        return Identity()
+    if agent == CHAT:
+        return Identity(world=code)
+    factory = agents[agent]
+    task = world.tasks()[next(iter(suite.lock.tasks))]
+    options = {"solo": True} if suite.suite.solo else {}
+    made: Agent | None = None
+    try:
+        made, user = factory(task, world, candidate, 0, **options)
+        user_settings = _settings_of_user(user)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
+        # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
+        raised = f"the factory of its agent raised {type(error).__name__}"
+        user_settings = Settings(code=Code(unknown=raised))
+    settings = Settings(implementation=agent)
+    if BUILT_IN_AGENTS.get(agent) is not factory:
+        # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
+        update = {"implementation": agent, "code": code_of(factory)}
+        settings = _declared(made).model_copy(update=update)
+    return Identity(agent=settings, user=user_settings, world=code)
+
+
+def _settings_of_user(user: User | None) -> Settings:
+    if user is None:
+        return Settings()
+    name = _USERS.get(type(user))
+    if name is not None:
+        return Settings(implementation=name)
+    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True, owner=user)})
+
+
+def _declared(participant: object) -> Settings:
+    """The declaration of an agent or a user: its `settings`, or else its `name`."""
+    settings, name = getattr(participant, "settings", None), getattr(participant, "name", None)
+    if isinstance(settings, Settings):
+        return settings
+    return Settings(implementation=name if isinstance(name, str) else None)
+
+
+def open_cache(path: Path) -> AnswerFile:
+    """A project's cache of answers.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    return AnswerFile(path, "delete it: the cache starts anew")
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The models of a simulation.
+
+    Attributes:
+        agent, user: The models of the two sides.
+        routed: The models that a router chooses from, by capability; empty without one.
+        router: The model that chooses; None without one.
+    """
+
+    agent: Model
+    user: Model
+    routed: Mapping[str, Model] = field(default_factory=dict)
+    router: FirstTokens | None = None
+
+
+class ChatFactory:
+    """Makes agent `chat` and its user; all simulations share the models.
+
+    Attributes:
+        plays: Whether answers come from a cassette.
+
+    Args:
+        settings: Which models talk, and whether answers are cached, recorded or played back.
+        loop: Where simulations run; closes what is opened here.
+        meter: Counts what the endpoints answer, and says when they may be asked.
+        cache: The project's cache of answers.
+        recording: Where the processes of the run gather what they record.
+
+    Raises:
+        EndpointError: a key is missing.
+        ConfigError: a store of answers is damaged.
+    """
+
+    def __init__(
+        self, settings: LiveSettings, loop: LoopThread, meter: Meter, *, cache: Path, recording: Path
+    ) -> None:
+        self._settings = settings
+        self.plays = settings.cassette is not None
+        if self.plays:
+            self._models = _Models(self._played(settings.agent, "agent"), self._played(settings.user, "user"))
+            return
+        from pytest_trace2evolve.models.chat import ChatModel  # takes half a second to import
+
+        def opened(model: ModelSettings) -> ChatModel:
+            chat = ChatModel(model, meter)
+            loop.on_close(chat.close)
+            return chat
+
+        def closed_later(answers: AnswerFile) -> AnswerFile:
+            async def close() -> None:
+                answers.close()
+
+            loop.on_close(close)
+            return answers
+
+        routes = settings.routes
+        agent = opened(settings.agent if routes is None else routes.base)
+        user = agent if settings.user == agent.settings else opened(settings.user)
+        kept = closed_later(open_cache(cache)) if settings.cache else None
+        record = closed_later(AnswerFile(recording, "record again")) if settings.record else None
+        self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(user.settings)}
+        self._models = _Models(agent, user)
+        if routes is not None:
+            routed = {NONE: agent, **{name: opened(model) for name, model in routes.models.items()}}
+            self._requests |= {f"as {name}": KeyedRequests(model.settings) for name, model in routed.items()}
+            self._models = _Models(agent, user, routed, agent)
+        elif kept or record:
+            self._models = _Models(
+                StoredModel(agent, settings.agent, "agent", cache=kept, record=record),
+                StoredModel(user, settings.user, "user", cache=kept, record=record),
+            )
+
+    def journaled(
+        self, journal: Journal, before_use: Callable[[], Awaitable[None]], place: str = ""
+    ) -> AgentFactory:
+        """A factory for one simulation, whose answers are journaled.
+
+        Args:
+            journal: Takes every answer before it is used, and returns those that it holds.
+            before_use: Called before an answer is used.
+            place: The part of the cache whose answers may be taken: see `provenance.sealed_place`.
+        """
+        shared, requests = self._models, self._requests
+
+        def wrapped(model: Model, name: str, side: Side) -> Model:
+            stored = model.at(place) if isinstance(model, StoredModel) and place else model
+            return JournaledModel(stored, requests[name], side, journal, before_use)
+
+        models = _Models(
+            wrapped(shared.agent, "agent", "agent"),
+            wrapped(shared.user, "user", "user"),
+            {name: wrapped(model, f"as {name}", "agent") for name, model in shared.routed.items()},
+            shared.router and JournaledTokens(shared.router, requests["agent"], journal, before_use),
+        )
+        return partial(self._make, models)
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """The agent with the candidate's instruction, and the user of the task."""
+        return self._make(self._models, task, world, candidate, trial, solo=solo)
+
+    def _make(
+        self,
+        models: _Models,
+        task: Task,
+        world: World,
+        candidate: Candidate,
+        trial: int,
+        /,
+        *,
+        solo: bool = False,
+    ) -> tuple[Agent, User]:
+        added = candidate.instruction, self._settings.extra_instruction
+        if solo:
+            prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *added)
+            tools = [*world.tools("assistant"), *world.tools("user")]
+            return SoloChatAgent(models.agent, prompt, tools, trial=trial), DummyUser()
+        agent = self._agent(models, agent_prompt(world.policy(), *added), world.tools("assistant"), trial)
+        script = script_of(task) if self._settings.scripts else None
+        if script is not None:
+            return agent, ScriptedUser(script, seed=trial)
+        scenario = user_prompt(world.guidelines(), task.user_scenario)
+        return agent, ChatUser(models.user, scenario, world.tools("user"), trial=trial)
+
+    def _agent(self, models: _Models, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
+        routes = self._settings.routes
+        if models.router is None or routes is None:
+            return ChatAgent(models.agent, prompt, tools, trial=trial)
+        agents = {name: ChatAgent(model, prompt, tools, trial=trial) for name, model in models.routed.items()}
+        return RoutedAgent(Router(models.router, routes.skills), agents, each_turn=routes.each_turn)
+
+    def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
+        cassette = self._settings.cassette
+        assert cassette is not None
+        return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")

@@ -1,0 +1,130 @@
+"""The turns of one conversation: who speaks next, which tools run, and why it ends.
+
+Follows the orchestrator of tau2-bench 1.0.1: the agent greets, every message and every batch of tool calls
+is one step, and the budgets are checked only when no tool call is waiting. In solo mode nobody greets and
+there is no user: the agent works on a ticket, by tool calls only, until it says the stop mark.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message
+from pytest_trace2evolve.records.protocols import WorldSession
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import TerminationReason
+
+
+class Turns:
+    """One conversation, driven one message at a time.
+
+        turns = Turns(task, session, max_steps=200, max_errors=10)
+        turns.begin()
+        while turns.end is None:
+            turns.say(...)  # the next message of turns.speaker
+
+    Args:
+        task: Its message history comes first.
+        session: Runs the tool calls; the task's initial state is loaded.
+        max_steps: Messages and batches of tool results after which the conversation ends.
+        max_errors: Tool errors after which it ends.
+        timeout: Seconds after which it ends; None for no limit.
+        solo: Whether the agent works without a user.
+        stamp: Completes a new message, given its index in the trace.
+
+    Attributes:
+        trace: All messages so far.
+        end: Why the conversation ended; None while it runs.
+        started: When it was made, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        session: WorldSession,
+        *,
+        max_steps: int,
+        max_errors: int,
+        timeout: float | None = None,
+        solo: bool = False,
+        stamp: Callable[[Message, int], Message] | None = None,
+    ) -> None:
+        self.trace: list[Message] = []
+        self.end: TerminationReason | None = None
+        self.started = time.perf_counter()
+        self._history = task.history
+        self._session = session
+        self._steps_left, self._errors_left, self._timeout = max_steps, max_errors, timeout
+        self._solo = solo
+        self._stamp = stamp
+
+    def begin(self) -> None:
+        """Replay the task's message history, or greet."""
+        if self._history:
+            self.trace.extend(self._history)
+            for message in self._history:
+                for call in message.tool_calls or ():
+                    self._session.call(call.name, call.arguments, call.requestor)
+        elif not self._solo:
+            self._append(Message(role="assistant", content=GREETING))
+        self._session.sync()
+        self._run_waiting_tools()
+
+    @property
+    def speaker(self) -> Literal["assistant", "user"]:
+        """Who says the next message."""
+        if self._solo:
+            return "assistant"
+        last = self.trace[-1]
+        answers_agent = last.requestor == "assistant" if last.role == "tool" else last.role == "user"
+        return "assistant" if answers_agent else "user"
+
+    def say(self, message: Message) -> None:
+        """Add the speaker's message, run its tool calls, and decide whether the conversation ends."""
+        is_opening, speaker = not self.trace, self.speaker
+        message = self._append(message)
+        self.end = self._ended_by(message, speaker)
+        if self.end is None:
+            if not is_opening:
+                self._count_step()
+            self._run_waiting_tools()
+
+    def _append(self, message: Message) -> Message:
+        if self._stamp is not None:
+            message = self._stamp(message, len(self.trace))
+        self.trace.append(message)
+        return message
+
+    def _ended_by(self, message: Message, speaker: str) -> TerminationReason | None:
+        if message.tool_calls:
+            return None
+        text = message.content or ""
+        if self._solo:
+            # Nobody reads a text: one without the stop mark breaks the protocol.
+            return TerminationReason.AGENT_STOP if STOP in text else TerminationReason.AGENT_ERROR
+        if speaker == "assistant":
+            return TerminationReason.AGENT_STOP if text.strip() == STOP else None
+        return TerminationReason.USER_STOP if any(mark in text for mark in USER_STOPS) else None
+
+    def _run_waiting_tools(self) -> None:
+        calls = self.trace[-1].tool_calls if self.trace else None
+        if not calls:
+            return
+        for call in calls:
+            result = self._session.call(call.name, call.arguments, call.requestor)
+            self._errors_left -= result.error
+            self._append(result.answering(call))
+        self._session.sync()
+        self._count_step()
+
+    def _count_step(self) -> None:
+        """Count a step and check the budgets; of several spent ones, the end is the one tau2 names."""
+        self._steps_left -= 1
+        if self.trace[-1].tool_calls:
+            return
+        if self._timeout is not None and time.perf_counter() - self.started >= self._timeout:
+            self.end = TerminationReason.TIMEOUT
+        elif self._errors_left <= 0:
+            self.end = TerminationReason.TOO_MANY_ERRORS
+        elif self._steps_left <= 0:
+            self.end = TerminationReason.MAX_STEPS

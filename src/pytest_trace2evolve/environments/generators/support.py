@@ -1,0 +1,378 @@
+"""Scenarios of the support world, and an agent's trajectory through one of them.
+
+A scene is drawn, the teacher plays it, and a part of that is the history. The gold actions are the teacher's
+calls, so that an agent that continues from the history continues along them. The teacher keeps all its habits
+but one: it reads the account only if the account holds something that it needs, which keeps scenarios short.
+Its wordings are those that the embedded model was trained on.
+"""
+
+import functools
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
+from pytest_trace2evolve.cases.expert import Intent
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, assemble
+from pytest_trace2evolve.cases.teacher import Teacher, every_habit
+from pytest_trace2evolve.environments.environment import EASIEST, HARDEST, Episode, check_difficulty
+from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.task import SCRIPT, Action, Content, Task
+from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+
+CACHED_SCENARIOS = 256  # a group of rollouts asks for the same one many times
+
+SPARE_CALLS = 3
+"""Calls beyond the expert's that an agent may make: reading everything, or repeating calls, is not paid."""
+
+
+@dataclass(frozen=True)
+class MadeCall:
+    """One call: its index in the trace, and whether the tool answered with an error."""
+
+    index: int
+    name: str
+    arguments: dict[str, object]
+    failed: bool
+
+    def does(self, action: Action) -> bool:
+        """Whether it does what a gold action does; items may come in another order."""
+        return self.name == action.name and _sorted_items(self.arguments) == _sorted_items(action.arguments)
+
+    def is_reading(self, record: str) -> bool:
+        """Whether it reads a record."""
+        return self.name.startswith("get_") and not self.failed and record in self.arguments.values()
+
+
+class Trajectory:
+    """The calls and texts of an agent in a scenario; the trace includes the history."""
+
+    def __init__(self, task: Task, trace: Sequence[Message]) -> None:
+        self.task = task
+        self.trace = trace
+        self._begins = len(task.history)
+
+    @cached_property
+    def calls(self) -> list[MadeCall]:
+        """All calls of the agent, those of the history too."""
+        return list(_answered_calls(self.trace))
+
+    @cached_property
+    def own_calls(self) -> list[MadeCall]:
+        """The calls since the agent's turn began."""
+        return [call for call in self.calls if call.index >= self._begins]
+
+    @cached_property
+    def changes(self) -> list[MadeCall]:
+        """The changes that the agent tried on its turn, successful or not."""
+        return [call for call in self.own_calls if is_write(call.name)]
+
+    @cached_property
+    def gold_changes(self) -> list[Action]:
+        return remaining_changes(self.task)
+
+    @cached_property
+    def texts(self) -> list[tuple[int, str]]:
+        """The agent's messages to the customer on its turn, each with its index in the trace."""
+        return [
+            (index, message.content or "")
+            for index, message in enumerate(self.trace)
+            if index >= self._begins and message.role == "assistant" and not message.tool_calls
+        ]
+
+    @property
+    def is_lavish(self) -> bool:
+        """Whether the agent made more calls than the expert needs, and the spare ones."""
+        in_history = len(self.calls) - len(self.own_calls)
+        return len(self.own_calls) > len(self.task.actions) - in_history + SPARE_CALLS
+
+    @property
+    def first_change_fits(self) -> bool:
+        """Whether the first change is the expert's next one by its tool and order."""
+        if not self.changes or not self.gold_changes:
+            return False
+        first, gold = self.changes[0], self.gold_changes[0]
+        return first.name == gold.name and first.arguments.get("order_id") == gold.arguments["order_id"]
+
+    def has_read(self, record: str, before: int | None = None) -> bool:
+        """Whether a record was read, in the history too; `before` is an index of the trace."""
+        return any(call.is_reading(record) for call in self.calls if before is None or call.index < before)
+
+    def has_discovered(self, record: str) -> bool:
+        """Whether a record was read on the agent's turn that the history had not read."""
+        return self.has_read(record) and not self.has_read(record, before=self._begins)
+
+
+def is_write(tool: str) -> bool:
+    """Whether a tool of the support world changes something."""
+    return TOOL_TYPES.get(tool) is ToolType.WRITE
+
+
+def say(text: str) -> Message:
+    """A message to the customer."""
+    return Message(role="assistant", content=text)
+
+
+def call_message(action: Action, number: int = 0) -> Message:
+    """The message that makes a gold action's call."""
+    call = ToolCall(id=f"call_{number}", name=action.name, arguments=action.arguments)
+    return Message(role="assistant", content=None, tool_calls=[call])
+
+
+def with_arguments(action: Action, **arguments: object) -> Action:
+    """The action with other arguments."""
+    return action.model_copy(update={"arguments": {**action.arguments, **arguments}})
+
+
+def remaining_actions(task: Task) -> list[Action]:
+    """The expert's calls that are not in the history."""
+    return task.actions[sum(len(message.tool_calls or ()) for message in task.history) :]
+
+
+def remaining_changes(task: Task) -> list[Action]:
+    """The expert's changes that are not in the history."""
+    return [action for action in remaining_actions(task) if is_write(action.name)]
+
+
+def reads_before_change(task: Task) -> list[Message]:
+    """The calls by which the expert learns what it must know before its next change."""
+    messages = []
+    for number, action in enumerate(remaining_actions(task)):
+        if is_write(action.name):
+            break
+        messages.append(call_message(action, number))
+    return messages
+
+
+def without_reading_orders(task: Task) -> list[Message]:
+    """The expert's calls, except that no order is read."""
+    actions = enumerate(remaining_actions(task))
+    return [call_message(action, number) for number, action in actions if action.name != "get_order_details"]
+
+
+def opening_of(task: Task) -> str:
+    """The customer's first message."""
+    says: str = task.user_scenario[SCRIPT]["turns"][0]["says"]
+    return says
+
+
+def order_id_of(task: Task) -> str:
+    """The order that the customer means: the one that the expert reads last."""
+    reads = [action for action in task.actions if action.name == "get_order_details"]
+    return str(reads[-1].arguments["order_id"])
+
+
+def _answered_calls(trace: Sequence[Message]) -> Iterator[MadeCall]:
+    waiting: list[tuple[int, ToolCall]] = []
+    for index, message in enumerate(trace):
+        if message.role == "tool" and waiting:
+            asked, call = waiting.pop(0)
+            yield MadeCall(asked, call.name, call.arguments, bool(message.error))
+        else:
+            waiting = [(index, call) for call in message.tool_calls or ()]
+
+
+def _sorted_items(arguments: dict[str, object]) -> dict[str, object]:
+    """Arguments with their items, and the new item of each, in one order."""
+    old, new = arguments.get("item_ids"), arguments.get("new_item_ids")
+    if not isinstance(old, list):
+        return arguments
+    if isinstance(new, list) and len(new) == len(old):
+        pairs = sorted(zip(old, new, strict=True), key=json.dumps)
+        items = {"item_ids": [item for item, _ in pairs], "new_item_ids": [item for _, item in pairs]}
+        return {**arguments, **items}
+    return {**arguments, "item_ids": sorted(old, key=json.dumps)}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A scene in which a capability is needed.
+
+    Attributes:
+        decisive_record: The record whose reading is the decision: the history ends before it at the latest.
+            Empty if everything is read before the decision.
+        turn: The customer's turn in which the decision falls.
+        reads_account: Whether the expert reads the account in any case.
+        asks_first: Whether the expert asks the customer everything before the decision falls.
+    """
+
+    sketch: Sketch
+    decisive_record: str = ""
+    turn: int = 0
+    reads_account: bool = False
+    asks_first: bool = False
+
+
+def one_request(
+    scene: Scene, says: str, wish: Intent, *, decisive_record: str = "", reads_account: bool = False
+) -> Draft:
+    """The draft of a customer who wants one thing and says it in the first message."""
+    sketch = Sketch(scene, [UserTurn(says, [wish])])
+    return Draft(sketch, decisive_record=decisive_record, reads_account=reads_account)
+
+
+class SupportGenerator(ABC):
+    """Scenarios of one capability; see `Generator` in `records.protocols`.
+
+    A subclass draws scenes and grades trajectories. By default the first change decides, and the shortcut is
+    the expert's reading followed by `wrong_change`. The higher the difficulty, the less is played before the
+    agent's turn, and the more distracts. The content decides whose words a scenario uses: those of training,
+    or held-out ones.
+
+    Attributes:
+        pays: The rewarded behavior, in one line.
+        version: Version of the scenarios, a part of the digest. Raise it when the same seed gives another
+            scenario, another grade, or another answer of the customer or of a tool, and only then: it makes
+            calibrations stale. `tests/environments/test_golden.py` checks it.
+        methods: Kinds of payment method that the customer has.
+    """
+
+    capability: str
+    pays: str
+    version: int
+    methods: tuple[str, ...] = ("credit_card",)
+
+    def __init__(self, difficulty: int = EASIEST, content: Content = Content.TRAIN) -> None:
+        check_difficulty(self.capability, difficulty)
+        self.difficulty = difficulty
+        self.content = content
+        self.digest = digest([self.capability, difficulty, content.value, self.version])
+        self.scenario = functools.lru_cache(maxsize=CACHED_SCENARIOS)(self.make_scenario)
+
+    @abstractmethod
+    def draw(self, scene: Scene) -> Draft:
+        """A scene in which the capability is needed."""
+
+    @abstractmethod
+    def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
+        """The grade of an agent that stayed within its number of calls."""
+
+    def is_decided(self, trajectory: Trajectory) -> bool:
+        """Whether the decision that the capability is about has been made, well or badly."""
+        return bool(trajectory.changes)
+
+    def shortcut(self, task: Task) -> Sequence[Message]:
+        """An agent without the capability that takes the nearest wrong way."""
+        wrong = self.wrong_change(task, remaining_changes(task)[0])
+        return [*reads_before_change(task), call_message(wrong, 90)]
+
+    def wrong_change(self, task: Task, gold: Action) -> Action:
+        """The nearest wrong change in place of the expert's."""
+        raise NotImplementedError
+
+    def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
+        """How far the agent exercised the capability; see the table of the generator's own class."""
+        trajectory = Trajectory(task, trace)
+        return 0.0 if trajectory.is_lavish else self.grade_trajectory(trajectory, solved)
+
+    def settled(self, task: Task, trace: Sequence[Message]) -> bool:
+        """Whether nothing that may follow changes the grade."""
+        trajectory = Trajectory(task, trace)
+        return trajectory.is_lavish or self.is_decided(trajectory)
+
+    @property
+    def distractors(self) -> int:
+        """How many further orders and other customers there may be."""
+        return self.difficulty - EASIEST
+
+    def make_scenario(self, seed: int) -> Task:
+        """The scenario of a seed, not cached."""
+        name = f"environment/{self.capability}/{self.content.value}/{seed}"
+        words = lesson_words(random.Random(name)) if self.content is Content.TRAIN else None
+        draft = self.draw(Scene(SeededDraws(name), self.content, self.methods, words))
+        expert = self._play_expert(assemble(self.capability, draft.sketch), draft, seed)
+        if not expert.solved():
+            raise GeneratorError(
+                f"environment {self.capability!r}: the expert does not solve the scenario of seed {seed}; "
+                "fix its scene"
+            )
+        decision = _decision(expert.trace, draft)
+        starts = [
+            index
+            for index, message in enumerate(expert.trace[: decision + 1])
+            if index > 1 and message.role == "assistant"
+        ]
+        kept = round((len(starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
+        task_id = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
+        return _with_history(expert.task, expert.trace, starts[kept], task_id)
+
+    def _play_expert(self, task: Task, draft: Draft, seed: int) -> Episode:
+        habits = {**every_habit(), "account_always": draft.reads_account}
+        teacher = Teacher(draft.sketch, habits, random.Random(seed), self.capability)
+        episode = Episode(task, SupportWorld(), seed)
+        while episode.end is None:
+            episode.step(teacher.reply(episode.trace))
+        return episode
+
+
+def _decision(trace: Sequence[Message], draft: Draft) -> int:
+    """The index of the agent's message with which the decision falls."""
+    says = draft.sketch.turns[draft.turn].says
+    begins = next(
+        index for index, message in enumerate(trace) if message.role == "user" and message.content == says
+    )
+    if draft.asks_first:
+        return _proposal(trace, begins)
+    for index in range(begins + 1, len(trace)):
+        calls = trace[index].tool_calls or ()
+        if draft.decisive_record:
+            if any(draft.decisive_record in call.arguments.values() for call in calls):
+                return index
+        elif _is_text(trace[index]) and not any(map(_is_reading, trace[index:])):
+            # The first text to the customer after the last reading: a proposal, a question or an answer.
+            return index
+    raise AssertionError("the expert decides nothing")
+
+
+def _proposal(trace: Sequence[Message], begins: int) -> int:
+    """The index of the agent's last text to the customer before its next change."""
+    change = next(
+        index
+        for index in range(begins + 1, len(trace))
+        if any(is_write(call.name) for call in trace[index].tool_calls or ())
+    )
+    return next(index for index in range(change, begins, -1) if _is_text(trace[index]))
+
+
+def _is_text(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
+
+
+def _is_reading(message: Message) -> bool:
+    return any(call.name.startswith(("get_", "find_")) for call in message.tool_calls or ())
+
+
+def _with_history(task: Task, trace: Sequence[Message], cut: int, task_id: str) -> Task:
+    """The task with a part of the dialogue before it, and with the dialogue's calls as gold actions."""
+    record: dict[str, Any] = task.model_dump(mode="json")
+    calls = [call for message in trace for call in message.tool_calls or ()]
+    record["id"] = task_id
+    record["initial_state"]["message_history"] = [
+        message.model_dump(mode="json", exclude_none=True) for message in trace[:cut]
+    ]
+    record["evaluation_criteria"]["actions"] = [
+        {"action_id": str(place), "name": call.name, "arguments": call.arguments}
+        for place, call in enumerate(calls)
+    ]
+    turns = record["user_scenario"][SCRIPT]["turns"]
+    for turn, count in zip(turns, _calls_by_turn(trace, [turn["says"] for turn in turns]), strict=True):
+        turn["actions"] = count
+    return Task.model_validate(record)
+
+
+def _calls_by_turn(trace: Sequence[Message], says: Sequence[str]) -> list[int]:
+    """How many of the calls belong to each of the customer's turns."""
+    counts, turn = [0] * len(says), 0
+    for message in trace:
+        if message.role == "user" and message.content in says[turn + 1 :]:
+            turn = says.index(message.content, turn + 1)
+        counts[turn] += len(message.tool_calls or ())
+    return counts

@@ -1,0 +1,122 @@
+"""An environment as trl drives one: a class whose public methods are the tools, made from their schemas.
+
+`GRPOTrainer(environment_factory=…)` makes a tool of every public method but `reset`, and reads its schema
+from signature, annotations and docstring (`transformers.utils.get_json_schema`). So nothing else here is
+public; what a trainer needs besides the tools begins with an underscore. A signature cannot express one thing
+of a schema: `additionalProperties`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Optional
+
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import ToolSchema
+
+OVER = "Error: this conversation is over."
+"""The answer of every tool once nothing can change the reward."""
+
+_TYPES: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict}
+
+_RESERVED = frozenset({"reset", "get_reward"})
+"""Method names that trl does not take for tools."""
+
+
+class TrlEnvironment:
+    """Base of the classes that `rollout_class` makes: plays one scenario after another."""
+
+    _make_environment: Callable[[], ScenarioEnvironment]
+
+    def __init__(self) -> None:
+        self._environment = type(self)._make_environment()
+        self._calls = 0
+        self._done = False
+
+    def reset(self, seed: int, **columns: object) -> None:
+        """Start the scenario of a seed from nothing; the other columns of the data set's row are ignored."""
+        self._environment.reset(int(seed))
+        self._calls = 0
+        self._done = False
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        self._calls += 1
+        call = ToolCall(id=f"call_{self._calls}", name=name, arguments=dict(arguments))
+        replies = self._step(Message(role="assistant", content=None, tool_calls=[call]))
+        return next((reply.content or "" for reply in replies if reply.role == "tool"), OVER)
+
+    def _step(self, message: Message) -> Sequence[Message]:
+        """Take the agent's next message; returns the replies to it."""
+        reaction = self._environment.step(message)
+        self._done = reaction.done
+        return reaction.messages
+
+    def _history(self) -> Sequence[Message]:
+        """All messages so far."""
+        return self._environment.trace
+
+    def _reward(self) -> float:
+        return self._environment.reward()
+
+
+def rollout_class(
+    tools: Sequence[ToolSchema], make: Callable[[], ScenarioEnvironment], name: str = "Rollout"
+) -> type[TrlEnvironment]:
+    """A class with one public method per tool, to be given to trl as its `environment_factory`.
+
+    Args:
+        tools: The tools; the methods' schemas are exactly theirs.
+        make: Makes the environment that an instance plays.
+        name: The class's name; trl logs rewards under it.
+
+    Raises:
+        GeneratorError: a method cannot express a tool's name or schema.
+    """
+    methods: dict[str, Any] = {tool.name: _method(tool) for tool in tools}
+    attributes = {**methods, "_make_environment": staticmethod(make), "__doc__": "Plays scenarios."}
+    return type(name, (TrlEnvironment,), attributes)
+
+
+def _method(tool: ToolSchema) -> Callable[..., str]:
+    """A method whose signature, annotations and docstring express a tool's schema."""
+    if not tool.name.isidentifier() or tool.name.startswith("_") or tool.name in _RESERVED:
+        raise GeneratorError(f"tool {tool.name!r} cannot be a method: rename it, in letters and digits")
+    properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
+    required = tool.parameters.get("required", ())
+    # A parameter with a default cannot stand before one without.
+    names = sorted(properties, key=lambda name: name not in required)
+    hints = {name: _hint(tool.name, name, properties[name]) for name in names}
+    hints = {name: hint if name in required else Optional[hint] for name, hint in hints.items()}  # noqa: UP045
+
+    def method(self: TrlEnvironment, *given: Any, **named: Any) -> str:
+        # The world reports wrong arguments in its own words, as it does to any agent.
+        return self._call(tool.name, {**dict(zip(names, given, strict=False)), **named})
+
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(name, kind, annotation=hints[name], default=empty if name in required else None)
+        for name in names
+    ]
+    lines = [
+        f"    {name}: {' '.join(str(properties[name].get('description', name)).split())}" for name in names
+    ]
+    method.__name__ = method.__qualname__ = tool.name
+    method.__doc__ = "\n".join([tool.description, *(["", "Args:", *lines] if lines else [])])
+    method.__annotations__ = hints
+    signature = inspect.Signature([inspect.Parameter("self", kind), *parameters])
+    method.__signature__ = signature  # type: ignore[attr-defined]  # every function may carry one
+    return method
+
+
+def _hint(tool: str, name: str, schema: Mapping[str, Any]) -> Any:
+    """The annotation that expresses a parameter's schema."""
+    if "enum" in schema:
+        return Literal[tuple(schema["enum"])]
+    kind = schema.get("type")
+    if kind == "array":
+        return list[_hint(tool, name, schema.get("items") or {})]  # type: ignore[misc]  # made at run time
+    if not isinstance(kind, str) or kind not in _TYPES:
+        known = ", ".join([*_TYPES, "array"])
+        raise GeneratorError(f"tool {tool!r}: parameter {name!r} has type {kind!r}; must be one of {known}")
+    return _TYPES[kind]

@@ -1,0 +1,383 @@
+"""Reads the source of Python modules without running it: statements, names, imports and data files."""
+
+import ast
+import functools
+import importlib.machinery
+import itertools
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""This package's folder."""
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Names of folders of installed distributions."""
+
+HARNESS = frozenset({"pytest", "_pytest", "pluggy", "pytest_trace2evolve"})
+"""Packages that run simulations and do not take part in them."""
+
+STDLIB = tuple(
+    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+
+_DYNAMIC = frozenset(
+    ["globals", "vars", "eval", "exec", "__import__", "import_module", "setattr", "__subclasses__"]
+)
+"""Calls after which a name in a module may refer to anything in it."""
+
+_PURE = frozenset({*sys.stdlib_module_names, *HARNESS, "attr", "attrs", "pydantic", "typing_extensions"})
+"""Packages whose decorators register nothing that a simulation reads."""
+
+_OPENERS = frozenset(
+    [
+        "Path",
+        "PurePath",
+        "open",
+        "join",
+        "joinpath",
+        "glob",
+        "rglob",
+        "listdir",
+        "scandir",
+        "FileSystemLoader",
+    ]
+)
+"""Calls whose arguments are parts of a path."""
+
+_RESOURCES = frozenset({"files", "PackageLoader", "get_data", "read_binary", "resource_filename"})
+"""Calls that name a package and a file or folder in it."""
+
+_PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini")
+"""Files that only the root folder of a project has."""
+
+_FILE_NAME = re.compile(r"^[^/\n\0][^\n\0]*\.\w{1,12}$")
+_FOLDER_NAME = re.compile(r"^[\w.][\w ./-]*$")
+_PLACEHOLDER = re.compile(r"\{|%[(srd]")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file of the project: its dotted name, its path, its text and its syntax tree."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+    @property
+    def key(self) -> str:
+        """Its path below the folder that it is imported from."""
+        is_top = "." not in self.name and not self.is_package
+        if is_top or without_package(self.name) == "conftest":
+            return self.path.name
+        place = self.name.replace(".", "/")
+        return f"{place}/__init__.py" if self.is_package else f"{place}.py"
+
+    @property
+    def package(self) -> str:
+        """The package that its relative imports start from."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
+
+    @property
+    def import_root(self) -> Path:
+        """The folder that it is imported from."""
+        return self.path.parents[self.name.count(".") + self.is_package]
+
+    @functools.cached_property
+    def data_roots(self) -> list[Path]:
+        """Where its data may be: its folder, and those around it up to the root of its project."""
+        folders = (self.import_root, *self.import_root.parents)
+        is_root = (any((folder / name).is_file() for name in _PROJECT_FILES) for folder in folders)
+        last = next(itertools.compress(folders, is_root), self.import_root)
+        return [folder for folder in self.path.parents if folder.is_relative_to(last)]
+
+    @functools.cached_property
+    def bindings(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, node in enumerate(self.tree.body):
+            for name in bound_names(node):
+                found.setdefault(name, []).append(place)
+        return found
+
+    @functools.cached_property
+    def used(self) -> frozenset[str]:
+        """The names that it reads or exports."""
+        names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+        for place in self.bindings.get("__all__", ()):
+            for node in ast.walk(self.tree.body[place]):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    names.add(node.value)
+        return frozenset(names)
+
+    @functools.cached_property
+    def texts(self) -> dict[str, str]:
+        """The names that it binds once, to a constant text."""
+        found = {}
+        for name, places in self.bindings.items():
+            node = self.tree.body[places[0]]
+            if len(places) == 1 and isinstance(node, ast.Assign | ast.AnnAssign):
+                value = node.value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    found[name] = value.value
+        return found
+
+    @functools.cached_property
+    def is_dynamic(self) -> bool:
+        """Whether it may reach its definitions other than by name."""
+        return any(
+            (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC)
+            or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
+            or (isinstance(node, ast.FunctionDef) and node.name == "__init_subclass__")
+            for node in ast.walk(self.tree)
+        )
+
+    def imported_module(self, node: ast.ImportFrom) -> str:
+        """The dotted name of the module that a `from` import reads."""
+        if not node.level:
+            return node.module or ""
+        package = self.package.split(".")
+        base = package[: len(package) - node.level + 1]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+    def registers(self, node: ast.stmt) -> bool:
+        """Whether a decorator of the project or of an installed package may register a definition."""
+        for decorator in getattr(node, "decorator_list", ()):
+            root = decorator
+            while isinstance(root, ast.Call | ast.Attribute):
+                root = root.func if isinstance(root, ast.Call) else root.value
+            for place in self.bindings.get(root.id, ()) if isinstance(root, ast.Name) else ():
+                origin = self.tree.body[place]
+                if isinstance(origin, ast.ImportFrom):
+                    sources = [self.imported_module(origin)]
+                else:
+                    sources = (
+                        [alias.name for alias in origin.names] if isinstance(origin, ast.Import) else [""]
+                    )
+                if any(source.partition(".")[0] not in _PURE for source in sources):
+                    return True
+        return False
+
+    def source_of(self, node: ast.stmt) -> str:
+        decorators = getattr(node, "decorator_list", ())
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        # `splitlines` would split at form feeds too, which Python does not count as lines.
+        return "\n".join(self.text.split("\n")[first - 1 : node.end_lineno])
+
+
+def without_package(module: str) -> str:
+    """A module's name, of a `conftest` without its package: pytest's import modes name it differently."""
+    return "conftest" if f".{module}".endswith(".conftest") else module
+
+
+def called_name(node: ast.Call) -> str:
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def bound_names(node: ast.stmt) -> list[str]:
+    """The names that a definition, a simple assignment or an import binds; empty for other statements."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = [part for target in targets for part in ast.walk(target)]
+    if any(isinstance(part, ast.Attribute | ast.Subscript) for part in parts):
+        return []  # it changes something that is defined elsewhere
+    return [part.id for part in parts if isinstance(part, ast.Name)]
+
+
+def is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
+    """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
+
+    An `else` branch, which does run, may follow unless `whole` is set.
+    """
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    if not isinstance(node, ast.If):
+        return isinstance(node, ast.Pass)
+    if whole and node.orelse:
+        return False
+    test = ast.unparse(node.test)
+    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or test.startswith("__name__ ==")
+
+
+def run_modules(node: ast.AST) -> Iterator[str]:
+    """The modules that a command line `python -m name` runs."""
+    words = node.elts if isinstance(node, ast.List | ast.Tuple) else getattr(node, "args", ())
+    for flag, name in itertools.pairwise(words) if isinstance(words, list) else ():
+        if isinstance(flag, ast.Constant) and flag.value == "-m" and isinstance(name, ast.Constant):
+            yield str(name.value)
+
+
+def enclosing_packages(package: str) -> Iterator[str]:
+    """A package and those around it, the innermost first."""
+    while package:
+        yield package
+        package = package.rpartition(".")[0]
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a file belongs to Python, an installed distribution or this package."""
+    path = path.resolve()
+    return bool(INSTALLED & set(path.parts)) or any(
+        path.is_relative_to(folder) for folder in (*STDLIB, PACKAGE)
+    )
+
+
+def is_standard(name: str, path: Path | None) -> bool:
+    """Whether a module is Python's own; a project may have one of the same name."""
+    if name.partition(".")[0] not in sys.stdlib_module_names or name == "__main__":
+        return False
+    return path is None or not path.is_file() or is_foreign(path)
+
+
+def locate(name: str) -> Path | None:
+    """The file of a module, found without importing anything; None for built-in and missing modules."""
+    if not name or name.partition(".")[0] in HARNESS:
+        return None
+    file = getattr(sys.modules.get(name), "__file__", None)
+    path = Path(file) if file else _locate_unloaded(name)
+    return None if is_standard(name, path) else path
+
+
+def _locate_unloaded(name: str) -> Path | None:
+    folders: list[str] | None = None
+    spec = None
+    for dotted in reversed([*enclosing_packages(name)]):
+        loaded = sys.modules.get(dotted)
+        if loaded is not None and dotted != name and hasattr(loaded, "__path__"):
+            folders = list(loaded.__path__)
+            continue
+        spec = _spec(dotted, folders)
+        if spec is None:
+            return None
+        folders = list(spec.submodule_search_locations or [])
+    return Path(spec.origin) if spec is not None and spec.origin and spec.has_location else None
+
+
+def _spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """The spec of a module on the path, or in the source folder of an editable installation."""
+    # The last part alone: under a dotted name, a namespace package looks up its parent in `sys.modules`.
+    if spec := importlib.machinery.PathFinder.find_spec(name.rpartition(".")[2], folders):
+        return spec
+    for finder in sys.meta_path:
+        place = getattr(finder, "__module__", None) or type(finder).__module__
+        if place.startswith(("__editable__", "_editable")):
+            found: importlib.machinery.ModuleSpec | None = finder.find_spec(name, folders)
+            if found is not None:
+                return found
+    return None
+
+
+def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
+    """Whether a path, which may be too long for a name, passes a test such as `Path.is_file`."""
+    try:
+        return test(path)
+    except OSError:
+        return False
+
+
+def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
+    """Existing files and folders that a node names, next to the module, below its root, or in both."""
+    for text, is_path in _named_texts(module, node):
+        if PurePath(text).is_absolute():
+            continue
+        for folder in module.data_roots:
+            path = folder / text
+            if is_kind(path, Path.is_file):
+                if is_path or _FILE_NAME.match(text):
+                    yield path
+            elif (
+                is_path
+                and _FOLDER_NAME.match(text)
+                and is_kind(path, Path.is_dir)
+                and path.resolve() not in (folder, *folder.parents)
+            ):
+                yield path
+
+
+def path_operands(node: ast.expr) -> list[ast.expr]:
+    """The operands of a chain of divisions, or the arguments of a call that makes a path."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return [*path_operands(node.left), node.right]
+    if not isinstance(node, ast.Call) or called_name(node) not in _OPENERS | _RESOURCES:
+        return [node]
+    first, rest = node.args[:1], node.args[1:]
+    if called_name(node) in _RESOURCES and first and isinstance(first[0], ast.Constant):
+        first = [ast.Constant(str(first[0].value).replace(".", "/"))]
+    if called_name(node) == "PackageLoader" and not rest:
+        rest = [ast.Constant("templates")]
+    return [*first, *rest]
+
+
+def _named_texts(module: Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Texts of a node that may name a file, each with whether the code treats it as a path."""
+    if isinstance(node, ast.Constant | ast.JoinedStr):
+        text, is_whole = _known_text(module, node)
+        if text and len(text) <= 200:
+            yield text, not is_whole
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        yield from _joined(module, path_operands(node))
+    elif isinstance(node, ast.Call) and called_name(node) == "with_suffix":
+        yield from ((f"{module.path.stem}{_known_text(module, part)[0]}", True) for part in node.args)
+    elif isinstance(node, ast.Call) and called_name(node) in _OPENERS | _RESOURCES:
+        yield from _joined(module, path_operands(node))
+
+
+def _joined(module: Module, parts: Iterable[ast.expr]) -> Iterator[tuple[str, bool]]:
+    """The longest path that the constants of an expression name."""
+    names: list[str] = []
+    for part in parts:
+        text, is_whole = _known_text(module, part)
+        if text:
+            names.append(text)
+        if (text or names) and not is_whole:
+            break
+    if names:
+        yield "/".join(names), True
+
+
+def _known_text(module: Module, node: ast.AST) -> tuple[str, bool]:
+    """A text, and whether all of it is known; if not, only the folder that it starts with."""
+    known, is_whole = _known_start(module, node)
+    return (known, True) if is_whole else (known.rpartition("/")[0], False)
+
+
+def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
+    """The constant start of a text, and whether that is all of it."""
+    if isinstance(node, ast.Name) and node.id in module.texts:
+        return module.texts[node.id], True
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        head = _PLACEHOLDER.split(node.value, maxsplit=1)[0]
+        return head, head == node.value
+    if isinstance(node, ast.FormattedValue):
+        return _known_start(module, node.value)
+    if isinstance(node, ast.Call) and called_name(node) == "format" and isinstance(node.func, ast.Attribute):
+        return _known_start(module, node.func.value)[0], False
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.JoinedStr):
+        parts = node.values
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+        parts = [node.left, node.right]
+    known = ""
+    for part in parts:
+        text, is_whole = _known_start(module, part)
+        known += text
+        if not is_whole:
+            return known, False
+    return known, bool(parts)

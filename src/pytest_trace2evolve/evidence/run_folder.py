@@ -1,0 +1,185 @@
+"""Writes run folders: every simulation in a file of its own, in the form that tau2's tools read."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic_core
+
+from pytest_trace2evolve.evidence.results import OWN_BLOCK, SIMULATIONS
+from pytest_trace2evolve.records.evidence import Provenance, SimulationEvidence
+from pytest_trace2evolve.records.rules import Finding
+from pytest_trace2evolve.records.score import Check, Score
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.utils.files import write_atomic
+
+_SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """One suite's part of a run folder: `results.json` and `simulations/`.
+
+    Workers write simulations, the controller writes the header; no two processes write one file.
+    """
+
+    folder: Path
+
+    def write_simulation(self, record: dict[str, Any]) -> Path:
+        path = self.folder / SIMULATIONS / f"{record['id']}.json"
+        write_atomic(path, _rendered(record))
+        return path
+
+    def write_header(self, record: dict[str, Any]) -> Path:
+        """Write `results.json`, the header and index of all simulations; returns it."""
+        path = self.folder / "results.json"
+        (self.folder / SIMULATIONS).mkdir(parents=True, exist_ok=True)
+        write_atomic(path, _rendered(record))
+        return path
+
+    def stored(self, records: Iterable[SimulationEvidence]) -> list[SimulationEvidence]:
+        present = {path.stem for path in self._simulations()}
+        return [record for record in records if record.id in present]
+
+    def drop_unreported(self, records: Iterable[SimulationEvidence]) -> list[str]:
+        """Set aside traces that a killed worker wrote and never reported; returns their ids.
+
+        They are moved to `unreported/`, so that the index and the folder agree and no trace is lost.
+        """
+        known = {record.id for record in records}
+        dropped = []
+        for path in self._simulations():
+            if path.stem not in known:
+                aside = self.folder / "unreported" / path.name
+                aside.parent.mkdir(exist_ok=True)
+                path.replace(aside)
+                dropped.append(path.stem)
+        return dropped
+
+    def _simulations(self) -> list[Path]:
+        return sorted((self.folder / SIMULATIONS).glob("*.json"))
+
+
+def _rendered(record: dict[str, Any]) -> str:
+    """Indented JSON by pydantic's encoder: the standard library's is slow once it indents."""
+    return pydantic_core.to_json(record, indent=1, inf_nan_mode="strings").decode("utf-8")
+
+
+def safe_id(name: str) -> str:
+    """A simulation id that can be a file name: the id itself, or a digest of an unsuitable one."""
+    return name if _SAFE_NAME.match(name) else f"id-{digest_text(name)}"
+
+
+def simulation_record(simulation: Simulation, score: Score, found: Sequence[Finding] = ()) -> dict[str, Any]:
+    """A simulation as it was, with our score in place of the recorded one.
+
+    The recorded reward and the broken invariants are in our own block.
+    """
+    record = simulation.model_dump(mode="json", exclude_unset=True)
+    own: dict[str, Any] = {"status": score.status.value}
+    if simulation.recorded_reward is not None:
+        own["recorded_reward"] = simulation.recorded_reward
+    if score.note:
+        own["note"] = score.note
+    if score.judge is not None:
+        own["judge"] = score.judge.model_dump(mode="json")
+    if found:
+        own["invariants"] = [finding.model_dump(mode="json") for finding in found]
+    return {
+        # tau2 requires these, and older files lack them.
+        "timestamp": "",
+        "start_time": "",
+        "end_time": "",
+        "duration": 0.0,
+        **record,
+        "reward_info": _reward_info(score),
+        "info": {**(record.get("info") or {}), OWN_BLOCK: own},
+    }
+
+
+def _reward_info(score: Score) -> dict[str, Any] | None:
+    """A score in tau2's `RewardInfo` shape; None if there is no reward."""
+    if score.reward is None:
+        return None
+
+    def justified(checks: Sequence[Check], name: str) -> list[dict[str, Any]]:
+        return [{name: check.wanted, "met": check.met, "justification": check.note} for check in checks]
+
+    breakdown = {part.value: score.components[part] for part in score.basis if part in score.components}
+    database = {"db_match": score.db_match, "db_reward": float(bool(score.db_match))}
+    return {
+        "reward": score.reward,
+        "db_check": database if score.db_match is not None else None,
+        "env_assertions": [
+            {"env_assertion": check.wanted, "met": check.met, "reward": float(check.met)}
+            for check in score.env_assertions
+        ],
+        "action_checks": [
+            {
+                "action": {"action_id": "", **check.action},
+                "action_match": check.matched,
+                "action_reward": float(check.matched),
+                "tool_type": check.tool_type if check.tool_type != "unknown" else None,
+            }
+            for check in score.actions
+        ],
+        "communicate_checks": justified(score.communicate, "info"),
+        "nl_assertions": justified(score.nl_assertions, "nl_assertion") or None,
+        "reward_basis": [component.value for component in score.basis] or None,
+        "reward_breakdown": breakdown or None,
+        "info": {"note": score.note} if score.note else None,
+    }
+
+
+def header(
+    provenance: Provenance,
+    tasks: Iterable[Task],
+    simulations: Iterable[SimulationEvidence],
+    *,
+    policy: str,
+    git_commit: str,
+    trials: int,
+    max_errors: int,
+) -> dict[str, Any]:
+    """The content of `results.json`: tau2's header, the tasks, and an index of the simulations."""
+    agent = _participant(provenance.agent.model_dump(mode="json"))
+    if provenance.mode.solo:
+        # By the name of its own solo agent alone, tau2 scores a file as solo.
+        agent["implementation"] = "llm_agent_solo"
+    return {
+        "timestamp": provenance.created_at,
+        "info": {
+            "git_commit": git_commit,
+            "num_trials": trials,
+            "max_steps": provenance.max_steps or 0,
+            "max_errors": max_errors,
+            "user_info": _participant(provenance.user.model_dump(mode="json")),
+            "agent_info": agent,
+            "environment_info": {"domain_name": provenance.domain, "policy": policy},
+            OWN_BLOCK: provenance.model_dump(mode="json"),
+        },
+        "tasks": [task.model_dump(mode="json", exclude_unset=True) for task in tasks],
+        "simulation_index": [
+            {
+                "id": record.id,
+                "task_id": record.task_id,
+                "trial": record.trial,
+                "reward": record.reward,
+                "termination_reason": record.termination_reason,
+                "agent_cost": record.cost,
+            }
+            for record in simulations
+        ],
+    }
+
+
+def _participant(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "implementation": settings["implementation"] or "unknown",
+        "llm": settings["model"],
+        "llm_args": settings["arguments"],
+    }

@@ -1,0 +1,137 @@
+"""The options of an evolution and of its runs, for argparse. Imports little: every command declares them."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from pytest_trace2evolve.errors import ConfigError, nearest
+from pytest_trace2evolve.session.option_table import OPTIONS, Option
+from pytest_trace2evolve.utils.option_types import finite, integer
+
+_DECISIVE = (
+    *("suite", "trials", "gate", "goal", "confirm", "judge", "judge-base-url", "user-model", "user-base-url"),
+    *("temperature", "seed", "reasoning-effort", "extra-body"),
+)
+"""Options of a run that change its result."""
+
+_PACING = (
+    *("key-var", "user-key-var", "concurrency", "call-timeout", "requests-per-minute"),
+    *("max-cost", "max-tokens", "max-minutes"),
+)
+"""Options of a run that change its pace, or whether it ends."""
+
+RUN_OPTIONS = tuple(option for option in OPTIONS if option.name in (*_DECISIVE, *_PACING))
+"""The options that an evolution passes to each of its runs."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are ours."""
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self._prefix = prefix
+
+    def error(self, message: str) -> NoReturn:
+        """Reject the arguments."""
+        raise ConfigError(f"{self._prefix}{message}")
+
+
+def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of an evolution, without those of its runs."""
+    add = parser.add_argument
+    add("--candidate", metavar="ID", help="whose failures (default: the run's candidate, or v0)")
+    add("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
+    add("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
+    add("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
+    add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
+    add("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
+    add("--steps", type=integer, metavar="N", help="steps of each training")
+    add("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
+    add("--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
+    add("--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)")
+    add("--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)")
+    add("--max-rollouts", type=integer, metavar="N", help="reject a plan that needs more")
+    add("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of an evolution's runs."""
+    group = parser.add_argument_group("options of each run, as of the pytest plugin")
+    for option in RUN_OPTIONS:
+        group.add_argument(option.flag, **option.argparse())
+
+
+def parse_run_options(words: Sequence[str], found: argparse.Namespace) -> None:
+    """Parse options of runs, as they stand behind `--`, into a namespace.
+
+    Raises:
+        ConfigError: an option is none that these runs take, or its value is wrong.
+    """
+    parser = _Parser()
+    add_run_options(parser)
+    _, unknown = parser.parse_known_args(words, found)
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        flags = [option.flag for option in RUN_OPTIONS]
+        raise ConfigError(
+            f"{unknown[0]}: the runs of an evolution do not take it; {nearest(flag, flags)}; "
+            "see trace2evolve evolve --help"
+        )
+
+
+def parse_evolve_options(text: str) -> argparse.Namespace:
+    """Parse the value of `--t2e-evolve-options`.
+
+    Raises:
+        ConfigError: an option is unknown, or its value is wrong.
+    """
+    parser = _Parser("--t2e-evolve-options: ")
+    add_evolve_arguments(parser)
+    try:
+        return parser.parse_args(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"--t2e-evolve-options: {error}") from None
+
+
+def run_values(source: Any) -> SimpleNamespace:
+    """The values of all options of a run; options that an evolution does not pass on are not given.
+
+    Args:
+        source: An object with attributes for options that are given.
+    """
+    values = dict.fromkeys((option.destination for option in OPTIONS), None)
+    values |= {option.destination: getattr(source, option.destination, None) for option in RUN_OPTIONS}
+    return SimpleNamespace(**values)
+
+
+def run_arguments(values: Any) -> list[str]:
+    """The options of a run as words of a command line."""
+    return [f"{option.flag}={text}" for option in RUN_OPTIONS for text in _texts(option, values)]
+
+
+def decisive_values(values: Any) -> dict[str, list[str]]:
+    """The values that change a run's result by flag, each in one spelling: 1 is 1.0, suites have no order."""
+    found = {}
+    for option in RUN_OPTIONS:
+        if option.name in _DECISIVE:
+            texts = [_normalized(text) for text in _texts(option, values)]
+            found[option.flag] = sorted(set(texts)) if option.is_repeatable else texts
+    return found
+
+
+def _texts(option: Option, values: Any) -> list[str]:
+    """The value of an option as texts: several if it may be repeated, none if it is not given."""
+    value = getattr(values, option.destination)
+    if value is None:
+        return []
+    return [str(item) for item in (value if option.is_repeatable else [value])]
+
+
+def _normalized(text: str) -> str:
+    try:
+        return str(float(text))
+    except ValueError:
+        return text

@@ -1,0 +1,265 @@
+"""Models that store their answers, and models that only return stored ones.
+
+The key of an answer is the digest of its trial and of its request as sent, without secrets: requests that
+differ in anything a model can see have different keys.
+"""
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
+from pytest_trace2evolve.models.api import request_body
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Side
+from pytest_trace2evolve.records.protocols import Answers, FirstTokens, Journal, Model, ToolSchema
+from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
+from pytest_trace2evolve.utils.secrets import without_secrets
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[ToolSchema]
+
+COMPLETE_REASONS = frozenset({None, "stop", "tool_calls", "function_call"})
+"""Finish reasons of a complete answer."""
+
+
+def answer_key(request: Mapping[str, Any], trial: int) -> str:
+    """The key of an answer at any endpoint. Two trials are two draws, even without a seed in the request."""
+    return digest([trial, request])
+
+
+class KeyedRequests:
+    """Computes the keys of one model's requests."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self.model = settings.model
+        self._settings = replace(settings, extra_body=without_secrets(settings.extra_body))
+        recorded = settings.recorded()
+        self._endpoint = str(recorded.get("weights") or recorded.get("endpoint", ""))
+
+    def key(self, messages: Messages, tools: Tools, trial: int, tool_choice: str = "auto") -> str:
+        """The key of a request at any endpoint."""
+        return answer_key(request_body(self._settings, messages, tools, trial, tool_choice), trial)
+
+    def at_endpoint(self, key: str) -> str:
+        """A key for this endpoint only: a cache must not mix endpoints."""
+        return digest_text(f"{key} {self._endpoint}")
+
+
+class StoredModel:
+    """A model whose answers are stored.
+
+    Args:
+        model: Answers new requests.
+        cache: Answers of earlier runs, used instead of asking; complete answers are added.
+        record: All answers of this run. A repeated request gets the recorded answer, so that a playback
+            repeats the run.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: ModelSettings,
+        side: Side,
+        *,
+        cache: Answers | None = None,
+        record: Answers | None = None,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._requests = KeyedRequests(settings)
+        self._side: Side = side
+        self._cache = cache
+        self._record = record
+        self._place = ""
+
+    async def complete(
+        self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
+    ) -> Completion:
+        """One completion, stored or fresh.
+
+        Raises:
+            ContextWindowError: the conversation does not fit the model.
+            InfrastructureError: a store could not be read.
+            StorageError: a store could not be written.
+            EndpointError: see `ChatModel.complete`.
+        """
+        key = self._requests.key(messages, tools, trial, tool_choice)
+        recorded = self._record.get(key) if self._record else None
+        if recorded is not None:
+            return _completion(recorded, cached=True)
+        cache_key = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
+        cached = self._cache.get(cache_key) if self._cache else None
+        answer = cached
+        if answer is None:
+            call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
+            answer = await _answer(call, self._settings.model, self._side, trial)
+        if self._cache is not None and cached is None and _is_complete(answer.completion):
+            self._cache.put(cache_key, answer)
+        if self._record is not None:
+            answer = self._record.put(key, answer)
+        return _completion(answer, cached=cached is not None)
+
+    def at(self, place: str) -> "StoredModel":
+        """The same model with its own part of the cache; parts share no answers."""
+        other = copy.copy(self)
+        other._place = place
+        return other
+
+
+class JournaledModel:
+    """A model in one simulation: its answers are written to a journal before they are used.
+
+    Args:
+        model: Answers new requests.
+        requests: Computes the keys of its requests.
+        journal: The simulation's journal; answers from it are marked `cached`.
+        before_use: Called before an answer is used.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        requests: KeyedRequests,
+        side: Side,
+        journal: Journal,
+        before_use: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._model = model
+        self._digests = _RequestDigests(requests)
+        self._name = requests.model
+        self._side: Side = side
+        self._journal = journal
+        self._before_use = before_use
+
+    async def complete(
+        self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
+    ) -> Completion:
+        """One completion, from the journal or fresh.
+
+        Raises:
+            ContextWindowError: the conversation does not fit the model.
+            StorageError: the journal cannot be written.
+            Exception: see `ChatModel.complete` and `StoredModel.complete`.
+        """
+        request = f"{self._side} {self._digests.digest(messages, tools, trial, tool_choice)}"
+        kept = self._journal.take(request)
+        if kept is not None and kept.answer is not None:
+            await self._before_use()
+            return _completion(kept.answer, cached=True)
+        call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
+        answer = await _answer(call, self._name, self._side, trial)
+        self._journal.add(JournalEntry(request, answer))
+        await self._before_use()
+        return _completion(answer, cached=answer.completion is not None and answer.completion.cached)
+
+
+class _RequestDigests:
+    """Digests of the successive requests of a conversation, each of which mostly repeats the last one.
+
+    A digest depends on the request alone. Repeated messages are not digested again, since a whole request
+    takes a tenth of a millisecond.
+    """
+
+    def __init__(self, requests: KeyedRequests) -> None:
+        self._requests = requests
+        self._frame: tuple[Tools, int, str] | None = None
+        self._frame_key = ""
+        self._messages: list[Mapping[str, Any]] = []
+        self._chain = ""
+
+    def digest(self, messages: Messages, tools: Tools, trial: int, tool_choice: str) -> str:
+        frame = self._frame
+        if frame is None or frame[0] is not tools or frame[1:] != (trial, tool_choice):
+            self._frame = (tools, trial, tool_choice)
+            self._frame_key = self._requests.key((), tools, trial, tool_choice)
+        if list(messages[: len(self._messages)]) != self._messages:
+            self._messages, self._chain = [], ""
+        for message in messages[len(self._messages) :]:
+            self._messages.append(message)
+            self._chain = digest_text(self._chain + canonical_json(message))
+        return digest_text(self._frame_key + self._chain)
+
+
+class JournaledTokens:
+    """As `JournaledModel`, for the first tokens of a model."""
+
+    def __init__(
+        self,
+        model: FirstTokens,
+        requests: KeyedRequests,
+        journal: Journal,
+        before_use: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._model = model
+        self._requests = requests
+        self._journal = journal
+        self._before_use = before_use
+
+    async def first_tokens(self, messages: Messages) -> Mapping[str, float]:
+        """Log-probabilities of the likeliest first tokens, from the journal or fresh."""
+        request = f"first tokens {self._requests.key(messages, (), 0)}"
+        kept = self._journal.take(request)
+        tokens = None if kept is None else kept.first_tokens
+        if tokens is None:
+            tokens = await self._model.first_tokens(messages)
+            self._journal.add(JournalEntry(request, first_tokens=tokens))
+        await self._before_use()
+        return tokens
+
+
+class PlayedModel:
+    """A model that returns a cassette's answers and asks no endpoint.
+
+    Args:
+        settings: The settings of the recording.
+        answers: The recorded answers by their keys.
+        name: The cassette's name, for messages.
+    """
+
+    def __init__(self, settings: ModelSettings, side: Side, answers: Mapping[str, Answer], name: str) -> None:
+        self._requests = KeyedRequests(settings)
+        self._side = side
+        self._answers = answers
+        self._name = name
+
+    async def complete(
+        self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
+    ) -> Completion:
+        """One recorded completion.
+
+        Raises:
+            ContextWindowError: the recorded conversation did not fit the model.
+            InfrastructureError: the cassette holds no answer to this request.
+        """
+        answer = self._answers.get(self._requests.key(messages, tools, trial, tool_choice))
+        if answer is None:
+            raise InfrastructureError(
+                f"{self._name} holds no answer of the {self._side}'s model {self._requests.model!r} in trial "
+                f"{trial} to these {len(messages)} messages; record it again with --t2e-record"
+            )
+        return _completion(answer, cached=True)
+
+
+async def _answer(call: Awaitable[Completion], name: str, side: Side, trial: int) -> Answer:
+    """A model's answer, or its refusal of a conversation that is too long."""
+    answer = Answer.model_construct(trial=trial, side=side, model=name)
+    try:
+        completion = await call
+    except ContextWindowError as error:
+        return answer.model_copy(update={"context_window": str(error)})
+    return answer.model_copy(update={"completion": completion})
+
+
+def _completion(answer: Answer, *, cached: bool) -> Completion:
+    if answer.completion is None:
+        raise ContextWindowError(answer.context_window or "")
+    return answer.completion.model_copy(update={"cached": cached})
+
+
+def _is_complete(completion: Completion | None) -> bool:
+    """Whether other runs may use a completion: it is not empty, and nothing cut it short."""
+    if completion is None or completion.finish_reason not in COMPLETE_REASONS:
+        return False
+    return bool(completion.tool_calls or (completion.content and not completion.content.isspace()))

@@ -1,0 +1,313 @@
+"""Running cases one by one, for tests that search for cases on which an agent breaks.
+
+Agents are noisy, and a search for the smallest failing case needs stable outcomes: every outcome is stored by
+agent, case and a seed that follows from the case.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from pytest_trace2evolve.cases.case import Case
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
+from pytest_trace2evolve.engine.engine import POLL_SECONDS
+from pytest_trace2evolve.engine.factories import ChatFactory
+from pytest_trace2evolve.engine.loop import LoopThread
+from pytest_trace2evolve.errors import (
+    ConfigError,
+    InfrastructureError,
+    StorageError,
+    Trace2EvolveError,
+)
+from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.project.candidates import AgentFactory
+from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Settings
+from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.rules import Finding
+from pytest_trace2evolve.records.score import Score, Status
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import SUCCESS
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.session.cassettes import recording
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.worlds.registry import Worlds
+
+LIMITS = Limits(max_steps=60, timeout=900.0)
+"""Budgets of one simulation."""
+
+MAX_SHOWN = 200
+"""Characters of a message that a failure shows."""
+
+
+class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
+    """An agent broke on a case: raised by `Outcome.require` and `Outcome.require_invariants` only."""
+
+    __module__ = "trace2evolve"  # pytest's summary shows the whole name, and should show the case
+
+    def __init__(self, case: Case, text: str) -> None:
+        super().__init__(text)
+        self.case = case
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a case: the conversation, its score by τ²'s rules and its breaches of invariants."""
+
+    case: Case
+    simulation: Simulation
+    score: Score
+    violations: tuple[Finding, ...] = ()
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None where it was not measured."""
+        return self.score.reward
+
+    @property
+    def passed(self) -> bool:
+        """Whether the case was solved and no invariant broken."""
+        return (self.reward or 0.0) >= SUCCESS and not self.violations
+
+    def require(self) -> None:
+        """Require that the case passed.
+
+        Raises:
+            CaseFailed: it did not; with the reason and the conversation.
+        """
+        __tracebackhide__ = True
+        if not self.passed:
+            raise CaseFailed(self.case, self.explain())
+
+    def require_invariants(self) -> None:
+        """Require that no invariant was broken, whether or not the case was solved.
+
+        Raises:
+            CaseFailed: one was; with the reason and the conversation.
+        """
+        __tracebackhide__ = True
+        if self.violations:
+            raise CaseFailed(self.case, self.explain())
+
+    def explain(self) -> str:
+        """The reason why it did not pass, and the conversation, in lines."""
+        below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
+        why = [f"{found.invariant.value}: message {found.message}: {found.why}" for found in self.violations]
+        if (self.reward or 0.0) < SUCCESS:
+            part = f" (below 1: {', '.join(below)})" if below else ""
+            ended = self.simulation.termination_reason
+            why.insert(0, f"reward {self.reward}{part}, ended by {ended}")
+        if self.simulation.crash is not None:
+            raised, frames = self.simulation.crash
+            why.append(f"the agent raised {raised}\n{frames}".rstrip())
+        lines = [f"case {self.case.id}", *why]
+        for place, message in enumerate(self.simulation.trace):
+            calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]
+            said = " ".join([*([message.text] if message.text else []), *calls])
+            lines.append(f"  [{place}] {message.role}: {said[:MAX_SHOWN]}")
+        return "\n".join(lines)
+
+
+class CaseRunner:
+    """Runs cases for the tests of one process.
+
+    Args:
+        plan: The run's plan, with its candidate and models.
+        worlds: Opens worlds.
+        agents: The registered agents by name, without agent `chat`.
+        account: The budget of a live run.
+    """
+
+    def __init__(
+        self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory], account: Account | None
+    ) -> None:
+        self._plan = plan
+        self._worlds = worlds
+        self._loop = LoopThread(1)
+        self._outcomes: dict[str, Outcome] = {}
+        self._made = 0
+        self._account = account
+        try:
+            self._name, self._factory = self._agent(agents, account)
+        except ConfigError:
+            self._loop.close()
+            raise
+
+    @property
+    def made(self) -> int:
+        """The number of simulations made so far, without stored ones."""
+        return self._made
+
+    def knows(self, case: Case, provider: str, domain: str) -> bool:
+        """Whether the outcome of a case is stored."""
+        key = self._key(case, self._worlds.open(provider, domain))
+        return key in self._outcomes or self._stored(key) is not None
+
+    def run(self, case: Case, provider: str, domain: str) -> Outcome:
+        """The outcome of a case: stored, or of a new simulation.
+
+        Raises:
+            EndpointError: the endpoint refuses what every further simulation would ask too.
+            BudgetError: the run's budget is spent.
+            InfrastructureError: the simulation was lost, or its reward could not be measured.
+        """
+        world = self._worlds.open(provider, domain)
+        key = self._key(case, world)
+        if key not in self._outcomes:
+            simulation = self._stored(key)
+            if simulation is None:
+                simulation = self._make(case, world, key)
+            self._outcomes[key] = self._measured(case, world, simulation)
+        outcome = self._outcomes[key]
+        if outcome.case is not case:
+            # An equal case that was drawn anew: from now on the outcome is of that one.
+            outcome = self._outcomes[key] = replace(outcome, case=case)
+        return outcome
+
+    def close(self) -> None:
+        """Close the event loop."""
+        self._loop.close()
+
+    def _make(self, case: Case, world: World, key: str) -> Simulation:
+        if self._store is None:
+            return self._talk(case, world, None)
+        journal = self._begin(self._store, key)
+        if journal is None:
+            found = self._stored(key)
+            assert found is not None
+            return found
+        with journal:
+            simulation = self._talk(case, world, journal)
+            with _storage_errors(self._store.path):
+                self._store.put(self._store.key(key), simulation)
+        return simulation
+
+    def _begin(self, store: DrawStore, key: str) -> Journal | None:
+        """The journal of a case; None if another process stored its simulation in the meantime.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: the run was stopped while another process made it.
+            StorageError: the journal cannot be written.
+            ResultsError: it was changed or deleted.
+        """
+        while True:
+            with _storage_errors(store.path), contextlib.suppress(BlockingIOError):
+                return store.begin(store.key(key))
+            time.sleep(POLL_SECONDS)
+            assert self._account is not None
+            self._account.raise_if_stopped()
+
+    def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
+        self._made += 1
+        seed, candidate = seed_of(case), self._plan.candidate
+        assignment = Assignment(case.task, world, self._factory, candidate, seed, LIMITS)
+        try:
+            simulation = self._loop.run(simulate(assignment, journal))
+        except Trace2EvolveError:
+            raise
+        except Exception as error:
+            # An error in the code of the user or the world says nothing about the agent.
+            raise InfrastructureError(
+                f"case {case.id!r} was lost: {type(error).__name__}: {error}"
+            ) from error
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            raise InfrastructureError(
+                f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
+            )
+        return simulation
+
+    def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
+        result = score(simulation, case.task, world, self._plan.judge)
+        if result.status is not Status.MEASURED:
+            raise InfrastructureError(f"case {case.id!r} was not measured: {result.note}")
+        found = breaches_in(simulation, result, rules_of(world)) or ()
+        return Outcome(case, simulation, result, found)
+
+    @cached_property
+    def _store(self) -> DrawStore | None:
+        """The store of simulations, which keeps the first one of a case.
+
+        None for fresh runs, and for agents without a model, which have no settings to identify them.
+
+        The account is not that of suites, whose conditions are digests; a case's key holds its own.
+        """
+        plan = self._plan
+        if plan.live is None or plan.fresh:
+            return None
+        agent = digest(plan.live.agent_settings().model_dump(mode="json"))
+        identity = (plan.candidate.digest, agent, "pressure tests")
+        return DrawStore(plan.project.finished_folder, plan.project.draws_folder, identity, plan.run_id)
+
+    def _stored(self, key: str) -> Simulation | None:
+        """The stored simulation of a case.
+
+        Raises:
+            ResultsError: it was changed or deleted.
+        """
+        if self._store is None:
+            return None
+        with _storage_errors(self._store.path):
+            return self._store.get(self._store.key(key))
+
+    def _key(self, case: Case, world: World) -> str:
+        live = self._plan.live
+        agent = Settings(implementation=self._name) if live is None else live.agent_settings()
+        user = Settings(implementation=SCRIPTED_USER)
+        if live is not None and not live.scripts:
+            guidelines = digest_text(world.guidelines())
+            user = live.user_settings().model_copy(update={"guidelines": guidelines})
+        return simulation_key(
+            {
+                "candidate": self._plan.candidate.digest,
+                "case": case.digest,
+                "world": [world.provider, world.domain, world.policy(), world.data_digest()],
+                "code": self._worlds.code(world.provider, world.domain).digest or self._plan.run_id,
+                "agent": agent.model_dump(mode="json"),
+                "user": user.model_dump(mode="json"),
+                "seed": seed_of(case),
+                **({"cassette": live.cassette.header.digest} if live and live.cassette else {}),
+                "budgets": [LIMITS.max_steps, LIMITS.max_errors, LIMITS.timeout],
+            }
+        )
+
+    def _agent(self, agents: Mapping[str, AgentFactory], account: Account | None) -> tuple[str, AgentFactory]:
+        if self._plan.live is not None:
+            assert account is not None
+            stores = {
+                "cache": self._plan.project.answers_cache,
+                "recording": recording(self._plan.run_folder),
+            }
+            return CHAT, ChatFactory(self._plan.live, self._loop, account, **stores)
+        name = self._plan.agent
+        if name is None:
+            raise ConfigError(
+                "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+            )
+        return name, agents[name]
+
+
+def seed_of(case: Case) -> int:
+    """A case's seed: the first digits of its digest."""
+    return int(case.digest[:6], 16)
+
+
+@contextlib.contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    """Report errors of the store in one line.
+
+    Raises:
+        BlockingIOError: another process makes the simulation.
+        StorageError: a file cannot be read or written.
+    """
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StorageError.of(error, error.filename or path) from None

@@ -1,0 +1,97 @@
+"""The events of a session, and its result."""
+
+from dataclasses import dataclass
+
+from pytest_trace2evolve.gate.alpha_spending import Stage
+from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.trials import TaskRun
+from pytest_trace2evolve.session.verdicts import SuiteOutcome
+
+TaskName = tuple[str, str]
+"""A suite and a task of it."""
+
+
+@dataclass(frozen=True)
+class SimulationFinished:
+    """A simulation is scored and its trace is stored, or it is lost.
+
+    Attributes:
+        plan: The plan of the stage.
+        record: Its evidence.
+        is_fresh: Whether it confirms a fall: fresh simulations enter no other estimate.
+    """
+
+    plan: Plan
+    suite: str
+    record: SimulationEvidence
+    is_fresh: bool = False
+
+
+@dataclass(frozen=True)
+class TaskDecided:
+    """The trials of a task are made and scored, and a fall is confirmed or not.
+
+    Attributes:
+        plan: The plan of the last stage that ran.
+        run: The trials; None if the run ended before them.
+        why: Why the run ended before them, in a few words.
+    """
+
+    plan: Plan
+    suite: str
+    task_id: str
+    run: TaskRun | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class StageFinished:
+    """A stage of the run ended; `is_last` if no other one follows."""
+
+    stage: Stage
+    is_last: bool
+    outcomes: tuple[SuiteOutcome, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a run.
+
+    Attributes:
+        plan: What was run; of a staged run the plan of its last stage.
+        outcomes: Figures and verdicts of each suite.
+        notes: What the user should know, a line each.
+        is_measured: Whether a simulation was scored.
+        error: Why nothing counts: evidence could not be stored. Empty if it could.
+        exhausted: Which budget ended the run before its end; empty if none did.
+    """
+
+    plan: Plan
+    outcomes: tuple[SuiteOutcome, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_measured: bool = False
+    error: str = ""
+    exhausted: str = ""
+
+    @property
+    def decision(self) -> Decision | None:
+        """The verdict over all suites: the worst of theirs; None if no suite decided."""
+        return worst(suite.decision for suite in self.outcomes)
+
+
+@dataclass(frozen=True)
+class VerdictReached:
+    """The run is judged and stored."""
+
+    run: Run
+
+
+Event = SimulationFinished | TaskDecided | StageFinished | VerdictReached
+"""What a session reports, in this order: all but the verdict from threads of its own."""
+
+
+def ignore(event: Event) -> None:
+    """Take no notice of events."""

@@ -1,0 +1,74 @@
+"""What a run reports at its end, from its plan and the outcomes of its suites."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trace2evolve.records.verdict import Decision, RunSummary, SuiteSummary
+from pytest_trace2evolve.scoring.metrics import Metrics
+from pytest_trace2evolve.session.comparability import compared
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.verdicts import SuiteOutcome
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run's summary, and the figures of each split with its title, which the terminal shows."""
+
+    summary: RunSummary
+    figures: tuple[tuple[str, Metrics], ...]
+
+
+def report_of(
+    plan: Plan,
+    outcomes: Sequence[SuiteOutcome],
+    *,
+    notes: Sequence[str],
+    decision: Decision | None,
+    trouble: str = "",
+    used: str = "",
+) -> RunReport:
+    """The report of a run.
+
+    Args:
+        notes: Notes for the user, a line each.
+        decision: The verdict over all suites.
+        trouble: Why the run decides nothing; empty if it does.
+        used: What its models used.
+    """
+    suites = []
+    for outcome in outcomes:
+        planned = plan.suites[outcome.name]
+        suites.append(
+            SuiteSummary(
+                name=outcome.name,
+                baseline=planned.baseline.name if planned.baseline is not None else None,
+                reason=outcome.reason,
+                verdicts=outcome.verdicts,
+                left_out=outcome.left_out,
+                compared=compared(plan, planned),
+            )
+        )
+    summary = RunSummary(
+        candidate=plan.candidate.id,
+        decision=decision,
+        trouble=trouble,
+        suites=tuple(suites),
+        notes=tuple(notes),
+        used=used,
+        run_id=plan.run_id,
+        evidence=_evidence_folder(plan),
+    )
+    figures = [
+        (f"{outcome.name} {split}", metrics)
+        for outcome in outcomes
+        for split, metrics in outcome.metrics.items()
+    ]
+    return RunReport(summary, tuple(figures))
+
+
+def _evidence_folder(plan: Plan) -> str:
+    """The run's folder: relative to the project if it lies inside."""
+    try:
+        return str(plan.run_folder.relative_to(plan.project.root))
+    except ValueError:
+        return str(plan.run_folder)

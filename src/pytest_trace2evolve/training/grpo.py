@@ -1,0 +1,368 @@
+"""One training from its recipe to an adapter's weights; resumes from a checkpoint."""
+
+import contextlib
+import gc
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig
+from trl.chat_template_utils import qwen3_template
+
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.serving.folder import ModelFolder
+from pytest_trace2evolve.serving.loading import load_model, load_tokenizer, quiet
+from pytest_trace2evolve.training.chat_encoding import ChatEncoder
+from pytest_trace2evolve.training.checkpoints import (
+    Checkpoint,
+    check_complete,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+)
+from pytest_trace2evolve.training.recipe import Drawing, Recipe
+from pytest_trace2evolve.training.rollouts import StepStats
+from pytest_trace2evolve.training.sampler import EngineSampler
+from pytest_trace2evolve.training.trainer import CustomerTrainer
+from pytest_trace2evolve.utils.files import Scratch
+from pytest_trace2evolve.utils.optional import require
+
+MIN_INFORMATIVE = 0.05
+"""Share of groups with differing rewards, over the recipe's patience, below which nothing is learned."""
+
+SOLVED = 0.9
+"""Mean reward from which on equal groups are a success, and not a fault."""
+
+LAST_SHARE = 0.1
+"""Share of the rate that would be reached one step after the last."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained.
+
+    Attributes:
+        base: The base model.
+        identity: What a training must have in common with one that resumes it, besides the recipe.
+        environments: Makes environments, by name.
+        encoder: Converts conversations to tokens.
+        ends: Tokens that end an answer.
+        unfinished: The folder of its checkpoints.
+    """
+
+    recipe: Recipe
+    base: ModelFolder
+    identity: Mapping[str, Any]
+    environments: Mapping[str, Callable[[], Any]]
+    encoder: ChatEncoder
+    ends: frozenset[int]
+    unfinished: Path
+
+    @property
+    def full_identity(self) -> dict[str, Any]:
+        """`identity` and the recipe, as checkpoints record them."""
+        return {"recipe": self.recipe.model_dump(mode="json"), **self.identity}
+
+
+@dataclass
+class Trained:
+    """A training that has ended.
+
+    Attributes:
+        model: The `PeftModel`.
+        curve: The `StepStats` of each step, as JSON.
+        writes: Whether this process writes the result, of several that train together.
+    """
+
+    model: Any
+    curve: list[dict[str, Any]]
+    writes: bool = True
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts that were played, including those of replaced groups."""
+        return sum(int(step["rollouts"]) for step in self.curve)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all steps."""
+        return sum(float(step["seconds"]["step"]) for step in self.curve)
+
+
+class StepCallback(TrainerCallback):
+    """Checks gradients, records each step, writes checkpoints and ends a training that learns nothing.
+
+    Args:
+        recipe: The recipe.
+        curve: The figures of earlier steps, to which each step is appended.
+        on_step: Called after each step.
+        save: Writes a checkpoint after so many steps.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        curve: list[dict[str, Any]],
+        on_step: Callable[[StepStats], None],
+        save: Callable[[int], None],
+    ) -> None:
+        self._recipe, self._curve, self._on_step, self._save = recipe, curve, on_step, save
+        self._began, self._processor = time.perf_counter(), time.process_time()
+        self.trainer: CustomerTrainer | None = None
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Start the clocks."""
+        self._began, self._processor = time.perf_counter(), time.process_time()
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Check the gradient before it reaches the weights.
+
+        Raises:
+            TrainingError: it is not finite.
+        """
+        norms = [weight.grad.norm() for weight in model.parameters() if weight.grad is not None]
+        if norms and not bool(torch.isfinite(torch.stack(norms)).all()):
+            step = self._stats.step
+            raise TrainingError(
+                f"step {step}: the gradient is not finite: the training diverged; lower the rate"
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Record the step.
+
+        Raises:
+            TrainingError: nothing is learned any more.
+        """
+        stats = self._stats
+        stats.seconds["step"] = time.perf_counter() - self._began
+        stats.seconds["processor"] = time.process_time() - self._processor
+        self._curve.append({name: value for name, value in asdict(stats).items() if value is not None})
+        self._on_step(stats)
+        if stats.step % self._recipe.keep_every == 0 or stats.step == self._recipe.steps:
+            self._save(stats.step)
+        self.check_progress()
+
+    @property
+    def _stats(self) -> StepStats:
+        assert self.trainer is not None
+        return self.trainer.stats
+
+    def check_progress(self) -> None:
+        """Check that the last steps had something to learn from.
+
+        Raises:
+            TrainingError: they had not.
+        """
+        recipe, recent = self._recipe, self._curve[-self._recipe.patience :]
+        if len(recent) < recipe.patience:
+            return
+        informative = math.fsum(step["informative"] for step in recent) / len(recent)
+        reward = math.fsum(step["reward"] for step in recent) / len(recent)
+        if reward >= SOLVED or informative > MIN_INFORMATIVE:
+            return
+        step = recent[-1]["step"]
+        if not any(step["informative"] for step in self._curve):
+            raise TrainingError(
+                f"step {step}: rewards differed in no group so far (mean reward {reward:.2f}): there is "
+                "nothing to learn from; calibrate the environment, or change its difficulty"
+            )
+        raise TrainingError(
+            f"step {step}: rewards differed in {informative:.1%} of the groups of {recipe.patience} steps "
+            f"(mean reward {reward:.2f}): nothing is learned any more; lower the rate, or change the "
+            "difficulty"
+        )
+
+
+def train(plan: Plan, *, on_step: Callable[[StepStats], None] = lambda stats: None) -> Trained:
+    """Train an adapter, or resume the training whose checkpoints are there.
+
+    Raises:
+        MissingExtraError: vLLM is not installed and the recipe asks for it.
+        TrainingError: nothing is learned, the training diverged, or the checkpoints are of another one.
+        ModelFolderError: the base cannot be loaded.
+    """
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    datasets.disable_progress_bars()
+    with quiet(), contextlib.closing(Scratch()) as scratch:
+        return _train(plan, scratch.path, on_step)
+
+
+def _train(plan: Plan, scratch: Path, on_step: Callable[[StepStats], None]) -> Trained:
+    recipe = plan.recipe
+    checkpoint = load_checkpoint(plan.unfinished, plan.full_identity)
+    done = checkpoint.step if checkpoint else 0
+    curve = [dict(step) for step in checkpoint.curve] if checkpoint else []
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+
+    def save(step: int) -> None:
+        if trainer.accelerator.is_main_process:
+            weights = get_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model))
+            moments = optimizer_tensors(trainer.optimizer)
+            save_checkpoint(plan.unfinished, Checkpoint(step, curve, weights, moments), plan.full_identity)
+        trainer.accelerator.wait_for_everyone()
+
+    callback = StepCallback(recipe, curve, on_step, save)
+    callback.check_progress()  # a training that ended at a checkpoint ends again
+    trainer = callback.trainer = _make_trainer(plan, done, scratch, callback)
+    optimizer = torch.optim.AdamW(
+        [weight for weight in trainer.model.parameters() if weight.requires_grad],
+        lr=recipe.rate,
+        weight_decay=0.0,
+    )
+    if checkpoint:
+        check_complete(plan.unfinished, checkpoint, get_peft_model_state_dict(trainer.model))
+        set_peft_model_state_dict(trainer.model, dict(checkpoint.weights))
+        restore_optimizer(optimizer, checkpoint.moments)
+    trainer.optimizer = optimizer
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: rate_share(recipe, done + step)
+    )
+    try:
+        if done < recipe.steps:
+            trainer.train()
+    finally:
+        trainer.close()
+    model, writes = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.is_main_process
+    if torch.cuda.is_available():
+        # A server of its own loads the base there next.
+        model = model.cpu()
+        callback.trainer = None
+        del trainer, optimizer
+        gc.collect()
+        torch.cuda.empty_cache()
+    return Trained(model.eval(), curve, bool(writes))
+
+
+def rate_share(recipe: Recipe, step: int) -> float:
+    """The share of the recipe's rate at a step, from 0."""
+    if step < recipe.warm:
+        return (step + 1) / (recipe.warm + 1)
+    left = max(0.0, 1.0 - (step - recipe.warm) / max(1, recipe.steps - recipe.warm))
+    return LAST_SHARE + (1.0 - LAST_SHARE) * left
+
+
+def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) -> CustomerTrainer:
+    recipe = plan.recipe
+    model, tokenizer = load_model(plan.base, recipe.dtype), load_tokenizer(plan.base)
+    tokenizer.padding_side = "left"
+    if getattr(tokenizer, "response_template", None) is None:
+        # trl requires one to read answers; ours are read as the server reads them.
+        tokenizer.response_template = qwen3_template
+    names = list(plan.environments)
+    # trl asks for rows; what is played follows from a step's number, see `scenario_rows`.
+    row = {"prompt": [{"role": "user", "content": ""}], "environment": names[0]}
+    try:
+        trainer = CustomerTrainer(
+            recipe,
+            names,
+            plan.encoder,
+            EngineSampler(model, plan.ends) if recipe.drawing is Drawing.ENGINE else None,
+            done,
+            model=model,
+            args=_trl_config(recipe, recipe.steps - done, scratch),
+            train_dataset=datasets.Dataset.from_list([row] * recipe.groups),
+            processing_class=tokenizer,
+            environment_factory=dict(plan.environments),
+            peft_config=LoraConfig(
+                r=recipe.rank,
+                lora_alpha=recipe.alpha,
+                lora_dropout=0.0,
+                target_modules=recipe.targets if isinstance(recipe.targets, str) else list(recipe.targets),
+                task_type="CAUSAL_LM",
+            ),
+            callbacks=[callback],
+        )
+    except ValueError as error:
+        cause = " ".join(str(error).split())[:300]
+        raise TrainingError(
+            f"{plan.base.path}: cannot be trained with this recipe: {cause}; change the recipe"
+        ) from None
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _trl_config(recipe: Recipe, steps: int, scratch: Path) -> GRPOConfig:
+    """trl's settings; `scratch` stays empty, since trl saves nothing."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    rollouts = recipe.groups * recipe.rollouts
+    if recipe.groups % processes:
+        raise TrainingError(
+            f"{recipe.groups} groups per step cannot be distributed over {processes} processes: none is cut; "
+            f"set groups to a multiple of {processes}"
+        )
+    batch = recipe.backward or rollouts // processes
+    if rollouts % (batch * processes):
+        raise TrainingError(
+            f"{rollouts} rollouts per step cannot be distributed over {processes} processes, {batch} per "
+            f"backward pass; set backward to a divisor of {rollouts // processes}"
+        )
+    vllm = vllm_settings(recipe)
+    on_cpu = not torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(scratch),
+        use_cpu=on_cpu,
+        bf16=recipe.autocast and (not on_cpu or torch.cpu._is_avx512_bf16_supported()),
+        gradient_checkpointing=recipe.checkpointing,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=rollouts // (batch * processes),
+        num_generations=recipe.rollouts,
+        max_completion_length=recipe.rollout_tokens,
+        generation_kwargs={"max_tokens" if vllm else "max_new_tokens": recipe.answer_tokens},
+        temperature=recipe.temperature,
+        top_k=0,
+        top_p=1.0,
+        learning_rate=recipe.rate,
+        max_grad_norm=recipe.clip_norm,
+        max_steps=steps,
+        epsilon=recipe.clip_low,
+        epsilon_high=recipe.clip_high,
+        beta=recipe.beta,
+        use_bias_correction_kl=True,
+        loss_type=recipe.loss,
+        scale_rewards=recipe.scale,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=recipe.seed,
+        dataloader_pin_memory=False,
+        **vllm,
+    )
+
+
+def vllm_settings(recipe: Recipe) -> dict[str, Any]:
+    """trl's settings of vLLM; none if it does not draw.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        TrainingError: there is no GPU.
+    """
+    if not recipe.drawing.value.startswith("vllm"):
+        return {}
+    if not torch.cuda.is_available():
+        raise TrainingError(
+            f"drawing {recipe.drawing.value} needs a GPU, and torch finds none; use --preset pocket, or set "
+            f"drawing to {Drawing.TRANSFORMERS.value}"
+        )
+    require("vllm", extra="vllm")
+    return {
+        "use_vllm": True,
+        "vllm_mode": recipe.drawing.value.partition("-")[2],
+        "vllm_server_base_url": recipe.vllm.server or None,
+        "vllm_tensor_parallel_size": recipe.vllm.parallel,
+        "vllm_gpu_memory_utilization": recipe.vllm.memory,
+        "vllm_max_model_length": recipe.vllm.length or None,
+    }

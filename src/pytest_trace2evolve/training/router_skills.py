@@ -1,0 +1,52 @@
+"""How a router's table describes capabilities and adapters: what each is, and how such a task opens."""
+
+from collections.abc import Sequence
+
+from pytest_trace2evolve.environments.environment import EASIEST
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.records.adapter import Skill
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
+from pytest_trace2evolve.records.task import Content
+
+EXAMPLE_SEED = 0
+"""The training scenario whose opening is the example."""
+
+
+def skills_of(environments: Environments, capabilities: Sequence[str]) -> tuple[Skill, ...]:
+    """A router's table with a line per capability.
+
+    Raises:
+        GeneratorError: a capability has no environment.
+    """
+    return tuple(skill_of(environments, name, [name]) for name in capabilities)
+
+
+def skill_of(environments: Environments, name: str, capabilities: Sequence[str]) -> Skill:
+    """The line of an adapter that was trained for some capabilities; its example is of training content.
+
+    Raises:
+        GeneratorError: a capability has no environment.
+    """
+    known = {capability.name: capability.description for capability in BUILT_IN_CAPABILITIES}
+
+    def description(capability: str) -> str:
+        if capability in known:
+            return known[capability]
+        pays = environments.offer(capability).pays
+        return f"{pays[:1].upper()}{pays[1:]}."
+
+    return Skill(
+        name=name,
+        description=" ".join(map(description, capabilities)),
+        example=opening_of(environments, capabilities[0], EXAMPLE_SEED),
+    )
+
+
+def opening_of(environments: Environments, name: str, seed: int, content: Content = Content.TRAIN) -> str:
+    """The customer's first message in a scenario; empty if the agent speaks first.
+
+    Raises:
+        GeneratorError: the capability has no environment.
+    """
+    history = environments.environment(name, EASIEST, content).reset(seed)
+    return next((message.text for message in history if message.role == "user" and message.text), "")

@@ -1,0 +1,123 @@
+"""Draws answers of a model in training, by the server's engine in this process."""
+
+import copy
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.serving.engine import Engine, EngineError, Generation, Job
+from pytest_trace2evolve.serving.loading import Decoder
+
+PREFIX_BYTES = 1 << 30
+"""Size of what is kept of ended rows; all rollouts of a step fit for a small model."""
+
+MAX_ROWS = 256
+"""Rows that are decoded together."""
+
+
+OnAnswer = Callable[[int, list[int]], Job | None]
+"""Called with the rollout's number and the answer's tokens; returns the rollout's next request, or None."""
+
+
+class FoldedModel(Decoder):
+    """A copy of the base whose weights include what the adapter adds.
+
+    Decoding it costs no more than the base, while peft's layers would cost a small model more than its own.
+    The base itself is not touched, so nothing adds up over the steps.
+
+    Args:
+        base: The base, before an adapter was put on it.
+        ends: Tokens that end an answer.
+    """
+
+    def __init__(self, base: Any, ends: frozenset[int]) -> None:
+        super().__init__(copy.deepcopy(base), ends)
+
+    def fold(self, adapted: Any) -> None:
+        """Take over the current weights of an adapter; `adapted` is the `PeftModel`."""
+        from peft.tuners.lora import LoraLayer
+
+        device = next(adapted.parameters()).device
+        if device != self.device:  # a trainer moves its model to where it trains
+            self._model, self.device = self._model.to(device), device
+        modules = adapted.get_base_model().named_modules()
+        layers: list[tuple[str, Any]] = [named for named in modules if isinstance(named[1], LoraLayer)]
+        with torch.no_grad():
+            for name, layer in layers:
+                added = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
+                self._model.get_submodule(name).weight.copy_(layer.get_base_layer().weight + added)
+
+
+class EngineSampler:
+    """Draws answers; prefixes are reused until the weights change.
+
+    Args:
+        base: The base, before an adapter was put on it.
+        ends: Tokens that end an answer.
+    """
+
+    def __init__(self, base: Any, ends: frozenset[int]) -> None:
+        self._model = FoldedModel(base, ends)
+        self._engine: Engine | None = None
+
+    def play(
+        self, model: Any, requests: Sequence[Job], on_answer: OnAnswer, *, weights_changed: bool
+    ) -> None:
+        """Draw answers until no rollout asks for more; no rollout waits for another.
+
+        Args:
+            model: The model in training, a `PeftModel`.
+            requests: The first of each rollout.
+            on_answer: Called by one thread.
+            weights_changed: Since the last call.
+
+        Raises:
+            TrainingError: the model returned NaN, or memory is short.
+        """
+        if weights_changed or self._engine is None:
+            self.close()
+            self._model.fold(model)
+            # None is rejected: there are never more requests than rollouts.
+            self._engine = Engine(
+                self._model, rows=MAX_ROWS, waiting=max(1, len(requests)), prefix_bytes=PREFIX_BYTES
+            )
+        try:
+            _play(self._engine, requests, on_answer)
+        except EngineError as error:
+            raise TrainingError(
+                f"answers cannot be drawn: {error}; lower the rate if the model returns NaN, and groups or "
+                "rollouts if memory is short"
+            ) from None
+
+    def close(self) -> None:
+        """End the engine's thread and drop its prefixes."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
+def _play(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
+    # Each prompt is prefilled once, the first by itself: all begin with what it begins with.
+    prompts = list(dict.fromkeys(tuple(request.prompt) for request in requests))
+    for part in (prompts[:1], prompts[1:]):
+        for future in [engine.submit(Job(prompt, seed=0)) for prompt in part]:
+            future.result()
+    answers: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
+
+    def submit(rollout: int, request: Job) -> None:
+        engine.submit(request).add_done_callback(lambda future: answers.put((rollout, future)))
+
+    for rollout, request in enumerate(requests):
+        submit(rollout, request)
+    running = len(requests)
+    while running:
+        rollout, future = answers.get()
+        following = on_answer(rollout, future.result().tokens)
+        if following is None:
+            running -= 1
+        else:
+            submit(rollout, following)

@@ -1,0 +1,250 @@
+"""Copy-on-write views of a benchmark's database.
+
+A world loads its database once. A session sees it through an overlay, which hands out the shared records to
+tools that only read, and copies a record when a tool that changes state first reaches it. Comparing two
+sessions then costs as much as they wrote, not as much as there is.
+"""
+
+import contextlib
+import functools
+import json
+from collections import UserDict
+from collections.abc import ItemsView, Iterator, Mapping, MutableSequence, ValuesView
+from typing import Any, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.utils.reading import problem_in
+
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+class WriteMode:
+    """Whether the overlays of one session copy the records that are read from them."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = False
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Copy records for the length of a block; blocks nest."""
+        before, self.on = self.on, True
+        try:
+            yield
+        finally:
+            self.on = before
+
+
+def clone(value: Any) -> Any:
+    """Deep copy of a database value: models, dictionaries and lists of atoms, enumerations and dates."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return {key: clone(item) for key, item in value.items()}
+    if kind is list:
+        return [clone(item) for item in value]
+    if isinstance(value, BaseModel):
+        deep = {key: clone(item) for key, item in value.__dict__.items() if type(item) not in _ATOMS}
+        return value.model_copy(update=deep)
+    return value  # enumerations, dates and times are immutable
+
+
+def fingerprint(value: Any) -> str:
+    """Text that is equal for two values exactly if tau2's database hash is.
+
+    tau2 hashes `json.dumps(model_dump(), sort_keys=True, default=str)`: 1 and 1.0 differ, key order does not.
+    """
+    return json.dumps(_plain(value), sort_keys=True, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        # A tool may have assigned a value of another type than declared, and tau2 dumps it unchanged.
+        return value.model_dump(warnings=False)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | OverlayList):
+        return [_plain(item) for item in value]
+    return value
+
+
+def equal(mine: Any, theirs: Any) -> bool:
+    """Whether two values are equal for tau2's database hash; overlays compare only what was written."""
+    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
+        return mine.same_as(theirs)
+    return fingerprint(mine) == fingerprint(theirs)
+
+
+class OverlayDict(UserDict[str, Any]):
+    """A table of records by key, over a shared table that it never changes."""
+
+    def __init__(self, base: dict[str, Any], mode: WriteMode) -> None:
+        super().__init__()
+        self.data = dict(base)
+        self._base = base
+        self._mode = mode
+        self._written: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        record = self.data[key]
+        if self._mode.on and key not in self._written:
+            record = self[key] = clone(record)
+        return record
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.data[key] = value
+        self._written.add(key)
+
+    def __delitem__(self, key: str) -> None:
+        del self.data[key]
+        self._written.add(key)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Key and record pairs; without a copy to make, those of the plain table, which are much faster."""
+        return super().items() if self._mode.on else self.data.items()
+
+    def values(self) -> ValuesView[Any]:
+        """Records, as `items`."""
+        return super().values() if self._mode.on else self.data.values()
+
+    def is_changed(self) -> bool:
+        """Whether a record was written or deleted."""
+        return bool(self._written)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both views hold equal records; only records that may differ are compared."""
+        if not isinstance(other, OverlayDict):
+            return False
+        keys = self._written | other._written
+        if self._base is not other._base:
+            keys |= self.keys() | other.keys()
+        return all(self._has_same(key, other) for key in keys)
+
+    def _has_same(self, key: str, other: "OverlayDict") -> bool:
+        if key not in self or key not in other:
+            return key not in self and key not in other
+        mine, theirs = self.data[key], other.data[key]
+        return mine is theirs or fingerprint(mine) == fingerprint(theirs)
+
+
+class OverlayList(MutableSequence[Any]):
+    """A list of records over a shared list that it never changes."""
+
+    def __init__(self, base: list[Any], mode: WriteMode) -> None:
+        self._mode = mode
+        self._items = list(base)
+        self._shared = {id(item) for item in base if type(item) not in _ATOMS}
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self._items)))]
+        item = self._items[index]
+        if self._mode.on and id(item) in self._shared:
+            item = self._items[index] = clone(item)
+        return item
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._items[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        del self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def insert(self, index: int, value: Any) -> None:
+        self._items.insert(index, value)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both views hold equal records in the same order."""
+        if not isinstance(other, OverlayList) or len(self._items) != len(other._items):
+            return False
+        pairs = zip(self._items, other._items, strict=True)
+        return all(mine is theirs or fingerprint(mine) == fingerprint(theirs) for mine, theirs in pairs)
+
+
+class OverlayDatabase:
+    """A database model seen through overlays: its tables by attribute, nested tables included.
+
+    Attributes:
+        kind: The class of the database model.
+    """
+
+    __slots__ = ("__dict__", "kind")
+
+    def __init__(self, base: BaseModel, mode: WriteMode) -> None:
+        self.kind = type(base)
+        for field, value in base.__dict__.items():
+            self.__dict__[field] = _overlay(value, mode)
+
+    def is_changed(self) -> bool:
+        """Whether a record of a table was written or deleted."""
+        return any(table.is_changed() for table in self.__dict__.values() if isinstance(table, OverlayDict))
+
+    def same_as(self, other: object) -> bool:
+        """Whether both views hold an equal database."""
+        if not isinstance(other, OverlayDatabase) or self.__dict__.keys() != other.__dict__.keys():
+            return False
+        return all(equal(value, other.__dict__[field]) for field, value in self.__dict__.items())
+
+
+def _overlay(value: Any, mode: WriteMode) -> Any:
+    if isinstance(value, dict):
+        return OverlayDict(value, mode)
+    if isinstance(value, list):
+        return OverlayList(value, mode)
+    if isinstance(value, BaseModel):
+        return OverlayDatabase(value, mode)
+    return value
+
+
+Database = OverlayDatabase | BaseModel
+
+
+def merge(database: Database, update: Mapping[str, Any]) -> None:
+    """Merge a task's data into a session's own database: records by key, anything else replaced.
+
+    The database's own models validate what is merged. The data are copied: a session never writes into its
+    task.
+
+    Raises:
+        WorldError: the database has no such table, or the data do not fit its models.
+    """
+    kind = database.kind if isinstance(database, OverlayDatabase) else type(database)
+    for name, value in update.items():
+        field = kind.model_fields.get(name)
+        if field is None:
+            raise WorldError(f"initialization data name {name!r}, which the database does not have")
+        try:
+            _merge_field(database, name, field.annotation, value)
+        except ValidationError as error:
+            raise WorldError(f"initialization data do not fit {name!r}: {problem_in(error, 'it')}") from None
+
+
+def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> None:
+    current = getattr(database, name)
+    if isinstance(value, Mapping) and isinstance(current, OverlayDatabase):
+        merge(current, value)
+    elif isinstance(value, Mapping) and isinstance(current, OverlayDict):
+        record_type = _adapter(get_args(annotation)[1])
+        for key, item in value.items():
+            current[key] = record_type.validate_python(combine(current.get(key), item))
+    else:
+        setattr(database, name, _adapter(annotation).validate_python(combine(current, value)))
+
+
+@functools.lru_cache(maxsize=64)
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def combine(old: Any, new: Any) -> Any:
+    """`new` over `old`: dictionaries key by key, anything else replaced; nothing is shared with `new`."""
+    before = old.model_dump() if isinstance(old, BaseModel) else old
+    if not isinstance(before, Mapping) or not isinstance(new, Mapping):
+        return clone(new)
+    return {**before, **{key: combine(before.get(key), item) for key, item in new.items()}}

@@ -1,0 +1,211 @@
+"""The oracle of synthetic cases, and customer scripts as files hold them."""
+
+import asyncio
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.agents.reference import REFUSAL, CaseOracle, outcome, proposal
+from pytest_trace2evolve.cases.case import Case, generate, read_cases
+from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.task import SCRIPT, Action, Content, Request, Task, Turn, script_of
+from pytest_trace2evolve.users.message_parser import parse_message
+
+FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
+CANCELS = next(case for case in FROZEN if case.script.family == "missing_order_id")
+WRITES = frozenset(one.name for one in CANCELS.task.actions if not one.name.startswith(("find", "get")))
+
+SCRIPTED = CANCELS.script.model_dump(mode="json")
+REPLIES, TURN = SCRIPTED["replies"], SCRIPTED["turns"][0]
+
+
+def says(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def answers(case: Case, trace: list[Message], writes: frozenset[str] = WRITES) -> Message:
+    return asyncio.run(CaseOracle(case.task, case.script, writes).respond(trace))
+
+
+def called(action: Action, place: int) -> list[Message]:
+    call = ToolCall(id=f"call_{place}", name=action.name, arguments=action.arguments)
+    return [
+        Message(role="assistant", tool_calls=[call]),
+        Message(role="tool", id=call.id, content="{}", requestor="assistant"),
+    ]
+
+
+def opened(case: Case, done: int) -> list[Message]:
+    """A trace in which the customer has opened, and so many gold actions are performed."""
+    trace = [Message(role="assistant", content="Hi!"), says(case.script.turns[0].says)]
+    for place, action in enumerate(case.task.actions[:done]):
+        trace += called(action, place)
+    return trace
+
+
+def test_it_performs_the_gold_actions_in_order() -> None:
+    for done, action in enumerate(CANCELS.task.actions):
+        message = answers(CANCELS, opened(CANCELS, done), writes=frozenset())
+        assert message.tool_calls is not None
+        assert [(one.name, one.arguments) for one in message.tool_calls] == [(action.name, action.arguments)]
+
+
+def test_before_a_write_it_asks_for_a_yes_once() -> None:
+    [place] = [at for at, one in enumerate(CANCELS.task.actions) if one.name in WRITES]
+    action = CANCELS.task.actions[place]
+    trace = opened(CANCELS, place)
+    asked = answers(CANCELS, trace)
+    assert asked.content == proposal(action)
+    assert parse_message(asked.content or "").confirm
+    written = answers(CANCELS, [*trace, asked, says("Yes.")])
+    assert [one.name for one in written.tool_calls or ()] == [action.name]
+
+
+def test_when_all_is_done_it_says_so_and_keeps_saying_it() -> None:
+    trace = opened(CANCELS, len(CANCELS.task.actions))
+    closing = answers(CANCELS, trace)
+    assert closing.content == outcome(CANCELS.script.turns[0])
+    assert answers(CANCELS, [*trace, closing, says("Very well.")]).content == closing.content
+
+
+def test_what_belongs_to_a_later_turn_waits_for_it() -> None:
+    case = next(one for one in generate("turns", 40, Content.HELDOUT) if len(one.script.turns) > 1)
+    first, second, *_ = case.script.turns
+    writes = frozenset(one.name for one in case.task.actions if not one.name.startswith(("find", "get")))
+    trace = opened(case, first.actions)
+    closing = answers(case, trace, writes)
+    assert closing.content == outcome(first)
+    later = answers(case, [*trace, closing, says(second.says)], writes)
+    assert later.content != closing.content
+
+
+def test_what_came_of_a_turn_is_heard_by_the_customer() -> None:
+    done, refused = Request(about=("#W1",)), Request(about=("#W2",), refused=True)
+    question = Request(about=("#W1",), answer="12.5")
+    assert parse_message(outcome(Turn(says="?", requests=(done,)))).closing
+    assert outcome(Turn(says="?", requests=(refused,))) == REFUSAL
+    assert parse_message(REFUSAL).refusal
+    both = outcome(Turn(says="?", requests=(done, refused)))
+    assert REFUSAL in both
+    assert parse_message(both).everything
+    assert "12.5" in outcome(Turn(says="?", requests=(question,)))
+
+
+def test_lists_are_proposed_in_words() -> None:
+    action = Action(
+        name="return_delivered_order_items", arguments={"item_ids": ["1", "2"], "order_id": "#W1"}
+    )
+    assert "item_ids 1 and 2" in proposal(action)
+
+
+def damaged(**changes: Any) -> Task:
+    """A case's task with a damaged script; None removes a field."""
+    record = copy.deepcopy(CANCELS.task.model_dump(mode="json"))
+    script = record["user_scenario"][SCRIPT]
+    script.update({name: value for name, value in changes.items() if value is not None})
+    for name in [name for name, value in changes.items() if value is None]:
+        del script[name]
+    return Task.model_validate(record)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"turns": []}, "turns: Tuple should have at least 1 item"),
+        ({"replies": None}, "replies: Field required"),
+        ({"content": "secret"}, "content: Input should be 'train' or 'heldout'"),
+        ({"patience": 1}, "patience: Input should be greater than or equal to 2"),
+        ({"patience": 25}, "patience: Input should be less than or equal to 24, not 25"),
+        ({"schema_version": 2}, "schema_version: Input should be 1, not 2"),
+        ({"identity": {"shoe size": "44"}}, "identity.shoe size"),
+        ({"identity": {"email": ""}}, "identity.email: there is no word in it: write what the customer says"),
+        ({"replies": {**REPLIES, "wait": ["Yes.", " "]}}, "replies.wait.1: there is no word in it"),
+        ({"turns": [{**TURN, "says": "\n"}]}, "turns.0.says: there is no word in it"),
+        ({"turns": [{**TURN, "insists": [""]}]}, "turns.0.insists.0: there is no word in it"),
+        (
+            {"turns": [{**TURN, "requests": [{"about": [], "details": {"order": ""}}]}]},
+            "turns.0.requests.0.details.order: there is no word in it",
+        ),
+    ],
+)
+def test_a_damaged_script_is_told_with_its_place(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(CaseError) as error:
+        script_of(damaged(**changes))
+    text = str(error.value)
+    assert text.startswith(f"task {CANCELS.id!r}: its customer script is damaged: {told}")
+    assert "\n" not in text
+
+
+def other(**changes: Any) -> Task:
+    """A case's task with other fields."""
+    return Task.model_validate({**CANCELS.task.model_dump(mode="json"), **changes})
+
+
+GOLD = len(CANCELS.task.actions)
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (
+            damaged(turns=[{**TURN, "actions": GOLD + 2}]),
+            f"the turns of its script have {GOLD + 2} gold actions and the task has {GOLD}: correct",
+        ),
+        (other(evaluation_criteria=None), "has no evaluation_criteria: name the gold actions"),
+        (
+            other(evaluation_criteria={}),
+            "has no evaluation_criteria.actions: name the gold actions, [] if",
+        ),
+    ],
+)
+def test_a_script_that_does_not_fit_its_task_is_told(task: Task, told: str) -> None:
+    with pytest.raises(CaseError) as error:
+        script_of(task)
+    assert str(error.value).startswith(f"task {CANCELS.id!r}: {told}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", "a case has an empty id; name it in letters, digits, '-' and '_'"),
+        ("x" * 201, f"task '{'x' * 20}…': its id has 201 characters, 200 are allowed; name it in"),
+        ("a b", "task 'a b': its id holds white space or signs that cannot be printed"),
+        ("a\nb", r"task 'a\nb': its id holds white space"),
+        ("\x1b[31m", r"task '\x1b[31m': its id holds white space"),
+        ("a\u2028b", r"task 'a\u2028b': its id holds white space"),
+        ("a::b", "task 'a::b': its id holds '::', which ends a name in pytest's node ids; name it in"),
+    ],
+)
+def test_an_id_that_cannot_name_a_test_is_told(name: str, told: str) -> None:
+    with pytest.raises(CaseError) as error:
+        script_of(other(id=name))
+    assert str(error.value).startswith(told)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "[mms]a|b", "a/b", "é漢字"])
+def test_other_ids_are_taken(name: str) -> None:
+    assert script_of(other(id=name)) == CANCELS.script
+
+
+def test_a_script_that_is_no_object_is_damaged_and_none_is_none() -> None:
+    record = CANCELS.task.model_dump(mode="json")
+    record["user_scenario"][SCRIPT] = "hello"
+    with pytest.raises(CaseError, match="its customer script is damaged: "):
+        script_of(Task.model_validate(record))
+    del record["user_scenario"][SCRIPT]
+    assert script_of(Task.model_validate(record)) is None
+    assert script_of(Task.model_validate({**record, "user_scenario": "Say hello."})) is None
+
+
+def test_a_turn_is_refused_done_or_both() -> None:
+    done, refused = Request(about=()), Request(about=(), refused=True)
+    by_turn = [Turn(says="?", requests=one) for one in ((done,), (refused,), (done, refused))]
+    assert [(turn.done, turn.refused) for turn in by_turn] == [(True, False), (False, True), (True, True)]
+    script = CANCELS.script.model_copy(update={"turns": (by_turn[1],)})
+    assert script.refuses_all
+    assert not CANCELS.script.model_copy(update={"turns": (by_turn[1], by_turn[2])}).refuses_all

@@ -1,0 +1,301 @@
+"""Cases: their content, their store, and the files they are kept in."""
+
+import itertools
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from pytest_trace2evolve.cases.case import (
+    CAPABILITIES,
+    FAMILIES,
+    PRESSURE,
+    build,
+    case_line,
+    case_of,
+    generate,
+    iter_cases,
+    read_cases,
+)
+from pytest_trace2evolve.cases.content import SeededDraws, find_foreign_mark, vocabulary
+from pytest_trace2evolve.cases.store import build_store
+from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.records.task import Content, Task, script_of
+
+TRAIN, HELDOUT = Content.TRAIN, Content.HELDOUT
+
+
+def text_of(case):
+    return json.dumps(case.task.model_dump(mode="json"), ensure_ascii=False)
+
+
+# Content
+
+
+def test_both_contents_have_the_same_phrases_with_the_same_slots():
+    train, heldout = vocabulary(TRAIN).phrases, vocabulary(HELDOUT).phrases
+    assert train.keys() == heldout.keys()
+    for name, texts in train.items():
+        slots = {frozenset(re.findall(r"\{(\w+)\}", text)) for text in (*texts, *heldout[name])}
+        assert len(slots) == 1, name
+        assert min(len({*texts}), len({*heldout[name]})) >= 2, name
+
+
+@pytest.mark.parametrize("field", ["first_names", "last_names", "streets", "domains"])
+def test_no_name_is_in_both_contents(field):
+    train, heldout = (getattr(vocabulary(one), field) for one in (TRAIN, HELDOUT))
+    assert not {*map(str.lower, train)} & {*map(str.lower, heldout)}
+
+
+def test_no_city_product_or_phrasing_is_in_both_contents():
+    train, heldout = vocabulary(TRAIN), vocabulary(HELDOUT)
+    assert not {city for city, _, _ in train.cities} & {city for city, _, _ in heldout.cities}
+    assert not {kind.name for kind in train.products} & {kind.name for kind in heldout.products}
+    sentences = [{text for texts in one.phrases.values() for text in texts} for one in (train, heldout)]
+    assert not sentences[0] & sentences[1]
+
+
+@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
+def test_no_word_of_one_content_occurs_in_cases_of_the_other(content, other):
+    for case in generate("purity", 5 * len(FAMILIES), content):
+        assert find_foreign_mark(text_of(case), other) == ""
+
+
+def test_foreign_words_are_found_wherever_they_stand():
+    assert find_foreign_mark("a Camping Stove, please", HELDOUT) == "camping stove"
+    assert find_foreign_mark("two camping stoves", HELDOUT) == "camping stove"
+    assert find_foreign_mark("FREYA", HELDOUT) == "freya"
+    assert find_foreign_mark("freya_grimaldi_2211", HELDOUT) == "freya"
+    assert find_foreign_mark("a.grimaldi17@mail", HELDOUT) == "grimaldi"
+    assert find_foreign_mark("Yes, exactly\n so!", HELDOUT) == "yes, exactly so"
+    assert find_foreign_mark("Kindly void it", HELDOUT) == "kindly void"
+    assert find_foreign_mark("I received a camp stove", HELDOUT) == ""
+    assert find_foreign_mark("Freyan", HELDOUT) == ""
+
+
+EVERYBODYS = {
+    TRAIN: {"The one {trait}, with the {product}.", "Good. {request}", "Hello.", "Hey!"},
+    HELDOUT: {"Deliver {order} at {address}, please.", "Greetings."},
+}
+"""Phrases whose words between the slots are too few, or the other content's too, to tell whose they are."""
+
+
+@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
+def test_every_phrase_is_found_in_a_case_of_the_other_content(content, other):
+    case = build("missing_order_id", SeededDraws("plant"), other)
+    record = case.task.model_dump(mode="json")
+    missed = set()
+    for text in (text for texts in vocabulary(content).phrases.values() for text in texts):
+        said = re.sub(r"\{\w+\}", "#W1234567", text)
+        record["user_scenario"]["script"]["replies"]["wait"] = [said]
+        found = find_foreign_mark(json.dumps(record, ensure_ascii=False), content)
+        assert found in said.lower()
+        missed |= set() if found else {text}
+    assert missed == EVERYBODYS[content]
+
+
+@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
+def test_no_mark_of_one_content_is_in_the_words_of_the_other(content, other):
+    words = vocabulary(other).model_dump_json()
+    assert find_foreign_mark(words, content) == ""
+    assert find_foreign_mark(words, other) != ""
+
+
+# Store
+
+
+def test_a_store_of_any_size_fits_together():
+    tables = build_store(SeededDraws("s"), TRAIN, customers=40, orders=90)
+    assert {name: len(table) for name, table in tables.items()} == {
+        "products": len(vocabulary(TRAIN).products),
+        "users": 40,
+        "orders": 90,
+    }
+    for order_id, order in tables["orders"].items():
+        owner = tables["users"][order["user_id"]]
+        assert order_id in owner["orders"]
+        assert order["payment_history"][0]["payment_method_id"] in owner["payment_methods"]
+        for item in order["items"]:
+            assert item["item_id"] in tables["products"][item["product_id"]]["variants"]
+        paid = order["payment_history"][0]["amount"]
+        assert paid == round(sum(item["price"] for item in order["items"]), 2)
+    listed = Counter(one for user in tables["users"].values() for one in user["orders"])
+    assert set(listed) == set(tables["orders"])
+    assert set(listed.values()) == {1}
+
+
+def test_the_same_seed_gives_the_same_store_and_another_another():
+    def made(seed):
+        return build_store(SeededDraws(seed), HELDOUT, customers=3, orders=5)
+
+    assert made("a") == made("a")
+    assert made("a") != made("b")
+
+
+# Families
+
+
+def test_there_are_six_families_of_pressure_and_one_a_capability():
+    assert len(PRESSURE) == 6
+    assert {
+        "structured_data_reasoning",
+        "multi_step_task_completion",
+        "precondition_verification",
+        "tool_calling_precision",
+    } <= set(CAPABILITIES)
+    assert all(family.purpose for family in FAMILIES.values())
+    assert len({family.purpose for family in FAMILIES.values()}) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_a_family_varies_in_words_store_and_what_is_right(family):
+    made = list(generate("variety", 40, TRAIN, [family]))
+    assert len({case.script.turns[0].says for case in made}) >= 30
+    assert len({len(case.task.initial_state.initialization_data.agent_data["orders"]) for case in made}) > 1
+    shapes = {re.sub(r"[#\d]\S*", "", case.script.turns[0].says.split(". ")[-1]) for case in made}
+    assert len(shapes) >= 3
+
+
+def test_a_customer_who_names_a_product_means_one_order():
+    for case in generate("one order", 60, HELDOUT, ["missing_order_id", "vague_refund_request"]):
+        tables = case.task.initial_state.initialization_data.agent_data
+        (user_id,) = (one for one in case.script.turns[0].requests[0].about if one in tables["users"])
+        orders = [tables["orders"][one] for one in tables["users"][user_id]["orders"]]
+        names = [item["name"] for order in orders for item in order["items"]]
+        meant = next(name for name in vocabulary(HELDOUT).products if name.name in case.script.turns[0].says)
+        assert names.count(meant.name) == 1
+
+
+def test_the_cheapest_variant_is_one_and_what_is_cheaper_cannot_be_had():
+    for case in generate("cheapest", 40, TRAIN, ["structured_data_reasoning"]):
+        (write,) = (one for one in case.task.actions if "new_item_ids" in one.arguments)
+        tables = case.task.initial_state.initialization_data.agent_data
+        order = tables["orders"][write.arguments["order_id"]]
+        ((old,), (new,)) = write.arguments["item_ids"], write.arguments["new_item_ids"]
+        item = next(one for one in order["items"] if one["item_id"] == old)
+        variants = tables["products"][item["product_id"]]["variants"]
+        kept = next(iter(item["options"]))
+        fits = [
+            one
+            for one in variants.values()
+            if one["options"][kept] == item["options"][kept] and one["item_id"] != old and one["available"]
+        ]
+        assert min(fits, key=lambda one: one["price"])["item_id"] == new
+        assert [one["price"] for one in fits].count(variants[new]["price"]) == 1
+        assert variants[new]["price"] < item["price"]
+        assert len({json.dumps(one["options"], sort_keys=True) for one in variants.values()}) == len(variants)
+
+
+# Files
+
+
+def test_a_seed_gives_the_same_cases_and_families_take_turns():
+    first, again = (list(generate("s", 30, TRAIN)) for _ in range(2))
+    assert [case_line(one) for one in first] == [case_line(one) for one in again]
+    assert [one.script.family for one in first] == list(itertools.islice(itertools.cycle(FAMILIES), 30))
+    assert len({one.id for one in first}) == 30
+
+
+def test_a_file_of_cases_reads_back_as_it_was_written(tmp_path):
+    made = list(generate("file", len(FAMILIES), HELDOUT))
+    path = tmp_path / "cases.jsonl"
+    path.write_text("".join(map(case_line, made)), encoding="utf-8")
+    assert read_cases(path) == made
+
+
+def line(change=lambda record: None):
+    case = build("missing_order_id", SeededDraws("l"), TRAIN)
+    record = json.loads(case_line(case))
+    change(record)
+    return json.dumps(record) + "\n"
+
+
+def without_script(record):
+    del record["user_scenario"]["script"]
+
+
+def empty_turns(record):
+    record["user_scenario"]["script"]["turns"] = []
+
+
+def nan_price(record):
+    record["initial_state"]["initialization_data"]["agent_data"]["price"] = float("nan")
+
+
+def half_a_sign(record):
+    record["user_scenario"]["script"]["turns"][0]["says"] = "Hi \ud800"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "holds no case; 'trace2evolve cases generate' makes some"),
+        ("{", "line 1: not valid JSON"),
+        ("[1]\n", "line 1: expected one JSON object a line, not list"),
+        ("[\n{}\n]\n", "line 1: not valid JSON with finite numbers: EOF while parsing a list"),
+        ("[" * 100_000, "line 1: not valid JSON with finite numbers: nested more than 200 levels deep"),
+        ("1" * 5_000, "line 1: not valid JSON with finite numbers: a number of more than 4,300 digits"),
+        (line(nan_price), "line 1: not valid JSON with finite numbers: expected value"),
+        (
+            line(half_a_sign),
+            "line 1: not valid JSON with finite numbers: unexpected end of hex escape",
+        ),
+        ("\n{}\n", "line 2: id: Field required"),
+        (line(without_script), "has no customer script (user_scenario.script): it is not a case"),
+        (line(empty_turns), "its customer script is damaged: turns: Tuple should have at least 1 item"),
+        (line() + line(), "occurs twice; remove one"),
+    ],
+)
+def test_a_damaged_file_is_told_by_line(tmp_path, text, told):
+    path = tmp_path / "cases.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CaseError, match=re.escape(told)) as caught:
+        read_cases(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path):
+    made = list(generate("crlf", 3, TRAIN))
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(case_line(one).encode().rstrip() for one in made))
+    assert read_cases(path) == made
+
+
+def test_cases_are_read_as_they_are_asked_for(tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_text(line() + "{\n", encoding="utf-8")
+    read = iter_cases(path)
+    assert next(read).id == json.loads(line())["id"]
+    with pytest.raises(CaseError, match="line 2: not valid JSON"):
+        next(read)
+
+
+def test_a_file_of_another_encoding_is_told(tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"\xe9\n")
+    with pytest.raises(CaseError, match=r"cases\.jsonl: cannot be read: not UTF-8"):
+        read_cases(path)
+
+
+def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
+    known = build("policy_edge", SeededDraws("only"), TRAIN)
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
+    made = generate("s", 5, TRAIN, ["policy_edge"])
+    assert next(made) == known
+    told = "family 'policy_edge' gave no new case in 1000 tries after 1 of 5; ask for fewer, or for more"
+    with pytest.raises(CaseError, match=re.escape(told)):
+        next(made)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CaseError, match=r"absent\.jsonl: cannot be read: No such file"):
+        read_cases(tmp_path / "absent.jsonl")
+
+
+def test_a_task_without_a_script_is_no_case():
+    task = Task(id="t", user_scenario={"instructions": "x"})
+    assert script_of(task) is None
+    with pytest.raises(CaseError, match="task 't' has no customer script"):
+        case_of(task)

@@ -1,0 +1,135 @@
+"""What the pocket model is trained on beside train.toml: in the same form, and none of what decides."""
+
+import random
+import re
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.cases.content import (
+    GOODS,
+    PEOPLE,
+    PLACES,
+    Vocabulary,
+    find_foreign_mark,
+    lesson_words,
+    read_content,
+    vocabulary,
+)
+from pytest_trace2evolve.records.task import Content
+
+TRAIN, HELDOUT = vocabulary(Content.TRAIN), vocabulary(Content.HELDOUT)
+SLOT = re.compile(r"\{(\w+)\}")
+RUN = 4
+"""Words in a row that a phrasing may not share with a held-out one."""
+
+
+POCKET = Vocabulary.model_validate({**read_content("world"), **read_content("phrases")})
+PHRASES = [text for texts in POCKET.phrases.values() for text in texts]
+
+
+def runs(text):
+    """All runs of `RUN` words in a text; a slot is a word, and a run holds one at most."""
+    words = re.findall(r"\{\w+\}|[\w'-]+", text.lower())
+    found = {tuple(words[at : at + RUN]) for at in range(len(words) - RUN + 1)}
+    return {run for run in found if sum(word.startswith("{") for word in run) < 2}
+
+
+def runs_of(words):
+    return {run for texts in words.phrases.values() for text in texts for run in runs(text)}
+
+
+# Runs that training content had before are everybody's: "I would like to".
+THEIRS = runs_of(HELDOUT) - runs_of(TRAIN)
+
+
+def test_the_phrases_are_those_of_train_with_the_same_slots():
+    assert list(POCKET.phrases) == list(TRAIN.phrases)
+    for name, texts in POCKET.phrases.items():
+        wanted = {*SLOT.findall(TRAIN.phrases[name][0])}
+        assert [text for text in texts if {*SLOT.findall(text)} != wanted] == [], name
+        assert len(texts) >= 10, name
+
+
+def test_no_phrase_is_there_twice_or_in_train():
+    known = [text.lower() for texts in TRAIN.phrases.values() for text in texts]
+    counts = Counter([*known, *(text.lower() for text in PHRASES)])
+    assert [text for text, count in counts.items() if count > 1] == []
+
+
+def test_a_yes_and_a_no_are_clear():
+    assert {re.split(r"[\s,]", text)[0] for text in POCKET.phrases["yes"]} == {"Yes"}
+    assert {re.split(r"[\s,]", text)[0] for text in POCKET.phrases["wrong"]} == {"No"}
+
+
+def test_no_phrase_is_a_held_out_one():
+    assert [text for text in PHRASES if find_foreign_mark(text, Content.HELDOUT)] == []
+    assert [text for text in PHRASES if runs(text) & THEIRS] == []
+
+
+def test_a_held_out_phrase_with_small_changes_is_found():
+    changed = "Please let {order} be paid with my {method}."
+    assert find_foreign_mark(changed, Content.HELDOUT) == ""
+    assert runs(changed) & THEIRS == {("let", "{order}", "be", "paid")}
+
+
+def test_no_phrase_holds_a_name():
+    names = [*POCKET.names, *TRAIN.names]
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+    assert [text for text in PHRASES if pattern.search(text)] == []
+
+
+def test_no_name_is_held_out_in_train_or_there_twice():
+    assert find_foreign_mark(POCKET.model_dump_json(), Content.HELDOUT) == ""
+    for field in ("first_names", "last_names", "streets", "domains", "cities", "products"):
+        values = [
+            getattr(one, "name", one) for words in (POCKET, TRAIN, HELDOUT) for one in getattr(words, field)
+        ]
+        lowered = [(value if isinstance(value, str) else value[0]).lower() for value in values]
+        assert [value for value, count in Counter(lowered).items() if count > 1] == [], field
+
+
+def test_names_fit_into_mailboxes_and_addresses_are_whole():
+    people = [*POCKET.first_names, *POCKET.last_names]
+    assert [name for name in people if not re.fullmatch("[A-Z][a-z]+", name)] == []
+    assert [name for name in POCKET.domains if not re.fullmatch(r"[a-z]+\.example", name)] == []
+    cities = [" ".join(city) for city in POCKET.cities]
+    assert [city for city in cities if not re.fullmatch(r"[A-Z][A-Za-z ]+ [A-Z]{2} \d\d", city)] == []
+    assert POCKET.model_dump_json().isascii()
+
+
+def test_a_product_has_two_options_whose_values_differ():
+    for kind in POCKET.products:
+        assert 0 < kind.prices[0] < kind.prices[1], kind.name
+        assert len(kind.options) == 2, kind.name
+        assert all(len({*values}) == len(values) for values in kind.options.values()), kind.name
+
+
+@given(seed=st.integers())
+def test_a_lessons_words_are_enough_and_none_is_held_out(seed: int) -> None:
+    words = lesson_words(random.Random(seed))
+    assert len({*words.first_names}) == len({*words.last_names}) == len(words.domains) == PEOPLE
+    assert len(words.streets) == len(words.cities) == PLACES
+    assert len({kind.name for kind in words.products}) == GOODS
+    assert all(
+        len(kind.options) >= 2 and min(map(len, kind.options.values())) >= 2 for kind in words.products
+    )
+    for text in words.names:
+        assert find_foreign_mark(text, Content.HELDOUT) == "", text
+        assert text.isascii()
+
+
+def test_the_same_seed_gives_the_same_words() -> None:
+    assert lesson_words(random.Random(5)) == lesson_words(random.Random(5))
+    assert lesson_words(random.Random(5)) != lesson_words(random.Random(6))
+
+
+def test_there_is_no_end_of_names() -> None:
+    """Nobody can learn them by heart."""
+    lessons = [lesson_words(random.Random(seed)) for seed in range(300)]
+    for field, least in (("first_names", 600), ("last_names", 600), ("domains", 600), ("streets", 900)):
+        assert len({name for words in lessons for name in getattr(words, field)}) > least, field
+    assert len({kind.name for words in lessons for kind in words.products}) > 1200
+    known = {kind.name for kind in vocabulary(Content.TRAIN).products}
+    assert known & {kind.name for words in lessons for kind in words.products}

@@ -1,0 +1,316 @@
+"""`trace2evolve comment` against a server that plays GitHub's API."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.errors import GitHubError
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunSummary, SuiteSummary, Verdict
+from pytest_trace2evolve.report.github_comment import GitHub, marker
+from tests.fake_github import REPOSITORY, Answer, FakeGitHub, refusal, too_long
+from tests.hostile import HOSTILE, alive
+
+TOKEN = "ghs_planted0123456789"
+SHA = "0123456789abcdef" * 2 + "01234567"
+VERDICT = Verdict(
+    decision=Decision.DISCARD,
+    policy="strict",
+    goal=Goal.IMPROVE,
+    label=Label.CLEAN,
+    suite="desk",
+    split="heldout",
+)
+SUMMARY = RunSummary(
+    candidate="v1", decision=Decision.DISCARD, suites=(SuiteSummary(name="desk", verdicts=(VERDICT,)),)
+)
+MARK = "<!-- trace2evolve: desk -->"
+
+
+@pytest.fixture
+def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
+    """GitHub, and the surroundings of a job that may write to it."""
+    with FakeGitHub() as fake:
+        monkeypatch.setenv("GITHUB_API_URL", fake.url)
+        monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+        monkeypatch.setenv("GITHUB_REPOSITORY", REPOSITORY)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        yield fake
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A summary as `--t2e-summary` writes it."""
+    path = tmp_path / "summary.json"
+    path.write_text(SUMMARY.model_dump_json(), encoding="utf-8")
+    return str(path)
+
+
+def test_a_comment_is_made_once_and_renewed_then(
+    github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["comment", file, "--pr", "7"]) == 0
+    assert (
+        main(["comment", file, "--pr", "7", "--sha", SHA, "--run-url", "https://github.example/run/1"]) == 0
+    )
+    (comment,) = github.comments[7]
+    assert comment["body"].startswith(f"{MARK}\n\n## ❌ Discard: `v1` fails the gate\n")
+    assert comment["body"].endswith(
+        "*commit `0123456789ab` · [job and artifacts](https://github.example/run/1)*\n"
+    )
+    made, renewed = capsys.readouterr().out.splitlines()
+    assert made == f"comment made: {comment['html_url']}"
+    assert renewed == f"comment renewed: {comment['html_url']}"
+    assert github.tokens == {f"Bearer {TOKEN}"}
+
+
+def test_the_comment_is_found_on_any_page(github: FakeGitHub, file: str) -> None:
+    for number in range(250):
+        github.add(7, f"comment {number}")
+    mine = github.add(7, f"{MARK}\nold")
+    for number in range(60):
+        github.add(7, f"comment {number}")
+    assert main(["comment", file, "--pr", "7"]) == 0
+    assert len(github.comments[7]) == 311
+    assert "Discard" in mine["body"]
+
+
+def test_exactly_full_pages_end_too(github: FakeGitHub, file: str) -> None:
+    for number in range(100):
+        github.add(7, f"comment {number}")
+    assert main(["comment", file, "--pr", "7"]) == 0
+    assert len(github.comments[7]) == 101
+
+
+@pytest.mark.parametrize(("login", "author"), [("", "github-actions[bot]"), ("ci-bot", "ci-bot")])
+def test_nobody_elses_comment_is_touched(github: FakeGitHub, file: str, login: str, author: str) -> None:
+    github.login = login
+    stranger = github.add(7, f"{MARK}\nmine", login="stranger")
+    quoted = github.add(7, f"> {MARK}\nlook at this", login=author)
+    assert main(["comment", file, "--pr", "7"]) == 0
+    assert (stranger["body"], quoted["body"]) == (f"{MARK}\nmine", f"> {MARK}\nlook at this")
+    assert github.comments[7][-1]["user"]["login"] == author
+    assert main(["comment", file, "--pr", "7"]) == 0
+    assert len(github.comments[7]) == 3
+
+
+def test_an_author_can_be_named(github: FakeGitHub, file: str) -> None:
+    mine = github.add(7, f"{MARK}\nold", login="my-app[bot]")
+    assert main(["comment", file, "--pr", "7", "--author", "my-app[bot]"]) == 0
+    assert "Discard" in mine["body"]
+    assert ("GET", "/user") not in github.requests
+
+
+def test_two_keys_are_two_comments(github: FakeGitHub, file: str) -> None:
+    for key in ("one", "two", "one"):
+        assert main(["comment", file, "--pr", "7", "--key", key]) == 0
+    assert [one["body"].splitlines()[0] for one in github.comments[7]] == [marker("one"), marker("two")]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_token_that_may_not_write_is_told(
+    github: FakeGitHub, file: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    github.plan = lambda method, path: refusal(status) if method == "POST" else None
+    assert main(["comment", file, "--pr", "7"]) == 2
+    assert main(["comment", file, "--pr", "7", "--best-effort"]) == 0
+    printed = capsys.readouterr()
+    refused, told = printed.err.splitlines()
+    assert refused.startswith(
+        f"trace2evolve: GitHub refuses POST /repos/acme/agents/issues/7/comments: {status}"
+    )
+    assert told.startswith("trace2evolve: no comment: GitHub refuses POST ")
+    assert told.endswith("; the job's summary tells the same")
+    assert printed.out == ""
+    assert len([one for one in github.requests if one[0] == "POST"]) == 2
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        refusal(500),
+        refusal(503),
+        (502, b"<html>bad gateway</html>", {}),
+        refusal(429, "Too many requests", retry_after="1"),
+        refusal(403, "You have exceeded a secondary rate limit."),
+        refusal(403, "API rate limit exceeded", x_ratelimit_remaining="0", x_ratelimit_reset="1"),
+        (200, b"{", {}),
+    ],
+)
+def test_a_busy_server_is_asked_again(github: FakeGitHub, file: str, busy: Answer) -> None:
+    answers = iter([busy, busy])
+    github.plan = lambda method, path: next(answers, None) if "comments" in path else None
+    assert main(["comment", file, "--pr", "7"]) == 0
+    assert len(github.comments[7]) == 1
+
+
+def test_a_comment_whose_answer_was_lost_is_not_made_twice(github: FakeGitHub, file: str) -> None:
+    def plan(method: str, path: str) -> Answer | None:
+        if method == "POST" and not github.comments:
+            github.add(7, f"{MARK}\nmade, and its answer lost")
+            return refusal(502)
+        return None
+
+    github.plan = plan
+    assert main(["comment", file, "--pr", "7"]) == 0
+    (comment,) = github.comments[7]
+    assert "Discard" in comment["body"]
+
+
+def test_a_server_that_stays_away_is_given_up(
+    github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    github.plan = lambda method, path: refusal(500)
+    assert main(["comment", file, "--pr", "7"]) == 2
+    assert capsys.readouterr().err == "trace2evolve: GitHub did not answer in 5 tries: 500 Server Error\n"
+    github.plan = lambda method, path: refusal(429, "Later", retry_after="3600")
+    assert main(["comment", file, "--pr", "7", "--best-effort"]) == 0
+    assert "in 1 tries, and asks to wait 3600 seconds: 429 Later" in capsys.readouterr().err
+
+
+def test_no_connection_is_told_after_growing_pauses() -> None:
+    with FakeGitHub() as gone:
+        url = gone.url
+    pauses: list[float] = []
+    github = GitHub(REPOSITORY, TOKEN, api_url=url, sleep=pauses.append)
+    with pytest.raises(GitHubError, match="did not answer in 5 tries: ConnectError"):
+        github.pull_request("a:b", SHA)
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_a_comment_that_is_too_long_is_made_shorter(github: FakeGitHub, tmp_path: Path) -> None:
+    tasks = tuple(f"a task with quite a long name {number}" for number in range(100))
+    verdict = VERDICT.model_copy(update={"fixed": tasks})
+    suites = tuple(SuiteSummary(name=f"s{number}", verdicts=(verdict,)) for number in range(30))
+    long = SUMMARY.model_copy(update={"suites": suites})
+    path = tmp_path / "long.json"
+    path.write_text(long.model_dump_json(), encoding="utf-8")
+    sizes: list[int] = []
+
+    def plan(method: str, path: str) -> Answer | None:
+        if method == "POST" and len(sizes) < 2:
+            sizes.append(1)
+            return too_long()
+        return None
+
+    github.plan = plan
+    assert main(["comment", str(path), "--pr", "7", "--key", "long"]) == 0
+    (comment,) = github.comments[7]
+    assert len(comment["body"].encode()) <= 65_536 // 4
+    assert "## ❌ Discard" in comment["body"]
+
+
+def test_a_comment_that_is_always_too_long_is_given_up(
+    github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    github.plan = lambda method, path: too_long() if method == "POST" else None
+    assert main(["comment", file, "--pr", "7"]) == 2
+    assert "GitHub finds a comment of 8192 bytes too long" in capsys.readouterr().err
+
+
+def test_a_forks_pull_request_is_found_by_branch_and_commit(
+    github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    github.pulls = [
+        {"number": 5, "head": {"label": "fork:other", "sha": SHA}},
+        {"number": 6, "head": {"label": "fork:main", "sha": "f" * 40}},
+        {"number": 7, "head": {"label": "fork:main", "sha": SHA}},
+    ]
+    assert main(["comment", file, "--head", "fork:main", "--sha", SHA, "--untrusted"]) == 0
+    (comment,) = github.comments[7]
+    assert "**Measured by the pull request's own code, which nobody has reviewed.**" in comment["body"]
+    assert main(["comment", file, "--head", "fork:main", "--sha", "e" * 40]) == 0
+    assert "no comment: no open pull request has fork:main at eeee" in capsys.readouterr().out
+    assert list(github.comments) == [7]
+
+
+def test_whatever_a_strangers_summary_holds_stays_text(github: FakeGitHub, tmp_path: Path) -> None:
+    names = tuple(text.encode("utf-8", "replace").decode() for text in HOSTILE)
+    verdict = VERDICT.model_copy(update={"fixed": names, "reason": "\n".join(names), "policy": names[0]})
+    suites = tuple(SuiteSummary(name=name, baseline=name, verdicts=(verdict,)) for name in names)
+    path = tmp_path / "hostile.json"
+    path.write_text(SUMMARY.model_copy(update={"suites": suites}).model_dump_json(), encoding="utf-8")
+    assert main(["comment", str(path), "--pr", "7"]) == 0
+    (comment,) = github.comments[7]
+    first, _, rest = comment["body"].partition("\n")
+    assert first == marker("+".join(sorted(names)))
+    assert first.count("--") == 2
+    assert len(first) < 100
+    assert alive(rest) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"{", "not valid JSON"),
+        (b'{"candidate": "v1", "surprise": 1}', "surprise: Extra inputs are not permitted"),
+        (b'{"candidate": "v1", "schema_version": 2}', "summary format 2 is not 1"),
+        (b'{"candidate": "' + b"x" * (9 << 20) + b'"}', "is larger than 8 MiB"),
+        (b'{"candidate": "\xff"}', "not valid JSON"),
+    ],
+)
+def test_a_file_that_is_no_summary_is_refused(
+    github: FakeGitHub, tmp_path: Path, content: bytes, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(content)
+    assert main(["comment", str(path), "--pr", "7", "--best-effort"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
+    assert github.requests == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--pr", "0"], "'0' is not the number of a pull request"),
+        (["--pr", "7; rm -rf"], "is not the number of a pull request"),
+        (["--pr", "7", "--sha", "abc"], "'abc' is not a whole commit id"),
+        (["--pr", "7", "--run-url", "javascript:x"], "'javascript:x' is not the address of a page"),
+        (["--pr", "7", "--run-url", "https://a.b/)[x"], "is not the address of a page"),
+        ([], "one of the arguments --pr --head is required"),
+    ],
+)
+def test_values_of_another_form_are_usage_errors(
+    file: str, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["comment", file, *arguments])
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "arguments", "text"),
+    [
+        ("GITHUB_REPOSITORY", "", ["--pr", "7"], "which repository? give --repo OWNER/NAME"),
+        ("GITHUB_REPOSITORY", "acme/../x", ["--pr", "7"], "--repo 'acme/../x' is not OWNER/NAME"),
+        ("GITHUB_TOKEN", "", ["--pr", "7"], "no token: set GITHUB_TOKEN"),
+        ("GITHUB_TOKEN", "x", ["--head", "a:b"], "--head names a branch, which moves: give --sha"),
+    ],
+)
+def test_what_is_missing_is_told(
+    github: FakeGitHub,
+    file: str,
+    variable: str,
+    value: str,
+    arguments: list[str],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert main(["comment", file, *arguments]) == 2
+    assert text in capsys.readouterr().err
+    assert github.requests == []
+
+
+def test_the_token_is_never_shown(github: FakeGitHub, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for status in (403, 500):
+        github.plan = lambda method, path, status=status: refusal(status, f"bad token {TOKEN}")
+        main(["comment", file, "--pr", "7"])
+        main(["comment", file, "--pr", "7", "--best-effort"])
+    printed = capsys.readouterr()
+    assert "bad token [removed]" in printed.err
+    assert TOKEN not in printed.err + printed.out

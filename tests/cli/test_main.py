@@ -1,0 +1,204 @@
+"""What every command shares: statuses, crashes, interruptions, and outputs that cannot be written."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.main import main, run
+from pytest_trace2evolve.cli.parser import Command, Parser
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ERRORS = (KeyError("x"), RecursionError("deep"), MemoryError(), UnicodeEncodeError("ascii", "é", 0, 1, "no"))
+LINE = re.compile(r"trace2evolve: crashed: [^;\n]*; the traceback is in (?P<path>[^\n]*/crash-[^\n]*\.log)\n")
+FULL = "the standard output cannot be written (No space left on device); make room for it, or redirect it"
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
+in_a_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a broken suite."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "desk.toml").write_text("broken", encoding="utf-8")
+    return tmp_path
+
+
+def run_command(command: Callable[[object], int], **attributes: object) -> int:
+    """The exit status of a command."""
+    parser = Parser()
+    parser.set_defaults(command=command, **attributes)
+    return run(parser, [])
+
+
+def shell(folder: Path, command: str) -> "subprocess.CompletedProcess[str]":
+    """A command of a shell, with Python in the place of its first word."""
+    line = f'"{sys.executable}" -m {command}'
+    return subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def runnable(commands: tuple[Command, ...] = COMMANDS) -> Iterator[Command]:
+    """All commands that run, including those below another."""
+    for command in commands:
+        if command.actions:
+            yield from runnable(command.actions)
+        else:
+            yield command
+
+
+@pytest.mark.parametrize("command", list(runnable()), ids=lambda command: command.run)
+def test_each_command_names_a_function(command: Command) -> None:
+    module, _, name = command.run.partition(":")
+    assert callable(getattr(importlib.import_module(f"pytest_trace2evolve.cli.{module}"), name))
+
+
+def test_the_help_imports_no_command() -> None:
+    check = (
+        "import sys\n"
+        "from pytest_trace2evolve.cli.main import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert sorted(name for name in modules if name.startswith("pytest_trace2evolve.cli.")) == [
+        f"pytest_trace2evolve.cli.{name}" for name in ("commands", "main", "parser")
+    ]
+    assert not {"numpy", "pytest", "rich", "scipy", "torch"} & set(modules)
+
+
+@pytest.mark.parametrize(("resumable", "then"), [(True, "; rerun the same command to resume"), (False, "")])
+def test_an_interruption_is_one_line(capsys: pytest.CaptureFixture[str], resumable: bool, then: str) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    assert run_command(interrupted, resumable=resumable) == 130
+    assert capsys.readouterr() == ("", f"trace2evolve: interrupted{then}\n")
+
+
+def test_trainings_can_be_resumed() -> None:
+    assert {command.name for command in runnable() if command.defaults.get("resumable")} == {
+        "train",
+        "evolve",
+    }
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_command_that_crashes_ends_with_3_and_names_a_log(
+    folder: Path, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(options: object) -> int:
+        raise error
+
+    assert run_command(fails, root=folder) == 3
+    found = LINE.fullmatch(capsys.readouterr().err)
+    assert found is not None
+    path = Path(found["path"])
+    assert path.parent == folder / ".trace2evolve"
+    assert "Traceback (most recent call last)" in path.read_text(encoding="utf-8")
+
+
+def test_a_log_holds_no_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789")
+
+    def fails(options: object) -> int:
+        raise ValueError("refused key sk-planted-0123456789")
+
+    run_command(fails, root=folder)
+    found = LINE.fullmatch(capsys.readouterr().err)
+    assert found is not None
+    assert "sk-planted" not in found[0] + Path(found["path"]).read_text(encoding="utf-8")
+
+
+def test_wrong_arguments_are_reported_in_a_line_that_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["comment", "s.json", "--pr", "9" * 5000])
+    assert ended.value.code == 2
+    assert max(map(len, capsys.readouterr().err.splitlines())) <= 2_000
+
+
+def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["ledger", "--root", str(tmp_path / "loop")]) == 2
+    assert "holds no suites/" in (said := capsys.readouterr().err) or "lead in a circle" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["score", "nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
+        (["compare", "one.json"], "compare takes BASELINE and CANDIDATE, or --baseline FILE"),
+        (["compare", "a", "b", "--policy", "strikt"], "unknown gate policy 'strikt'; did you mean 'strict'?"),
+        (["compare", "a", "b", "--split", "heldout"], "--split names a split of a suite: give --suite too"),
+        (["--root", "nowhere", "lock"], "--root nowhere: it holds no suites/; name the project's folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trace2evolve: ")
+    assert text in line
+
+
+@needs_full
+@pytest.mark.parametrize(("arguments", "errors"), [("lint", ""), ("lint", "2>&1"), ("--help", "")])
+def test_a_command_whose_output_cannot_be_written_ends_with_3(
+    folder: Path, arguments: str, errors: str
+) -> None:
+    done = shell(folder, f"pytest_trace2evolve {arguments} >/dev/full {errors}")
+    assert done.returncode == 3
+    assert done.stderr == ("" if errors else f"trace2evolve: {FULL} elsewhere\n")
+
+
+@needs_full
+def test_errors_that_nobody_can_read_keep_the_status(folder: Path) -> None:
+    assert shell(folder, "pytest_trace2evolve score nosuch 2>/dev/full").returncode == 2
+
+
+@in_a_shell
+@pytest.mark.parametrize("arguments", ["lint", "init", "train --from-run x"])
+def test_a_deleted_current_folder_is_reported_in_one_line(folder: Path, arguments: str) -> None:
+    line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
+    done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "trace2evolve: the current folder was deleted; change to another one\n"
+
+
+@pytest.mark.parametrize("arguments", [["lint"], ["--help"]])
+def test_a_command_whose_reader_is_gone_keeps_its_status(folder: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "pytest_trace2evolve", *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as done:
+        assert done.stdout is not None
+        assert done.stderr is not None
+        done.stdout.close()
+        errors = done.stderr.read()
+        assert done.wait() in (0, 1, 141), errors
+        assert "Traceback" not in errors
+
+
+@in_a_shell
+@pytest.mark.parametrize(("arguments", "status"), [("lint", 1), ("score nosuch", 2)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_crash(folder: Path, arguments: str, status: int, closed: str) -> None:
+    done = shell(folder, f"pytest_trace2evolve {arguments} {closed}")
+    assert done.returncode == status, done.stderr
+    assert "nosuch" not in done.stdout  # an error is no output, also if nobody reads it

@@ -1,0 +1,310 @@
+"""`trace2evolve show`: a trace in the terminal, and the look that it leaves in the ledger."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.records.ledger import Access
+from pytest_trace2evolve.session.ledger import user_name
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
+from tests.plugin.conftest import SUITE, DeskProject
+
+Shown = tuple[int, list[str], str]
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;owned\x07\x1b]8;;http://evil.example\x07click\x1b]8;;\x07 \x9b31mred\r\x08\x08 "
+    "[bold red]markup[/] [link=http://evil.example]x[/link] :smiley: \u202etxt.exe\u200b"
+    "\ud7ff\u2028end\x00\x7f"
+)
+
+
+@pytest.fixture
+def run(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of v1 with two trials, its gate off; the reader stands in its project."""
+    monkeypatch.chdir(project.root)
+    project.run("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off")
+    return project.runs[-1]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Shown:
+    capsys.readouterr()
+    status = main(["show", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err
+
+
+def looks(root: Path) -> list[Access]:
+    history = Ledger(root / "ledger").read()
+    assert history.problems == ()
+    return [entry for entry in history.in_time if isinstance(entry, Access)]
+
+
+def plain_file(run: Path, target: Path, **simulation: Any) -> Path:
+    """A run as a plain tau2 results file: without our blocks, fields of every simulation replaced."""
+    record = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    del record["info"]["trace2evolve"], record["simulation_index"]
+    record["simulations"] = [
+        json.loads(path.read_text(encoding="utf-8")) | simulation
+        for path in sorted((run / "simulations").iterdir())
+    ]
+    target.write_text(json.dumps(record), encoding="utf-8")
+    return target
+
+
+def test_a_trace_is_shown_and_the_look_recorded(
+    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, lines, errors = shown(capsys, run.name, "close")
+    assert (status, errors) == (0, "")
+    assert lines[:3] == [
+        "recorded in the ledger: this access to desk::heldout",
+        f"{run.name} · task close, candidate v1, agent listed",
+        "trial 0 of 0, 1 (--trial N)",
+    ]
+    text = "\n".join(lines)
+    assert '→ close_ticket(ticket_id="T1")' in text
+    assert "result of close_ticket" in text
+    assert lines[-4:-2] == ["ended: user_stop, measured", "reward: 1"]
+    assert lines[-2].startswith("components: ")
+    assert lines[-1] == "every recorded check is met"
+    (entry,) = looks(project.root)
+    assert (entry.suite, entry.split, entry.task, entry.domain) == ("desk", "heldout", "close", "desk")
+    assert (entry.trials, entry.run, entry.who) == ((0,), run.name, user_name())
+
+
+def test_a_failed_task_names_the_checks_that_failed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, lines, _ = shown(capsys, run.name, "look", "--trial", "1")
+    assert "trial 1 of 0, 1 (--trial N)" in lines
+    assert lines[-1] == 'failed: action check get_ticket {"ticket_id": "T2"}'
+    assert "reward: 0" in lines
+
+
+def test_a_task_that_may_be_read_leaves_no_entry(
+    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, lines, _ = shown(capsys, str(run), "idle")
+    assert (status, lines[0]) == (0, "nothing was recorded: desk::discovery may be read")
+    assert looks(project.root) == []
+
+
+def test_the_look_is_recorded_before_anything_is_printed(
+    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.forget()
+    project.write("ledger", "no folder")
+    status, lines, error = shown(capsys, run.name, "close")
+    assert (status, lines) == (2, [])
+    (line,) = error.splitlines()
+    assert "ledger: the access could not be recorded (" in line
+    assert line.endswith("and so nothing is shown; make the folder writable")
+    assert shown(capsys, run.name, "idle")[0] == 0, "what may be read needs no entry"
+
+
+def test_every_sealed_split_that_holds_the_task_is_told(
+    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = SUITE.replace('"close", "note", "restart", "look"', '"idle"').replace(
+        '"idle", "opened"', '"opened"'
+    )
+    project.write("suites/other.toml", other.replace('"free"]', '"free"]\ntransfer = ["close"]'))
+    project.lock()
+    _, lines, _ = shown(capsys, run.name, "close")
+    assert lines[:2] == [
+        f"recorded in the ledger: this access to {one}" for one in ("desk::heldout", "other::transfer")
+    ]
+    _, lines, _ = shown(capsys, run.name, "idle")
+    assert lines[0] == "recorded in the ledger: this access to other::heldout"
+    places = [f"{entry.suite}::{entry.split}::{entry.task}" for entry in looks(project.root)]
+    assert places == ["desk::heldout::close", "other::transfer::close", "other::heldout::idle"]
+
+
+def test_a_run_over_several_suites(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    project.write("suites/other.toml", SUITE)
+    project.lock()
+    project.run("--candidate=v1", "--t2e-gate=off")
+    name = str(project.runs[-1])
+    status, lines, error = shown(capsys, name, "close")
+    assert (status, lines) == (2, [])
+    assert f"task 'close' is in several suites of {name}: desk, other; give --suite" in error
+    assert looks(project.root) == []
+    status, lines, _ = shown(capsys, name, "close", "--suite", "other")
+    assert lines[:2] == [
+        f"recorded in the ledger: this access to {one}::heldout" for one in ("desk", "other")
+    ]
+    status, _, error = shown(capsys, name, "close", "--suite", "others")
+    assert (status, "holds no suite 'others'; did you mean 'other'?" in error) == (2, True)
+
+
+def test_a_plain_results_file_is_held_against_the_suites(
+    run: Path,
+    project: DeskProject,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = plain_file(run, tmp_path_factory.mktemp("elsewhere") / "runs.json")
+    _, lines, _ = shown(capsys, str(path), "close")
+    assert lines[0] == "recorded in the ledger: this access to desk::heldout"
+    assert looks(project.root)[0].run == "runs.json"
+    packed = path.with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    project.write("suites/desk.toml", SUITE.replace('"opened", ', ""))
+    project.lock()
+    _, lines, _ = shown(capsys, str(packed), "opened")
+    assert lines[0] == f"nothing was recorded: no suite of {project.root.name} holds the task"
+
+
+def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
+    run: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    plain_file(run, elsewhere / "runs.json")
+    status, lines, _ = shown(capsys, "runs.json", "close")
+    assert (status, lines[0]) == (0, "nothing was recorded: there is no project here")
+    shutil.copytree(run, elsewhere / "copied")
+    status, lines, error = shown(capsys, "copied", "close")
+    assert (status, lines) == (2, [])
+    lost = "the access could not be recorded; give the run's project as --root\n"
+    assert error == f"trace2evolve: the run is of suite 'desk', which no project here holds: {lost}"
+    assert shown(capsys, "one", "close")[2] == (
+        "trace2evolve: one: no such path, and no project here whose runs could be meant; give --root\n"
+    )
+    (elsewhere / "suites").mkdir()
+    error = shown(capsys, "copied", "close")[2]
+    assert error.endswith(f"suites/suites.lock does not hold: {lost}")
+
+
+def test_a_run_is_its_own_projects_wherever_the_reader_stands(
+    run: Path,
+    project: DeskProject,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert shown(capsys, str(run), "close")[0] == 0
+    assert len(looks(project.root)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere", "close"), "'nowhere' is no path and no run in "),
+        (("2", "close"), "run '2' is the beginning of several: "),
+        (("", "close"), "a folder without results.json is no results folder"),
+        (("RUN", "clos"), "holds no simulation of task 'clos'; did you mean 'close'?"),
+        (("RUN", "close", "--trial", "2"), "task 'close' of RUN has no trial 2; it has 0, 1"),
+    ],
+)
+def test_what_is_not_there_is_one_line(
+    run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    project.run("--candidate=v0", "--t2e-gate=off")
+    status, lines, error = shown(capsys, *(run.name if one == "RUN" else one for one in arguments))
+    assert (status, lines) == (2, [])
+    assert told.replace("RUN", run.name) in error
+    assert len(error.splitlines()) == 1
+    assert looks(project.root) == []
+
+
+def test_a_run_can_be_named_by_how_it_begins(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, run.name[:-2], "close")[0] == 0
+
+
+def test_long_texts_are_cut_and_full_cuts_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [
+        {"role": "assistant", "content": "word " * 1000},
+        {"role": "tool", "id": "1", "content": json.dumps([{"row": n} for n in range(400)])},
+    ]
+    path = plain_file(run, tmp_path / "runs.json", messages=messages)
+    _, short, _ = shown(capsys, str(path), "idle")
+    assert sum("more characters (--full)" in line for line in short) == 2
+    assert "    … 3,400 more characters (--full)" in short
+    _, whole, _ = shown(capsys, str(path), "idle", "--full")
+    text = "\n".join(whole)
+    assert "more characters" not in text
+    assert '"row": 399' in text
+    assert "word " * 999 in text
+
+
+def test_nothing_in_a_trace_can_steer_the_terminal(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = {"id": "1", "name": HOSTILE, "arguments": {HOSTILE: HOSTILE, "list": [HOSTILE]}}
+    messages = [
+        {"role": "user", "content": HOSTILE},
+        {"role": "assistant", "content": HOSTILE, "tool_calls": [call]},
+        {"role": "tool", "id": "1", "content": HOSTILE, "error": True},
+        {"role": "tool", "id": HOSTILE, "content": json.dumps({"a": HOSTILE}, ensure_ascii=False)},
+    ]
+    reward = {
+        "reward": 0.0,
+        "reward_breakdown": {HOSTILE: HOSTILE},
+        "communicate_checks": [{"info": HOSTILE, "met": False, "justification": HOSTILE}],
+        "action_checks": [
+            {"action": {"name": HOSTILE, "arguments": HOSTILE}, "action_match": False},
+            HOSTILE,
+        ],
+        "nl_assertions": HOSTILE,
+    }
+    info = {"error": HOSTILE, "trace2evolve": {"status": HOSTILE}}
+    changes = {"messages": messages, "reward_info": reward, "info": info, "termination_reason": HOSTILE}
+    path = plain_file(run, tmp_path / "runs.json", **changes)
+    capsys.readouterr()
+    assert main(["show", str(path), "idle", "--full"]) == 0
+    out = capsys.readouterr().out
+    assert all(sign == "\n" or sign.isprintable() for sign in out)
+    assert out.count("\\x1b[2J\\x1b]0;owned\\x07") >= 10
+    assert "[bold red]markup[/] [link=http://evil.example]x[/link] :smiley: \\u202etxt.exe\\u200b" in out
+
+
+def test_hostile_names_in_an_error_are_inert_too(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = plain_file(run, tmp_path / "runs.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    for part, key in (("tasks", "id"), ("simulations", "task_id")):
+        for one in record[part]:
+            one[key] = f"\x1b[2J {one[key]}"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    error = shown(capsys, str(path), "zzz")[2]
+    assert "known are \\x1b[2J close" in error
+    assert "\x1b" not in error
+
+
+def test_a_terminal_that_cannot_print_a_sign_gets_an_escape(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = plain_file(run, tmp_path / "runs.json", messages=[{"role": "user", "content": "grüße 码"}])
+    with (tmp_path / "out").open("w", encoding="ascii") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        assert main(["show", str(path), "idle"]) == 0
+    assert "gr\\xfc\\xdfe \\u7801" in (tmp_path / "out").read_text(encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("old\r\nlines\r", "old\nlines\\x0d"),
+        ("\x00\x07\x1b\x7f\x85\x9b", "\\x00\\x07\\x1b\\x7f\\x85\\x9b"),
+        ("\u202e\u2066\u200d\ufeff\u2028\u2029", "\\u202e\\u2066\\u200d\\ufeff\\u2028\\u2029"),
+        ("\U000e0041\ud800", "\\U000e0041\\ud800"),
+        ("ünï—码 😀", "ünï—码 😀"),
+    ],
+)
+def test_signs_that_steer_are_written_out(text: str, made: str) -> None:
+    assert sanitize(text) == made
+    assert "\n" not in sanitize_line(text)

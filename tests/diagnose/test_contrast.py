@@ -1,0 +1,296 @@
+"""The contrast of failures and successes, held against figures worked out by hand."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.diagnose.contrast import Thresholds, assess, contrast
+from pytest_trace2evolve.errors import LabelError
+from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
+from pytest_trace2evolve.records.capability import Assessment, Capability, Label, LabelRun, Outcome, Presence
+
+P, L, N, X = Presence.PRESENT, Presence.LACKING, Presence.NA, Presence.LOST
+SKILL = Capability(name="skill", description="What is looked for.")
+
+Row = tuple[bool, Presence]
+
+
+def outcomes(rows: Sequence[Row], trials: int = 1) -> list[Outcome]:
+    return [
+        Outcome(trace=f"t{place}", task=f"task{place // trials}", trial=place % trials, passed=passed)
+        for place, (passed, _) in enumerate(rows)
+    ]
+
+
+def run(rows: Sequence[Row], number: int = 1) -> LabelRun:
+    labels = tuple(
+        Label(
+            trace=f"t{place}",
+            capability="skill",
+            presence=presence,
+            message=3 if presence in (P, L) else None,
+            why="so",
+        )
+        for place, (_, presence) in enumerate(rows)
+    )
+    return LabelRun(run=number, labels=labels)
+
+
+def failed(*counts: tuple[Presence, int]) -> list[Row]:
+    return [(False, presence) for presence, count in counts for _ in range(count)]
+
+
+def passed(*counts: tuple[Presence, int]) -> list[Row]:
+    return [(True, presence) for presence, count in counts for _ in range(count)]
+
+
+def assessed(*runs: Sequence[Row], trials: int = 1) -> Assessment:
+    [found] = assess(
+        [SKILL],
+        [run(rows, number) for number, rows in enumerate(runs, start=1)],
+        outcomes(runs[0], trials),
+    )
+    return found
+
+
+def test_the_worked_example() -> None:
+    """70 % of failures and 16 % of successes lack it: Δ is .54."""
+    found = assessed([*failed((L, 35), (P, 15)), *passed((L, 8), (P, 42))])
+    assert (found.coverage, found.error_rate_failed, found.error_rate_passed) == (0.70, 0.70, 0.16)
+    assert found.delta == pytest.approx(0.54)
+    assert (found.selected, found.reason, found.runs_passed) == (True, "", 1)
+
+
+def test_traces_that_do_not_call_for_it_enter_coverage_and_no_rate() -> None:
+    """Of 10 failures 3 lack it, 1 shows it, 6 do not call for it: coverage 3/10, ER⁻ 3/4."""
+    rows = [*failed((L, 3), (P, 1), (N, 6)), *passed((L, 1), (P, 4), (N, 5))]
+    labels = {f"t{place}": presence for place, (_, presence) in enumerate(rows)}
+    found = contrast(labels, outcomes(rows))
+    assert (found.coverage, found.error_rate_failed, found.error_rate_passed) == (0.3, 0.75, 0.2)
+    assert found.delta == pytest.approx(0.55)
+
+
+def test_lost_labels_enter_no_rate_and_are_counted() -> None:
+    rows = [*failed((L, 3), (P, 1), (X, 6)), *passed((P, 4), (X, 2))]
+    found = assessed(rows)
+    assert (found.error_rate_failed, found.error_rate_passed, found.lost) == (0.75, 0.0, 8)
+    assert found.coverage == 0.3, "of all failures, also of those whose label is lost"
+
+
+@pytest.mark.parametrize(
+    ("rows", "measured", "reason"),
+    [
+        ([*failed((L, 5)), *passed((N, 5))], (1.0, 1.0, None), "no passed trace calls for it"),
+        ([*failed((N, 5)), *passed((P, 5))], (0.0, None, 0.0), "no failed trace calls for it"),
+        (failed((L, 5), (P, 5)), (0.5, 0.5, None), "no passed trace calls for it"),
+        (passed((L, 5), (P, 5)), (None, None, 0.5), "nothing failed"),
+        ([*failed((X, 5)), *passed((X, 5))], (0.0, None, None), "no failed trace calls for it"),
+    ],
+)
+def test_an_empty_denominator_is_not_measured(
+    rows: list[Row], measured: tuple[float | None, ...], reason: str
+) -> None:
+    found = assessed(rows)
+    assert (found.coverage, found.error_rate_failed, found.error_rate_passed) == measured
+    assert (found.delta, found.delta_low, found.delta_high, found.selected) == (None, None, None, False)
+    assert found.reason.startswith(reason)
+
+
+def test_below_a_threshold_it_is_not_selected_and_the_reason_names_which() -> None:
+    rare = assessed([*failed((L, 4), (N, 46)), *passed((P, 50))])
+    assert (rare.selected, rare.reason) == (False, "coverage is below 0.10")
+    weak = assessed([*failed((L, 45), (P, 255)), *passed((L, 2), (P, 298))])
+    assert (weak.selected, weak.reason) == (False, "Δ is below 0.20")
+    assert weak.delta_low is not None
+    assert weak.delta_low > 0, "it is there, and small"
+
+
+def test_what_may_be_chance_is_not_selected() -> None:
+    found = assessed([*failed((L, 3), (P, 5)), *passed((L, 1), (P, 7))])
+    assert found.delta == 0.25
+    assert (found.selected, found.reason) == (False, "Δ's interval holds 0: it may be chance")
+
+
+def test_several_runs_must_agree() -> None:
+    strong = [*failed((L, 35), (P, 15)), *passed((L, 8), (P, 42))]
+    none = [*failed((L, 8), (P, 42)), *passed((L, 8), (P, 42))]
+    nine = assessed(*([strong] * 8), none, none)
+    assert (nine.runs_passed, nine.selected) == (8, True)
+    assert nine.delta == pytest.approx(0.54 * 0.8)
+    assert nine.delta_std == pytest.approx(0.54 * (8 * 0.04 + 2 * 0.64) ** 0.5 / 9**0.5, rel=1e-6)
+    seven = assessed(*([strong] * 7), none, none, none)
+    assert (seven.selected, seven.reason) == (False, "reached in 7 of 10 runs, 8 are needed")
+
+
+def test_examples_are_failures_those_first_that_most_runs_agree_on() -> None:
+    first = [*failed((L, 1), (P, 11)), *passed((L, 12))]
+    second = [*failed((P, 1), (L, 11)), *passed((L, 12))]
+    found = assessed(first, second, second)
+    assert len(found.examples) == 8
+    assert [one.trace for one in found.examples] == [f"t{place}" for place in range(1, 9)]
+    assert (found.examples[0].task, found.examples[0].message, found.examples[0].why) == ("task1", 3, "so")
+
+
+def test_the_selected_stand_first_then_by_delta() -> None:
+    others = [Capability(name=name, description="") for name in ("b", "a", "c")]
+    rows = {"b": (L, 30, L, 0), "a": (L, 40, L, 0), "c": (L, 10, L, 10)}
+    labels = []
+    for name, (_, lacking_failed, _, lacking_passed) in rows.items():
+        for place in range(100):
+            lacks = place < lacking_failed if place < 50 else place - 50 < lacking_passed
+            labels.append(Label(trace=f"t{place}", capability=name, presence=L if lacks else P, message=0))
+    found = assess(
+        others, [LabelRun(run=1, labels=tuple(labels))], outcomes([(p >= 50, P) for p in range(100)])
+    )
+    assert [(one.name, one.selected) for one in found] == [("a", True), ("b", True), ("c", False)]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda labels: labels[1:], "has no label 'skill' of trace 't0'"),
+        (lambda labels: [*labels, labels[0]], "labels 'skill' of trace 't0' 2 times"),
+        (
+            lambda labels: [*labels, labels[0].model_copy(update={"trace": "t9"})],
+            "labels 'skill' of trace 't9', which nobody asked for",
+        ),
+        (
+            lambda labels: [*labels, labels[0].model_copy(update={"capability": "other"})],
+            "labels 'other' of trace 't0', which nobody asked for",
+        ),
+    ],
+)
+def test_labels_that_do_not_partition_the_traces_are_refused_by_name(spoil: object, told: str) -> None:
+    assert callable(spoil)
+    rows = [*failed((L, 1), (P, 1)), *passed((P, 2))]
+    whole = run(rows, 7)
+    broken = whole.model_copy(update={"labels": tuple(spoil(list(whole.labels)))})
+    with pytest.raises(LabelError) as caught:
+        assess([SKILL], [whole.model_copy(update={"run": 6}), broken], outcomes(rows))
+    assert str(caught.value) == (
+        f"run 7 of the labeller: {told}; its labels do not partition the traces, and none of them counts"
+    )
+
+
+def test_newcombes_own_figures() -> None:
+    """Newcombe (1998), table II, method 10: 56/70 against 48/80 gives .0524 to .3339."""
+    first = [Cluster(1, 1)] * 56 + [Cluster(0, 1)] * 14
+    second = [Cluster(1, 1)] * 48 + [Cluster(0, 1)] * 32
+    found = difference_interval(first, second)
+    assert found is not None
+    # A task a trace: the estimated design effect is n / (n - 1) over n, which changes the fourth digit.
+    assert found == pytest.approx((0.0524, 0.3339), abs=0.002)
+
+
+def test_trials_that_repeat_their_task_count_once() -> None:
+    alike = [Cluster(4, 4)] * 5 + [Cluster(0, 4)] * 5
+    mixed = [Cluster(2, 4)] * 10
+    other = [Cluster(0, 4)] * 10
+    narrow, wide = difference_interval(mixed, other), difference_interval(alike, other)
+    single = difference_interval([Cluster(1, 1)] * 5 + [Cluster(0, 1)] * 5, [Cluster(0, 1)] * 10)
+    assert narrow is not None
+    assert wide is not None
+    assert single is not None
+    assert wide[1] - wide[0] > narrow[1] - narrow[0]
+    assert wide == pytest.approx(single, abs=0.03)
+
+
+def test_one_more_success_that_lacks_it_makes_nothing_look_missing() -> None:
+    """A side whose traces all agree borrows the other's correlation: its n does not jump."""
+    failed_ = [Cluster(lacking, 5) for lacking in (4, 3, 2, 1, 1, 1, 0, 0)]
+    lows = []
+    for lacking in range(4):
+        passed_ = [Cluster(1, 5)] * lacking + [Cluster(0, 5)] * (12 - lacking)
+        found = difference_interval(failed_, passed_)
+        assert found is not None
+        lows.append(found[0])
+    assert lows == sorted(lows, reverse=True)
+    assert lows[0] - lows[1] < 0.05
+
+
+def test_min_runs() -> None:
+    assert [Thresholds().min_runs(n) for n in (1, 3, 5, 10)] == [1, 3, 4, 8]
+
+
+# Laws.
+
+ROWS = st.lists(
+    st.tuples(st.booleans(), st.sampled_from(list(Presence)), st.integers(0, 5)), min_size=1, max_size=30
+)
+CLUSTER = st.integers(1, 5).flatmap(lambda n: st.builds(Cluster, st.integers(0, n), st.just(n)))
+CLUSTERS = st.lists(CLUSTER, min_size=1, max_size=20)
+
+
+def of(rows: list[tuple[bool, Presence, int]]) -> tuple[dict[str, Presence], list[Outcome]]:
+    labels = {f"t{place}": presence for place, (_, presence, _) in enumerate(rows)}
+    outcomes = [
+        Outcome(trace=f"t{place}", task=f"task{task}", passed=passed)
+        for place, (passed, _, task) in enumerate(rows)
+    ]
+    return labels, outcomes
+
+
+@settings(max_examples=25)
+@given(ROWS, st.integers())
+def test_laws_of_the_contrast(rows: list[tuple[bool, Presence, int]], seed: int) -> None:
+    labels, outcomes = of(rows)
+    found = contrast(labels, outcomes)
+    for share in (found.coverage, found.error_rate_failed, found.error_rate_passed):
+        assert share is None or 0 <= share <= 1
+    if found.error_rate_failed is None or found.error_rate_passed is None:
+        assert found.delta is None
+    else:
+        assert found.delta == found.error_rate_failed - found.error_rate_passed
+    # Exchanged outcomes turn Δ round.
+    other = contrast(
+        labels, [outcome.model_copy(update={"passed": not outcome.passed}) for outcome in outcomes]
+    )
+    assert found.error_rate_failed == other.error_rate_passed
+    assert found.delta is None or found.delta == -(other.delta or 0.0)
+    # The order of traces and labels does not matter.
+    listed = [Label(trace=trace, capability="skill", presence=presence) for trace, presence in labels.items()]
+    mixed, shuffled = list(listed), list(outcomes)
+    random.Random(seed).shuffle(mixed)
+    random.Random(seed + 1).shuffle(shuffled)
+    [first] = assess([SKILL], [LabelRun(run=1, labels=tuple(listed))], outcomes)
+    [second] = assess([SKILL], [LabelRun(run=1, labels=tuple(mixed))], shuffled)
+    assert first.model_dump(exclude={"examples"}) == second.model_dump(exclude={"examples"})
+
+
+@settings(max_examples=25)
+@given(CLUSTERS, CLUSTERS, st.integers(1, 12))
+def test_laws_of_the_interval(first: list[Cluster], second: list[Cluster], comparisons: int) -> None:
+    """It holds its estimate, widens with comparisons, and turns round if the sides are exchanged."""
+    interval = difference_interval(first, second)
+    wider = difference_interval(first, second, comparisons=comparisons)
+    turned = difference_interval(second, first)
+    assert interval is not None
+    assert wider is not None
+    assert turned is not None
+    estimate = _share(first) - _share(second)
+    assert -1 <= wider[0] <= interval[0] <= estimate + 1e-12
+    assert estimate - 1e-12 <= interval[1] <= wider[1] <= 1
+    assert interval == pytest.approx((-turned[1], -turned[0]), abs=1e-12)
+
+
+BOOLEANS = st.lists(st.booleans(), min_size=2, max_size=30)
+
+
+@settings(max_examples=25)
+@given(BOOLEANS, BOOLEANS, st.integers(2, 4))
+def test_trials_said_again_tell_nothing_new(first: list[bool], second: list[bool], times: int) -> None:
+    """What is repeated word for word lies in its task's cluster: the interval stays."""
+    once = [[Cluster(lacks, 1) for lacks in side] for side in (first, second)]
+    again = [[Cluster(lacks * times, times) for lacks in side] for side in (first, second)]
+    one, more = difference_interval(*once), difference_interval(*again)
+    assert one is not None
+    assert more is not None
+    assert abs(one[0] - more[0]) < 1e-9
+    assert abs(one[1] - more[1]) < 1e-9
+
+
+def _share(clusters: list[Cluster]) -> float:
+    return sum(one.lacking for one in clusters) / sum(one.shown for one in clusters)

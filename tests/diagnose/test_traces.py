@@ -1,0 +1,182 @@
+"""`trace2evolve capabilities`, from files to figures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.deficits import Deficit
+from pytest_trace2evolve.cases.case import Case
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.records.ledger import Access
+from pytest_trace2evolve.records.trace import Simulation
+from tests.diagnose.deficient import cases, simulated, write_run
+
+SUITE = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'
+
+
+def capabilities(*arguments: str) -> int:
+    return main(["capabilities", *arguments, "--provider", "trace2evolve"])
+
+
+@pytest.fixture(scope="module")
+def made() -> list[tuple[Case, Simulation]]:
+    """Forty simulations: half lack one capability with harm, a quarter another one without."""
+    found = []
+    for place, case in enumerate(cases("missing_order_id", 40)):
+        lacks = {"tool_calling_precision": Deficit.HARM} if place % 2 else {}
+        if place % 4 == 0:
+            lacks = {**lacks, "precondition_verification": Deficit.SLIP}
+        found.append((case, simulated(case, lacks)))
+    return found
+
+
+@pytest.fixture
+def run(made: list[tuple[Case, Simulation]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The results file of these simulations."""
+    monkeypatch.chdir(tmp_path)
+    return write_run(tmp_path / "run.json", made)
+
+
+def test_the_planted_deficit_is_selected_and_where_to_look_is_told(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert capabilities(str(run)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "no project here says which tasks decide: all traces are read"
+    assert lines[1].startswith("40 traces, ")
+    assert lines[1].endswith("labelled by rules in one run")
+    row = next(line for line in lines if line.startswith("tool_calling_precision "))
+    assert row.rstrip().endswith("selected")
+    assert lines[-1] == "selected: tool_calling_precision"
+    assert any(line.startswith("unexplained: 0 of ") for line in lines)
+    assert any(line.strip().startswith("trace2evolve show run.json 'missing_order_id-") for line in lines)
+
+
+def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert capabilities(str(run), "--json", "--rules") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"capabilities", "labels", "taxonomy"} <= found.keys()
+    wanted = {
+        *("name", "description", "coverage", "error_rate_failed", "error_rate_passed", "delta"),
+        *("delta_low", "runs_passed", "selected", "examples"),
+    }
+    assert all(wanted <= one.keys() for one in found["capabilities"])
+    [labels] = found["labels"]
+    assert len(labels["labels"]) == 40 * len(found["capabilities"])
+    assert [one["name"] for one in found["capabilities"] if one["selected"]] == ["tool_calling_precision"]
+
+
+def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert capabilities(str(run), "--runs", "10") == 0
+    out = capsys.readouterr().out
+    assert "10 runs of the rules are one run: they agree with themselves, which is no stability" in out
+    assert "labelled by rules in one run" in out
+
+
+def test_the_picture_is_the_same_for_the_same_figures(run: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a.svg", "b.svg", "c.png"):
+        assert capabilities(str(run), "--picture", name) == 0
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def project(run: Path) -> Path:
+    """A project whose suite holds the first twenty cases as held-out ones."""
+    tasks = [json.dumps(task) for task in json.loads(run.read_text())["tasks"]]
+    root = run.parent
+    (root / "suites").mkdir()
+    (root / "candidates").mkdir()
+    (root / "first.jsonl").write_text("\n".join(tasks[:20]) + "\n")
+    (root / "suites" / "desk.toml").write_text(SUITE + 'heldout = { cases = "first.jsonl" }\n')
+    assert main(["lock"]) == 0
+    return root
+
+
+def test_what_decides_is_not_learned_from(
+    project: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert capabilities(str(run), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["traces"] == 20
+    assert found["notes"] == [
+        "20 traces of split 'heldout' are left out: it decides or guards, and is not learned from"
+    ]
+    assert not Ledger(project / "ledger").read().entries
+
+
+def test_who_learns_from_it_all_the_same_has_it_written_down(
+    project: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert capabilities(str(run), "--json", "--split", "heldout") == 0
+    assert json.loads(capsys.readouterr().out)["traces"] == 40
+    entries = [one for one in Ledger(project / "ledger").read().entries.values() if isinstance(one, Access)]
+    assert len(entries) == 20
+    assert {(one.suite, one.split, one.run) for one in entries} == {("desk", "heldout", "run.json")}
+
+
+def test_without_a_lock_nothing_says_what_decides(
+    project: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "suites" / "suites.lock").unlink()
+    capsys.readouterr()
+    assert capabilities(str(run)) == 2
+    assert capsys.readouterr().err == (
+        f"trace2evolve: suite 'desk' of domain support is not in {project}/suites/suites.lock, which says "
+        "what decides; run 'trace2evolve lock'\n"
+    )
+    assert capabilities(str(run), "--split", "nowhere") == 2
+    assert "--split nowhere: no such split" in capsys.readouterr().err
+
+
+def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = json.loads(run.read_text())
+    record["info"]["agent_info"] = {"implementation": "chat", "llm": "another"}
+    for one in record["simulations"]:
+        one["id"] += "-again"
+    Path("other.json").write_text(json.dumps(record))
+    assert capabilities(str(run), "other.json", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["notes"][-1] == (
+        "traces of several agents (? as ?, another as ?): a contrast may be theirs, not a capability's"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "nowhere: no such path, and no project here whose runs could be meant; give --root"),
+        (["run.json", "--split", "heldout"], "--split heldout: no project here has splits; give --root"),
+        (["run.json", "--runs", "0"], "--runs 0: must be 1 or more"),
+        (
+            ["run.json", "--judge-base-url", "http://localhost"],
+            "--judge-base-url is for a judge: name one with --judge",
+        ),
+        (["run.json", "--dry-run"], "--dry-run is for a judge: name one with --judge"),
+        (["run.json", "run.json"], "simulation '"),
+        (["run.json", "--picture", "x.pdf"], "--picture x.pdf: must end in .svg or .png"),
+        (["run.json", "--suite", "desk"], "--suite desk: run.json holds no such suite; known are run.json"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert capabilities(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    assert line.startswith(f"trace2evolve: {told}")
+
+
+def test_a_judge_needs_a_key(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert capabilities("run.json", "--judge", "wise") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "trace2evolve: model 'wise' needs a key: set OPENAI_API_KEY (any text for a local server)"
+    )

@@ -1,0 +1,291 @@
+"""An agent's own code that returns or does anything: its simulation ends as its own, and is stored."""
+
+import asyncio
+import contextvars
+import math
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pytest_trace2evolve.engine.conversation import Assignment, Limits
+from pytest_trace2evolve.engine.conversation import simulate as engine_simulate
+from pytest_trace2evolve.engine.guard import run_agent_code
+from pytest_trace2evolve.errors import (
+    AgentCodeError,
+    ConfigError,
+    InfrastructureError,
+    TraceError,
+    WorldError,
+)
+from pytest_trace2evolve.evidence.draws import Store
+from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import World, WorldSession
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.reward import score
+from tests.conftest import Simulate
+
+DONE = Message(role="user", content="###STOP###")
+
+
+class Agent:
+    """Answers by a function of its turn, from 0."""
+
+    name = "hostile"
+
+    def __init__(self, answer: Callable[[int], Any]) -> None:
+        self._answer = answer
+        self._turn = -1
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        self._turn += 1
+        answer = self._answer(self._turn)
+        answer = await answer if isinstance(answer, Coroutine) else answer
+        message: Message = answer
+        return message
+
+
+class User:
+    """Asks once, and ends when the agent has answered in words."""
+
+    name = "user"
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        return DONE if len(history) > 2 else Message(role="user", content="Hello.")
+
+
+@pytest.fixture
+def idle(desk: World) -> Task:
+    return desk.tasks()["idle"]
+
+
+def keep(simulation: Simulation, task: Task, world: World, folder: Path) -> float | None:
+    """Store a simulation in every way, read it back, and score it."""
+    store = Store(folder)
+    store.put("key", simulation)
+    assert store.get("key") == simulation
+    result = score(simulation, task, world)
+    RunStore(folder).write_simulation(simulation_record(simulation, result))
+    return result.reward
+
+
+def say(**fields: Any) -> Message:
+    return Message(role="assistant", content="Hello.").model_copy(update=fields)
+
+
+def call(name: str = "get_ticket", **fields: Any) -> Message:
+    made = ToolCall(id="c", name=name, arguments={}).model_copy(update=fields)
+    return Message(role="assistant", tool_calls=[made])
+
+
+def first(message: Message) -> Callable[[int], Message]:
+    """The message, and then words."""
+    return lambda turn: message if turn == 0 else say()
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(900):
+    DEEP = {"a": DEEP}
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+SCORED = {
+    "surrogates": say(content="a\ud800b"),
+    "NUL": say(content="a\0b"),
+    "a megabyte": say(content="x" * 1_000_000),
+    "further fields": say(reasoning="\ud800", usage={"prompt_tokens": 10**40}, cost=1e308),
+    "levels": call(arguments={"ticket_id": DEEP}),
+    "a list in itself": call(arguments={"ticket_id": ENDLESS}),
+    "NaN": call(arguments={"ticket_id": math.nan}),
+    "digits": call(arguments={"ticket_id": 10**5000}),
+    "a surrogate as argument": call(arguments={"ticket_id": "\ud800"}),
+    "an object as argument": call(arguments={"ticket_id": object()}),
+    "no arguments object": call(arguments=["ticket_id"]),
+    "a strange name": call("\ud800\0 ../"),
+    "no name": call(""),
+    "a strange id": call(id="\ud800"),
+    "no id": call(id=""),
+}
+
+
+@pytest.mark.parametrize("message", SCORED.values(), ids=SCORED)
+def test_what_an_agent_writes_is_scored_and_stored(
+    desk: World, idle: Task, simulate: Simulate, tmp_path: Path, message: Message
+) -> None:
+    done = simulate(idle, desk, Agent(first(message)), User())
+    assert done.termination_reason == "user_stop"
+    assert keep(done, idle, desk, tmp_path) == 1.0
+    if message.tool_calls:
+        results = [one for one in done.trace if one.role == "tool"]
+        assert [one.error for one in results] == [True]
+
+
+FAILED = {
+    "a user's message": (say(role="user"), "respond returned a message of role 'user', not 'assistant'"),
+    "a tool's message": (say(role="tool"), "respond returned a message of role 'tool', not 'assistant'"),
+    "a user's call": (call(requestor="user"), "respond returned a call of 'get_ticket' by 'user', not"),
+    "a number": (say(content=5), "respond returned a message that cannot be stored: "),
+    "bytes": (say(content=b"x"), "respond returned a message that cannot be stored: "),
+    "an object beside it": (say(raw=object()), "respond returned a message that cannot be stored: "),
+    "levels beside it": (say(raw=DEEP), "respond returned a message that cannot be stored: "),
+    "calls as text": (say(tool_calls="x"), "respond returned a message whose 'tool_calls' is not a list"),
+    "calls as objects": (say(tool_calls=[{"name": "x"}]), "respond returned a message whose 'tool_calls'"),
+}
+
+
+@pytest.mark.parametrize(("message", "problem"), FAILED.values(), ids=FAILED)
+def test_a_message_that_is_no_answer_is_the_agents_failure(
+    desk: World, idle: Task, simulate: Simulate, tmp_path: Path, message: Message, problem: str
+) -> None:
+    done = simulate(idle, desk, Agent(first(message)), User())
+    assert done.termination_reason == "agent_error"
+    assert done.trouble.startswith(problem)
+    assert keep(done, idle, desk, tmp_path) == 0.0
+
+
+async def cancel_own_task() -> Message:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return say()
+
+
+async def cancel_own_task_and_wait() -> Message:
+    await cancel_own_task()
+    await asyncio.sleep(0)
+    return say()
+
+
+@pytest.mark.parametrize("cancel", [cancel_own_task, cancel_own_task_and_wait])
+def test_an_agent_that_cancels_its_own_task_fails_its_simulation(
+    desk: World, idle: Task, simulate: Simulate, tmp_path: Path, cancel: Callable[[], Any]
+) -> None:
+    done = simulate(idle, desk, Agent(lambda turn: cancel()), User())
+    assert done.termination_reason == "agent_error"
+    assert done.trouble == "CancelledError: the agent's code cancelled its own task"
+    assert keep(done, idle, desk, tmp_path) == 0.0
+
+
+@pytest.mark.parametrize("error", [WorldError("x"), ConfigError("x"), TraceError("x")])
+def test_an_error_of_this_package_that_an_agent_raises_is_its_own(
+    desk: World, idle: Task, simulate: Simulate, error: Exception
+) -> None:
+    def fails(turn: int) -> Message:
+        raise error
+
+    done = simulate(idle, desk, Agent(fails), User())
+    assert done.termination_reason == "agent_error"
+    assert done.trouble == f"{type(error).__name__}: x"
+    assert "test_hostile_agents.py" in (done.crash or ("", ""))[1]
+
+
+def test_an_infrastructure_error_that_an_agent_raises_is_none(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    def fails(turn: int) -> Message:
+        raise InfrastructureError("the service is down")
+
+    assert simulate(idle, desk, Agent(fails), User()).termination_reason == "infrastructure_error"
+
+
+class ClosedWorld:
+    def policy(self) -> str:
+        raise WorldError("the data files are gone")
+
+
+def test_a_failure_of_the_world_stays_the_worlds() -> None:
+    world = ClosedWorld()
+
+    async def respond() -> Any:
+        return world.policy()
+
+    with pytest.raises(WorldError):
+        asyncio.run(run_agent_code(respond, "respond", respond, world))
+
+    async def failing() -> Any:
+        raise WorldError("I say so")
+
+    failing.__module__ = "elsewhere"
+    with pytest.raises(AgentCodeError, match="WorldError: I say so"):
+        asyncio.run(run_agent_code(failing, "respond", failing, object()))
+
+
+def test_a_history_belongs_to_the_conversation(desk: World, idle: Task, simulate: Simulate) -> None:
+    class Forgetful:
+        name = "forgetful"
+
+        async def respond(self, history: Any) -> Message:
+            history.clear()
+            return say()
+
+    done = simulate(idle, desk, Forgetful(), User())
+    assert [message.role for message in done.trace] == ["assistant", "user", "assistant", "user"]
+
+
+def test_a_context_variable_lives_as_long_as_the_conversation(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("turns")
+
+    def counted(turn: int) -> Message:
+        assert variable.get(0) == turn
+        variable.set(turn + 1)
+        return call() if turn < 2 else say()
+
+    assert simulate(idle, desk, Agent(counted), User()).termination_reason == "user_stop"
+
+
+class OddError(BaseException):
+    pass
+
+
+def made(world: object, agent: object, task: Task) -> Coroutine[Any, Any, Simulation]:
+    """One simulation of the engine."""
+
+    def factory(*_: object) -> Any:
+        return agent, User()
+
+    nobody = cast(Candidate, None)
+    return engine_simulate(
+        Assignment(task, cast(World, world), cast(AgentFactory, factory), nobody, 0, Limits())
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), OddError()]
+)
+def test_a_world_ends_nothing_but_its_simulation(error: BaseException, idle: Task) -> None:
+    class Breaking:
+        def open(self, *, solo: bool) -> None:
+            raise error
+
+    with pytest.raises(InfrastructureError, match="which ends more than one simulation"):
+        asyncio.run(made(Breaking(), Agent(lambda turn: say()), idle))
+
+
+def test_a_world_that_cancels_its_own_task_loses_its_simulation(desk: World, idle: Task) -> None:
+    class Cancelling:
+        def open(self, *, solo: bool) -> WorldSession:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return desk.open(solo=solo)
+
+    with pytest.raises(InfrastructureError, match="CancelledError"):
+        asyncio.run(made(Cancelling(), Agent(lambda turn: say()), idle))
+
+
+def test_a_simulation_is_cancelled_from_outside(desk: World, idle: Task) -> None:
+    async def timed() -> float:
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await made(desk, Agent(lambda turn: asyncio.sleep(600)), idle)
+        return time.monotonic() - started
+
+    assert asyncio.run(timed()) < 300

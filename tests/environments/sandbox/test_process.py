@@ -1,0 +1,143 @@
+"""The sandbox's process: who ends it, what is left of it, and where it cannot be held."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.environments.sandbox import box
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.errors import SandboxEndedError, SandboxError
+from tests.environments.sandbox.layers import FINE, LOOP, LockAlone
+from tests.patience import gone
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+def test_a_child_killed_from_outside_is_told() -> None:
+    with Sandbox(FINE, "fine") as one:
+        os.kill(one.pid, signal.SIGKILL)
+        assert gone(one.pid)
+        with pytest.raises(SandboxEndedError, match="it was killed from outside"):
+            one.call("counted")
+
+
+def test_nothing_is_left_behind() -> None:
+    folder = Path(tempfile.gettempdir())
+    missing()
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    threads = threading.active_count()
+    for _ in range(3):
+        with Sandbox(FINE, "fine") as one:
+            one.call("counted")
+            assert os.getsid(one.pid) == one.pid
+            cwd = Path(f"/proc/{one.pid}/cwd").readlink()
+            assert not list(folder.glob(cwd.name.split(" ")[0]))
+        assert gone(one.pid)
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert threading.active_count() == threads
+
+
+def test_a_closed_sandbox_says_so() -> None:
+    one = Sandbox(FINE, "fine")
+    one.close()
+    one.close()
+    with pytest.raises(SandboxError, match=r"fine: counted was called after the sandbox was closed"):
+        one.call("counted")
+
+
+def test_one_that_nobody_closed_ends_when_it_is_forgotten() -> None:
+    one = Sandbox(FINE, "fine")
+    pid = one.pid
+    del one
+    assert gone(pid)
+
+
+def test_a_thread_that_ends_takes_no_sandbox_with_it() -> None:
+    made: list[Sandbox] = []
+    thread = threading.Thread(target=lambda: made.append(Sandbox(FINE, "fine")))
+    thread.start()
+    thread.join()
+    with made[0] as one:
+        time.sleep(0.1)
+        assert one.call("counted") == 1
+
+
+PARENT = """
+import sys, threading
+from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
+def main():
+    with Sandbox(sys.argv[1], "left", Limits(seconds=60)) as one:
+        print(one.pid, flush=True)
+        if sys.argv[2] == "busy":
+            one.call("attack")
+        sys.stdin.read()
+if sys.argv[3] == "thread":
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+else:
+    main()
+"""
+
+
+@pytest.mark.parametrize(("doing", "where"), [("idle", "main"), ("busy", "thread")])
+def test_a_killed_parent_leaves_no_child(doing: str, where: str) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, LOOP, doing, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    assert parent.stdin is not None
+    with parent.stdout, parent.stdin:
+        child = int(parent.stdout.readline())
+        time.sleep(0.1)
+        os.kill(child, 0)
+        parent.kill()
+        parent.wait()
+        assert gone(child)
+
+
+def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(box, "architecture", lambda: None)
+    lacking = missing("another probe")
+    assert lacking.startswith("the sandbox needs Linux on x86_64 or aarch64, and this is ")
+    monkeypatch.setattr(box, "missing", lambda: lacking)
+    with pytest.raises(
+        SandboxError, match="fine: not run, for this platform cannot isolate it: the sandbox needs"
+    ):
+        Sandbox(FINE, "fine")
+
+
+@pytest.mark.parametrize(
+    ("main", "told"),
+    [
+        ("child.lock = lambda *given: False; child.probe()", "a locked child can still open a file"),
+        ("raise SystemExit", "does not come to lock itself"),
+        ("kernel._SECCOMP_FILTER = 9; child.probe()", "the kernel refuses seccomp filters"),
+    ],
+)
+def test_a_lock_that_does_not_hold_is_found(main: str, told: str) -> None:
+    begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
+    assert told in missing(begin + main)
+
+
+def test_the_interpreter_of_the_child_brings_little() -> None:
+    """Whatever is loaded is there for who breaks out of the names: nothing of ours but the child."""
+    source = "import sys\ndef seen():\n    return sorted(sys.modules)\n"
+    with LockAlone(source) as one:
+        seen = one.call("seen")
+    assert [name for name in seen if name.startswith("pytest_trace2evolve.")] == [
+        "pytest_trace2evolve.environments",
+        "pytest_trace2evolve.environments.sandbox",
+        "pytest_trace2evolve.environments.sandbox.child",
+        "pytest_trace2evolve.environments.sandbox.kernel",
+        "pytest_trace2evolve.environments.sandbox.policy",
+        "pytest_trace2evolve.environments.sandbox.views",
+    ]
+    assert not {"socket", "subprocess", "threading", "pydantic"} & set(seen)

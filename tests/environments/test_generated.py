@@ -1,0 +1,240 @@
+"""Modules that a model wrote: played on the target's tools, admitted, and run in the sandbox alone."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from pytest_trace2evolve.environments import admission
+from pytest_trace2evolve.environments.admission import admit
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.generated import Synthesized, offer_of, plain_trace, save_module
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.sandbox.box import missing
+from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.records.environment import AdmissionReport
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import Generator
+from pytest_trace2evolve.records.task import Content
+from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.environments.parcel import GOOD, NAME, spoiled
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this platform cannot isolate code: {missing()}")
+
+WORLD = Worlds().open("trace2evolve", "support")
+
+
+@pytest.fixture(scope="module")
+def environments() -> Iterator[Environments]:
+    with closing(Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)})) as found:
+        yield found
+
+
+@pytest.mark.parametrize("difficulty", [1, 5])
+def test_a_module_plays_on_the_targets_own_tools(environments: Environments, difficulty: int) -> None:
+    generator = environments.generator(NAME, difficulty)
+    task = generator.scenario(3)
+    assert generator.scenario(3) == task
+    results = [one for one in task.history if one.role == "tool"]
+    session = WORLD.open()
+    session.initialise(task.initial_state)
+    calls = [call for one in task.history for call in one.tool_calls or ()]
+    assert [one.content for one in results] == [
+        session.call(call.name, call.arguments, "assistant").content for call in calls
+    ]
+    environment = ScenarioEnvironment(generator, WORLD)
+    environment.reset(3)
+    for action in task.actions[len(calls) :]:
+        assert environment.reward() in (0.0, 0.2)
+        environment.step(
+            Message.model_validate(
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c", "name": action.name, "arguments": action.arguments}],
+                }
+            )
+        )
+    criteria = task.evaluation_criteria
+    assert criteria is not None
+    [answer] = criteria.communicate_info or []
+    assert environment.step(Message(role="assistant", content=f"It is {answer}.")).done
+    assert environment.reward() == 1.0
+
+
+def test_held_out_scenarios_are_other_ones(environments: Environments) -> None:
+    train, held = (environments.generator(NAME, 1, content) for content in Content)
+    assert train.digest != held.digest
+    texts = {train.scenario(seed).model_dump_json() for seed in range(5)}
+    assert not texts & {held.scenario(seed).model_dump_json() for seed in range(5)}
+
+
+def test_another_generator_grades_the_same_scenario(environments: Environments) -> None:
+    """A scenario that is no longer cached is made again from its id."""
+    task = environments.generator(NAME, 1).scenario(5)
+    generator = environments.generator(NAME, 1)
+    assert generator.grade(task, [], solved=False) == 0.0
+    assert [one.content for one in generator.shortcut(task)] == [
+        "Your parcel is on its way; the tracking number is in your mail."
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "told_is"),
+    [
+        (
+            "def scenario(seed, difficulty):\n    return {'tables': 3}\n",
+            "scenario",
+            "environment 'parcel_tracing': scenario(2, 1) is invalid: tables: Input should be a valid",
+        ),
+        (
+            spoiled('"turns": [', '"turns": [] and ['),
+            "scenario",
+            "environment 'parcel_tracing': scenario(2, 1) is invalid: turns: Tuple should have at least 1",
+        ),
+        (
+            spoiled("return 1.0 if told and solved else 0.2", "return 0.3"),
+            "grade",
+            "environment 'parcel_tracing': a reward of 0.3; must be one of 0.0, 0.2, 0.5, 0.8, 1.0",
+        ),
+        (
+            spoiled("return 1.0 if told and solved else 0.2", "return told and solved"),
+            "grade",
+            "environment 'parcel_tracing': a reward of False; must be one of 0.0, 0.2, 0.5, 0.8, 1.0",
+        ),
+        (
+            spoiled('return [{"agent": "Your', 'return [{"customer": "Your'),
+            "shortcut",
+            "environment 'parcel_tracing': in shortcut the customer speaks",
+        ),
+        (
+            spoiled('return [{"agent": "Your', 'return [{"agents": "Your'),
+            "shortcut",
+            "environment 'parcel_tracing': shortcut is no list of steps: ",
+        ),
+    ],
+)
+def test_what_is_no_scenario_grade_or_shortcut_is_refused_by_name(
+    source: str, what: str, told_is: str
+) -> None:
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
+        generator = found.generator(NAME, 1)
+        with pytest.raises(GeneratorError) as caught:
+            _ask(generator, what)
+    assert str(caught.value).startswith(told_is)
+
+
+def _ask(generator: Generator, what: str) -> None:
+    """Ask for a scenario, for its shortcut, or for the grade of the expert's last reading."""
+    task = generator.scenario(1)
+    if what == "shortcut":
+        generator.shortcut(task)
+    read = next(one for one in reversed(task.actions) if one.name == "get_order_details")
+    call = {"id": "c", "name": read.name, "arguments": read.arguments}
+    made = Message.model_validate({"role": "assistant", "tool_calls": [call]})
+    generator.grade(task, [*task.history, made], solved=False)
+
+
+def test_a_trace_is_handed_over_as_plain_data() -> None:
+    trace = [
+        Message.model_validate(
+            {"role": "assistant", "tool_calls": [{"id": "c", "name": "find", "arguments": {"a": 1}}]}
+        ),
+        Message(role="tool", id="c", content="Error: no", error=True),
+    ]
+    assert plain_trace(trace) == [
+        {
+            "role": "assistant",
+            "content": "",
+            "calls": [{"name": "find", "arguments": {"a": 1}}],
+            "error": False,
+        },
+        {"role": "tool", "content": "", "calls": [], "error": True},
+    ]
+
+
+def admitted(source: str) -> AdmissionReport:
+    """The report on a few scenarios of a module."""
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
+        return admit(found, NAME, seeds=3, first=77)
+
+
+@pytest.fixture(autouse=True)
+def _few_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 3)
+
+
+RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "check", "told_is"),
+    [
+        (
+            GOOD.replace(RANDOM, '    drawn = random.Random(f"{scenario}/{seed}")\n'),  # its address
+            "same seed, new process",
+            "another scenario or grade there",
+        ),
+        (
+            spoiled('"users": {user_id: user},', '"users": {},'),
+            "scenarios can be played",
+            "",
+        ),
+        (
+            spoiled('            "orders": {one["order_id"]: one for one in orders},\n', ""),
+            "scenarios can be played",
+            "",
+        ),
+        (
+            spoiled('        "goal": {\n', '        "goal": {\n            "pad": "x" * 300_000,\n'),
+            "scenarios can be played",
+            "characters of JSON; 200,000 are allowed",
+        ),
+    ],
+)
+def test_modules_that_hang_on_their_process_or_break_their_readers_are_not_admitted(
+    source: str, check: str, told_is: str
+) -> None:
+    report = admitted(source)
+    assert not report.passed
+    [line] = [one for one in report.checks if one.check == check]
+    assert not line.passed
+    assert told_is in line.detail
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        spoiled("def scenario(seed, difficulty):", "MADE = []\n\n\ndef scenario(seed, difficulty):").replace(
+            RANDOM, '    MADE.append(seed)\n    drawn = random.Random(f"{len(MADE)}/{seed}")\n'
+        ),
+        spoiled("def grade(", "ASKED = []\n\n\ndef grade(").replace(
+            "    own = trace[",
+            "    ASKED.append(1)\n    if len(ASKED) > 1:\n        return 1.0\n    own = trace[",
+        ),
+    ],
+    ids=["scenario", "grade"],
+)
+def test_a_module_has_no_past_to_hang_on(source: str) -> None:
+    assert admitted(source).passed
+
+
+def test_plain_pytest_never_runs_what_a_model_wrote(pytester: pytest.Pytester) -> None:
+    source = GOOD + "\nassert 1 == 2, 'it ran outside'\n"
+    for name in ("conftest", "test_orders"):
+        record = Synthesized(
+            capability=name,
+            description="x",
+            source=digest_text(source),
+            judge="j",
+            prompt="1",
+            rounds=1,
+            provider="trace2evolve",
+            domain="support",
+            created_at="2026-11-22",
+        )
+        save_module(pytester.path, record, source)
+    pytester.makepyfile(test_own="def test_own():\n    pass\n")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+    assert "it ran outside" not in result.stdout.str()

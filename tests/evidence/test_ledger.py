@@ -1,0 +1,441 @@
+"""The ledger's folder: what is found wrong with it, many writers at once, and branches."""
+
+import errno
+import json
+import multiprocessing
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render
+from pytest_trace2evolve.records.ledger import Access, Dated, Entry, Root
+from tests.ledger_helpers import ROOT, at, chained, judged, ledgers, seen
+from tests.patience import HANG_SECONDS
+
+NOW = at(days=30)
+
+
+def write(folder: Path, *entries: Entry) -> Path:
+    """Write entries as they are, and the root."""
+    folder.mkdir(exist_ok=True)
+    for entry in (ROOT, *entries):
+        (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
+    return folder
+
+
+def problems(folder: Path, now: datetime = NOW) -> list[str]:
+    return list(Ledger(folder).read(now).problems)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def three(folder: Path) -> list[Dated]:
+    """A look and two evaluations, each after the one before."""
+    entries = chained((seen, {}), (judged, {}), (judged, {"name": "v2", "look": 2}))
+    write(folder, *entries)
+    return entries
+
+
+def add(folder: Path, make: Callable[..., Dated] = judged, **fields: Any) -> Dated:
+    """Append an entry as the plugin does."""
+    return Ledger(folder).append(
+        lambda root, parents, moment: make(moment, root=root, parents=parents, **fields)
+    )
+
+
+def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: list[Dated]) -> None:
+    history = Ledger(folder).read(NOW)
+    assert history.problems == ()
+    assert history.in_time == three
+    assert history.heads == (three[-1].name,)
+    assert history.root == ROOT.name
+
+
+def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Path) -> None:
+    history = Ledger(folder).read()
+    assert (history.problems, history.in_time, history.root, history.heads) == ((), [], None, ())
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace("promote", "discard"), "was edited or renamed: its content is that of "),
+        (lambda text: text.replace('"v1"', '"v1",\n "id": "v1"'), "was edited: its text is not as it was "),
+        (lambda text: text.replace("\n", " "), "was edited: its text is not as it was written; restore it "),
+        (
+            lambda text: text.replace('"look": 1', '"look": null'),
+            "is no entry (evaluation: Value error, ",
+        ),
+        (lambda text: text.replace('"kind"', '"sort"'), "is no entry ("),
+        (lambda text: text.replace("0.03", "NaN"), "is no entry ("),
+        (lambda text: text[:80], "is no entry ("),
+        (lambda text: "", "is no entry ("),
+        (lambda text: "[]", "is no entry ("),
+        (lambda text: text.replace('version": 1', 'version": 2'), "has format 2, and this version reads 1; "),
+    ],
+)
+def test_an_edited_entry_is_named(
+    folder: Path, three: list[Dated], change: Callable[[str], str], told: str
+) -> None:
+    path = folder / f"{three[1].name}.json"
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (line,) = problems(folder)
+    assert line.startswith(f"ledger/{path.name}: {told}")
+    assert "\n" not in line
+
+
+def test_an_entry_that_is_no_text_is_named(folder: Path, three: list[Dated]) -> None:
+    (folder / f"{three[1].name}.json").write_bytes(b"\xff\xfe")
+    (line,) = problems(folder)
+    assert line.startswith(f"ledger/{three[1].name}.json: cannot be read: UTF-16, not UTF-8")
+
+
+def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[Dated]) -> None:
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert problems(folder) == []
+
+
+def test_a_deleted_entry_that_another_names_is_named(folder: Path, three: list[Dated]) -> None:
+    (folder / f"{three[0].name}.json").unlink()
+    assert problems(folder) == [
+        f"ledger/{three[0].name}.json: was deleted, and entry {three[1].name} names it; restore it from git"
+    ]
+    (folder / f"{ROOT.name}.json").unlink()
+    assert len(problems(folder)) == 2
+
+
+def test_a_back_dated_entry_is_named(folder: Path, three: list[Dated]) -> None:
+    late = judged(at(1, days=-3), name="v3", look=3, parents=(three[-1].name,))
+    write(folder, late)
+    (line,) = problems(folder)
+    dates = f"2026-11-17 10:01:00 UTC, not after its parent {three[-1].name} (2026-11-20 10:02:00 UTC)"
+    assert line == f"ledger/{late.name}.json: is dated {dates}; restore it from git"
+
+
+def test_an_entry_dated_in_the_future_is_named_beyond_what_clocks_differ_by(
+    folder: Path, three: list[Dated]
+) -> None:
+    write(folder, seen(at(60), parents=(three[-1].name,)))
+    assert problems(folder, at(60) - CLOCK_TOLERANCE) == []
+    (line,) = problems(folder, at(60) - CLOCK_TOLERANCE - timedelta(seconds=1))
+    assert line.endswith(
+        "is dated 2026-11-20 11:00:00 UTC, in the future; set the clock, or restore it from git"
+    )
+
+
+def test_a_copy_under_another_name_is_named(folder: Path, three: list[Dated]) -> None:
+    text = render(three[1])
+    for name in ("copy", "0" * 32):
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        assert problems(folder) == [
+            f"ledger/{name}.json: is a copy of entry {three[1].name} under another name; remove it"
+        ]
+        (folder / f"{name}.json").unlink()
+    (folder / f"{three[1].name}.json").rename(folder / "moved.json")
+    assert len(problems(folder)) == 2
+
+
+def test_the_same_run_written_again_is_named(folder: Path, three: list[Dated]) -> None:
+    again = judged(at(9), run=f"run of v1 at {at(1)}", parents=(three[-1].name,))
+    write(folder, again)
+    (line,) = problems(folder)
+    what = f"run run of v1 at {at(1)} on desk::heldout again, after {three[1].name}"
+    assert line == f"ledger/{again.name}.json: records {what}; remove it"
+
+
+def test_an_entry_of_another_project_is_named(folder: Path, three: list[Dated]) -> None:
+    root = Root(origin="another project")
+    foreign = judged(at(5), name="v9", root=root.name)
+    write(folder, foreign)
+    roots = f"root {root.name}, and this project's root is {ROOT.name}; remove it"
+    assert problems(folder) == [f"ledger/{foreign.name}.json: belongs to the ledger of {roots}"]
+    write(folder, root)
+    told = f"is the root of another ledger, and this project's is {ROOT.name}; remove it"
+    assert f"ledger/{root.name}.json: {told}" in problems(folder)
+    assert foreign not in Ledger(folder).read(NOW).in_time
+
+
+def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
+    folder.write_text("", encoding="utf-8")
+    assert problems(folder) == ["ledger: cannot be read: Not a directory; restore it from git"]
+
+
+def test_who_writes_while_the_folder_is_listed_damages_nothing(
+    folder: Path, three: list[Dated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings = [[name for name in os.listdir(folder) if three[0].name not in name]]  # noqa: PTH208
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listings.pop() if listings else real(path))
+    assert problems(folder) == []
+    assert listings == []
+
+
+def test_other_files_of_the_folder_are_none_of_its_business(folder: Path, three: list[Dated]) -> None:
+    (folder / "README.md").write_text("what this is", encoding="utf-8")
+    (folder / "._copied.json").write_text("a file system's own", encoding="utf-8")
+    (folder / ".half-written.json.x.tmp").write_text("{", encoding="utf-8")
+    assert problems(folder) == []
+
+
+def test_entries_are_appended_one_after_the_other(folder: Path) -> None:
+    first, second = add(folder), add(folder, seen)
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    assert first.parents == (history.root,)
+    assert second.parents == (first.name,)
+    assert first.at < second.at
+
+
+def test_an_entry_is_dated_after_its_parents_whatever_the_clock_says(folder: Path) -> None:
+    ahead = add(folder, lambda moment, **fields: seen(moment + timedelta(minutes=3), **fields))
+    late = add(folder)
+    assert late.at == ahead.at + timedelta(microseconds=1)
+    assert problems(folder, ahead.at) == []
+
+
+@pytest.mark.parametrize("make", [seen, judged])
+def test_a_fast_clock_harms_no_later_entry(folder: Path, make: Callable[..., Dated]) -> None:
+    """An entry dated years ahead is named until the next one is written, which is dated as it should be."""
+    now = datetime.now(UTC)
+    first = add(folder)
+    fast = add(folder, lambda moment, **fields: make(moment + timedelta(days=2_000), run="2", **fields))
+    (line,) = problems(folder, now)
+    assert "in the future; set the clock" in line
+    later = add(folder, seen)
+    assert now <= later.at < now + timedelta(days=1)
+    assert (later.parents, later.ahead) == ((fast.name,), (fast.name,))
+    after = add(folder, name="v3", look=3, run="3")
+    assert (after.parents, after.ahead) == ((later.name,), ())
+    assert problems(folder, datetime.now(UTC)) == []
+    assert problems(folder, now + timedelta(days=3_000)) == [], "nor does it when that date has come"
+    history = Ledger(folder).read()
+    assert history.heads == (after.name,)
+    assert {entry.name for entry in history.entries.values()} == {
+        one.name for one in (first, fast, later, after)
+    }
+
+
+def test_all_entries_of_a_run_with_a_fast_clock_harm_no_later_entry(folder: Path) -> None:
+    write(folder)
+    first = last = add(folder)
+    for days in (2_000, 2_001, 2_002):
+        moment = first.at + timedelta(days=days)
+        last = seen(moment, run="2", root=first.root, parents=(last.name,))
+        write(folder, last)
+    assert len(problems(folder, datetime.now(UTC))) == 3
+    add(folder, name="v2", look=2, run="3")
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    looks = [entry for entry in history.in_time if isinstance(entry, Access)]
+    assert {entry.first_day for entry in looks} == {first.at.date()}
+
+
+def test_a_slow_clock_says_nothing_of_other_runs(folder: Path) -> None:
+    write(folder)
+    first, second = (add(folder, seen, run=run) for run in ("1", "2"))
+    moment = first.at - timedelta(days=2_000)
+    write(
+        folder,
+        judged(moment, root=first.root, parents=(second.name,), ahead=(second.name,), name="v3", run="3"),
+    )
+    known = Ledger(folder).read().entries
+    assert known[first.name].earliest is None
+    assert known[second.name].earliest == first.at
+
+
+def test_a_look_with_a_fast_clock_counts_from_the_entry_before_it(folder: Path) -> None:
+    """Else a clock set ahead would let a candidate that is written after a look pass for older than it."""
+    first = add(folder)
+    fast = add(folder, lambda moment, **fields: seen(moment + timedelta(days=2_000), **fields))
+    assert isinstance(fast, Access)
+    assert fast.first_day == (first.at + timedelta(days=2_000)).date()
+    add(folder, name="v2", look=2, run="2")
+    read = Ledger(folder).read().entries[fast.name]
+    assert isinstance(read, Access)
+    assert read.first_day == first.at.date()
+
+
+def test_an_entry_that_lists_no_parent_of_its_own_excuses_nothing(folder: Path, three: list[Dated]) -> None:
+    write(folder, seen(at(60), parents=(three[-1].name,)))
+    excuse = judged(at(3), name="v3", look=3, parents=(three[-1].name,), ahead=("0" * 32,))
+    write(folder, excuse)
+    (line,) = problems(folder, at(10))
+    assert "in the future" in line
+
+
+def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[Dated]) -> None:
+    (folder / f"{three[0].name}.json").unlink()
+    entry = add(folder, name="v3", look=3)
+    assert entry.parents == (three[-1].name,)
+    assert len(problems(folder, entry.at)) == 1
+
+
+def append_five(folder: Path, writer: int, has_locks: bool) -> None:
+    if not has_locks:
+
+        def lock(*_: object, **__: object) -> bool:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+        filelock.lock_descriptor = lock
+    for number in range(5):
+        add(folder, run=f"{writer}-{number}")
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_six_writers_at_once_lose_nothing(folder: Path, has_locks: bool) -> None:
+    if has_locks:
+        folder.mkdir()
+    else:
+        write(folder)  # without locks, two writers could begin two ledgers at the same moment
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=append_five, args=(folder, one, has_locks)) for one in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(HANG_SECONDS)
+    assert [writer.exitcode for writer in writers] == [0] * 6
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    runs = sorted(entry.run for entry in history.in_time)  # type: ignore[attr-defined]
+    assert runs == sorted(f"{one}-{number}" for one in range(6) for number in range(5))
+    if has_locks:
+        assert len(history.heads) == 1
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "one.txt").write_text("one", encoding="utf-8")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "one")
+    return tmp_path
+
+
+def commit(repository: Path) -> None:
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "an entry")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_branches_that_both_judged_merge_without_conflict(repository: Path, begun: bool) -> None:
+    folder = repository / "ledger"
+    if begun:
+        add(folder, name="v1")
+        commit(repository)
+    git(repository, "switch", "-qc", "other")
+    theirs = add(folder, name="v2", look=2)
+    commit(repository)
+    git(repository, "switch", "-q", "main")
+    ours = add(folder, name="v3", look=2)
+    add_seen = add(folder, seen)
+    commit(repository)
+    git(repository, "merge", "-q", "--no-edit", "other")
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    assert len(history.entries) == 3 + begun
+    assert set(history.heads) == {theirs.name, add_seen.name}
+    after = add(folder, name="v4", look=4)
+    assert after.parents == tuple(sorted((theirs.name, add_seen.name)))
+    assert ours.root == theirs.root == after.root
+
+
+def test_projects_of_one_repository_have_ledgers_of_their_own(repository: Path) -> None:
+    for name in ("a", "b"):
+        (repository / name).mkdir()
+    first, second = (add(repository / name / "ledger") for name in ("a", "b"))
+    assert first.root != second.root
+
+
+def test_the_repositorys_own_root_is_known_among_two(repository: Path) -> None:
+    folder = repository / "ledger"
+    own = add(folder)
+    other = Root(origin="another project")
+    entries = [judged(at(n), name=f"x{n}", root=other.name, run=f"x{n}") for n in range(3)]
+    for entry in (other, *entries):
+        (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
+    history = Ledger(folder).read()
+    assert history.in_time == [own]
+    assert len(history.problems) == 4
+
+
+def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_factory: Any) -> None:
+    (repository / "two.txt").write_text("two", encoding="utf-8")
+    commit(repository)
+    clone = tmp_path_factory.mktemp("clone")
+    git(clone, "clone", "-q", "--depth", "1", f"file://{repository}", "c")
+    roots = {add(folder / "ledger").root for folder in (clone / "c", repository)}
+    assert len(roots) == 2
+
+
+def test_an_entrys_file_reads_well_in_a_diff() -> None:
+    text = render(seen())
+    assert text.startswith('{\n "at": "2026-11-20T10:00:00Z",\n "day": "2026-11-20",\n "domain": "desk",\n')
+    assert json.loads(text)["who"] == "ann"
+
+
+@contextmanager
+def written(entries: Sequence[Dated]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield write(Path(name), *entries)
+
+
+LAW = settings(max_examples=25)
+
+
+@LAW
+@given(ledgers())
+def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[Dated]) -> None:
+    with written(entries) as folder:
+        history = Ledger(folder).read(NOW)
+        assert history.problems == ()
+        assert sorted(entry.name for entry in history.in_time) == sorted(entry.name for entry in entries)
+        assert [entry.at for entry in history.in_time] == sorted(entry.at for entry in entries)
+
+
+@LAW
+@given(ledgers(), st.data())
+def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> None:
+    with written(entries) as folder:
+        victim = data.draw(st.sampled_from([ROOT, *entries]))
+        path = folder / f"{victim.name}.json"
+        text = path.read_text(encoding="utf-8")
+        place = data.draw(st.integers(0, len(text) - 1))
+        sign = data.draw(st.sampled_from('0aZ" ,{}\n').filter(lambda one: one != text[place]))
+        path.write_text(text[:place] + sign + text[place + 1 :], encoding="utf-8")
+        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
+
+
+@LAW
+@given(ledgers(), st.data())
+def test_any_changed_field_is_found(entries: list[Dated], data: st.DataObject) -> None:
+    with written(entries) as folder:
+        path = folder / f"{data.draw(st.sampled_from(entries)).name}.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        field = data.draw(st.sampled_from(sorted(record)))
+        value = data.draw(
+            st.sampled_from([None, "x", 7, "discard", "hold"]).filter(lambda v: v != record[field])
+        )
+        path.write_text(json.dumps({**record, field: value}, indent=1, sort_keys=True), encoding="utf-8")
+        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))

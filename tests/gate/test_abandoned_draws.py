@@ -1,0 +1,407 @@
+"""Draws of a sealed split that no verdict names: each was a chance, and takes a part of the level."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.claims import Claim, spending_of
+from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Draw, Origin, Version
+from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
+from pytest_trace2evolve.session.verdicts import with_recorded
+from tests.ledger_helpers import ROOT, at, judged
+
+KEPT, FRESH, PLAYED, UNSTORED = Origin.KEPT, Origin.FRESH, Origin.PLAYED, Origin.UNSTORED
+
+
+def drawn(minutes: float, name: str, **further: Any) -> Draw:
+    """A whole draw of a gated run of v1, on desk::heldout."""
+    fields: dict[str, Any] = {
+        "suite": "desk",
+        "split": "heldout",
+        "lock": "lock-1",
+        "candidate": Version(id="v1", digest="text of v1"),
+        "agent": "agent",
+        "draw": name * 32,
+        "made": FRESH,
+        "gated": True,
+        "whole": True,
+        "run": f"run {name}",
+    }
+    return Draw(root=ROOT.name, parents=(ROOT.name,), at=at(minutes), **{**fields, **further})
+
+
+def claim(letter: str = "f", **further: Any) -> Claim:
+    """A claim of v1 on desk::heldout."""
+    fields: dict[str, Any] = {
+        "candidate": "text of v1",
+        "agent": "agent",
+        "baseline": "who v0 is",
+        "policy": "calibrated",
+        "trials": 4,
+        "draw": letter * 32,
+    }
+    return Claim("desk", "heldout", "lock-1", **{**fields, **further})
+
+
+HOLDS = {"goal": Goal.HOLD, "counts": False}
+
+
+def test_without_another_draw_nothing_changes() -> None:
+    look = spending_of([drawn(0, "f")], claim())
+    assert (look.number, look.analysis, look.abandoned) == (1, 1, ())
+    assert uncounted_share(0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("further", "counts"),
+    [
+        ({}, True),
+        ({"made": KEPT, "gated": False, "whole": False}, True),
+        ({"made": UNSTORED}, True),
+        ({"gated": False}, False),
+        ({"whole": False}, False),
+        ({"made": UNSTORED, "gated": False}, False),
+        ({"lock": "lock-2"}, False),
+        ({"split": "transfer"}, False),
+        ({"candidate": Version(id="v2", digest="text of v2")}, False),  # it makes the claim test 2
+    ],
+)
+def test_what_could_have_been_judged_instead_counts(further: dict[str, Any], counts: bool) -> None:
+    entries = [drawn(0, "a", **further), drawn(1, "f")]
+    for goal in ({}, HOLDS):
+        look = spending_of(entries, claim(**goal))
+        assert [one.run for one in look.abandoned] == (["run a"] if counts else [])
+    assert spending_of(entries, claim()).analysis == 1 + counts
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_recorded_draw_could_have_been_any(whole: bool) -> None:
+    """Parts of several draws could have been put together."""
+    entries = [drawn(number, name, gated=False, whole=whole) for number, name in enumerate("abc")]
+    assert len(spending_of(entries, claim("b", recorded_run=True)).abandoned) == 2
+    assert len(spending_of(entries, claim("0", recorded_run=True)).abandoned) == 2, (
+        "one of three was recorded"
+    )
+    assert spending_of(entries, claim("f")).abandoned == ()
+
+
+def test_a_judged_draw_is_not_abandoned_and_the_next_analysis_follows_it() -> None:
+    entries: list[Dated] = [
+        drawn(0, "a"),
+        drawn(1, "b"),
+        judged(at(2), decision=Decision.INCONCLUSIVE, analysis=2, draw="b" * 32),
+        drawn(3, "f"),
+    ]
+    look = spending_of(entries, claim(trials=8))
+    assert ([one.run for one in look.abandoned], look.analysis) == (["run a"], 3)
+    again = spending_of([*entries, drawn(2.5, "c")], claim(trials=8))
+    assert again.analysis == 4
+
+
+def test_a_run_without_a_verdict_leaves_its_draw_abandoned() -> None:
+    """What is lost when a draw looks bad must not make a new draw free."""
+    entries: list[Dated] = [
+        drawn(0, "a"),
+        judged(at(1), decision=Decision.INCONCLUSIVE, alpha=None, draw="a" * 32),
+        drawn(2, "f"),
+    ]
+    assert spending_of(entries, claim()).analysis == 2
+
+
+V2 = {"candidate": Version(id="v2", digest="text of v2")}
+
+
+@pytest.mark.parametrize(
+    ("further", "counts"),
+    [
+        ({}, True),
+        ({"whole": False}, False),
+        ({"gated": False}, False),
+        ({"gated": False, "made": KEPT}, True),
+        ({"whole": False, "made": KEPT}, True),
+        ({"gated": False, "made": UNSTORED}, False),
+        ({"lock": "lock-2"}, False),
+    ],
+)
+def test_another_candidate_that_was_only_drawn_is_a_test(further: dict[str, Any], counts: bool) -> None:
+    """Whoever draws ten candidates and claims for the luckiest has made ten tests."""
+    entries = [drawn(0, "a", **V2, **further), drawn(1, "f")]
+    assert spending_of(entries, claim()).number == 1 + counts
+    assert spending_of(entries, claim(recorded_run=True)).number == 1 + (further != {"lock": "lock-2"})
+    assert spending_of(entries, claim(measured=("text of v2", "agent"))).number == 1, "it is the baseline"
+    claimed = judged(at(2), name="v2", draw="a" * 32)
+    assert spending_of([*entries, claimed], claim()).number == 2, "its test is counted once"
+
+
+def saved(minutes: float, run: str, evidence: str, **further: Any) -> BaselineSave:
+    """A saved baseline of desk, measured by a run."""
+    version = Version(id="v0", digest=evidence)
+    fields: dict[str, Any] = {"suite": "desk", "baseline": version, "run": run, **further}
+    return BaselineSave(root=ROOT.name, parents=(ROOT.name,), at=at(minutes), **fields)
+
+
+V0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False, "made": UNSTORED}
+MEASURED = {"measured": ("text of v0", "agent")}
+
+
+def test_a_baseline_whose_simulations_are_not_stored_counts_where_it_was_saved() -> None:
+    entries = [
+        drawn(0, "a", **V0),
+        saved(1, "run a", "low"),
+        drawn(2, "b", **V0),
+        saved(3, "run b", "lower"),
+        drawn(4, "c", **V0),
+        drawn(5, "f", made=UNSTORED),
+    ]
+    one = spending_of(entries, claim(**MEASURED, baseline_run="run b"))
+    assert ([draw.run for draw in one.abandoned], one.number, one.analysis) == (["run a"], 1, 2)
+    file = spending_of(entries, claim(**MEASURED, baseline_run="a replay"))
+    assert len(file.abandoned) == 2, "a file may hold any of the three"
+
+
+def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
+    """An agent's baseline is measured again for more trials."""
+    open_ = {"decision": Decision.INCONCLUSIVE, "draw": "b" * 32}
+    entries = [
+        drawn(0, "a", **V0),
+        saved(1, "run a", "two trials"),
+        drawn(2, "b", made=UNSTORED),
+        judged(at(3), trials=2, baseline_evidence="two trials", **open_),
+        drawn(4, "c", **V0),
+        saved(5, "run c", "four trials"),
+        drawn(6, "f", made=UNSTORED),
+    ]
+    look = spending_of(entries, claim(**MEASURED, baseline_run="run c"))
+    assert (look.number, look.analysis, look.abandoned) == (1, 2, ())
+    held = spending_of(entries, claim(**MEASURED, baseline_run="run c", **HOLDS))
+    assert [draw.run for draw in held.abandoned] == ["run a"], "no claim to be not worse used it"
+
+
+def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:
+    entries = [drawn(0, "a", **{**V0, "agent": "edited agent"}), drawn(1, "f", made=UNSTORED)]
+    assert spending_of(entries, claim(**MEASURED)).number == 1
+    assert spending_of([*entries, saved(2, "run a", "low")], claim(**MEASURED)).number == 2
+
+
+def test_a_renamed_policy_is_the_same_claim() -> None:
+    entries: list[Dated] = [judged(at(1), policy="mine 12345678", goal=Goal.HOLD, decision=Decision.DISCARD)]
+    renamed = spending_of(entries, claim(policy="other 12345678", **HOLDS)).recorded
+    assert renamed is not None
+    assert spending_of(entries, claim(policy="mine 87654321", **HOLDS)).recorded is None
+
+
+def test_the_same_agent_under_another_setting_is_a_further_test() -> None:
+    entries = [drawn(number, name, agent=f"seed {number}", made=KEPT) for number, name in enumerate("abc")]
+    assert spending_of(entries, claim()).number == 4
+    assert spending_of([*entries, judged(at(9), agent="seed 1")], claim()).number == 4
+
+
+def test_a_baseline_that_was_drawn_again_counts() -> None:
+    v0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False}
+    entries = [drawn(0, "a", made=KEPT, **v0), drawn(1, "b", **v0), drawn(2, "c", **v0), drawn(3, "f")]
+    assert spending_of(entries, claim(measured=("text of v0", "agent"))).analysis == 3
+    assert spending_of(entries, claim(measured=("text of v0", "another"))).analysis == 1
+
+
+@pytest.mark.parametrize("goal", [Goal.HOLD, Goal.NO_REGRESSION])
+def test_the_worse_verdict_of_the_same_claim_stands(goal: Goal) -> None:
+    entries: list[Dated] = [
+        drawn(0, "a"),
+        judged(at(1), goal=goal, decision=Decision.DISCARD, draw="a" * 32),
+        drawn(2, "f"),
+    ]
+    look = spending_of(entries, claim(goal=goal, counts=False))
+    assert (look.number, look.abandoned) == (None, ())
+    fresh = Verdict(decision=Decision.PROMOTE, policy="calibrated", goal=goal, label=Label.DEVELOPMENT)
+    verdict = with_recorded(fresh, look)
+    assert verdict.decision is Decision.DISCARD
+    assert "recorded: DISCARD on 2026-11-20; now: PROMOTE; the worse of the two counts" in verdict.reason
+    other = spending_of(entries, claim(goal=goal, counts=False, baseline="who v9 is"))
+    assert other.recorded is None
+
+
+def test_more_trials_supersede_an_open_verdict_that_holds_nothing() -> None:
+    entries: list[Dated] = [judged(at(1), goal=Goal.HOLD, decision=Decision.INCONCLUSIVE, trials=4)]
+    assert spending_of(entries, claim(trials=8, **HOLDS)).recorded is None
+    entries += [judged(at(2), goal=Goal.HOLD, decision=Decision.PROMOTE, trials=8)]
+    standing = spending_of(entries, claim(trials=8, **HOLDS)).recorded
+    assert standing is not None
+    assert standing.decision is Decision.PROMOTE
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["judge", "abandon"]),
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from([2, 4, 8, 16]),
+        st.sampled_from(Decision),
+    ),
+    max_size=16,
+)
+
+
+@given(STEPS)
+def test_no_sequence_of_draws_spends_more_than_alpha(steps: Sequence[tuple[str, str, int, Decision]]) -> None:
+    """Every draw, judged or not, could have promoted at the level that it would have had."""
+    entries: list[Dated] = []
+    spent: dict[tuple[int | None, int | None], float] = {}
+    for place, (what, name, trials, decision) in enumerate(steps):
+        version = Version(id=name, digest=f"text of {name}")
+        draw = drawn(2 * place, f"{place:x}"[0], candidate=version)
+        draw = draw.model_copy(update={"draw": f"{place:032x}", "run": f"run {place}"})
+        look = spending_of([*entries, draw], claim(candidate=version.digest, trials=trials, draw=draw.draw))
+        entries.append(draw)
+        if look.recorded is None:
+            assert look.analysis is not None
+            assert look.number is not None
+            spent[place, None] = share(look.number, look.analysis)
+        if what == "judge":
+            entries.append(
+                judged(
+                    at(2 * place + 1),
+                    name=name,
+                    trials=trials,
+                    decision=decision,
+                    look=look.number,
+                    analysis=look.analysis,
+                    alpha=0.01,
+                    repeats=None if look.recorded is None else look.recorded.name,
+                    run=f"run {place}",
+                    draw=draw.draw,
+                )
+            )
+    assert sum(spent.values()) <= 1.0 + 1e-9
+
+
+def simulated(rng: np.random.Generator, rates: np.ndarray, side: str) -> list[SimulationEvidence]:
+    """Simulations of a side, two trials a task."""
+    return [
+        SimulationEvidence(
+            id=f"{side}-{task}-{trial}-{rng.integers(1 << 40)}",
+            task_id=str(task),
+            trial=trial,
+            status=Status.MEASURED,
+            reward=float(rng.random() < rate),
+            termination_reason="user_stop",
+            task_digest=f"task {task}",
+        )
+        for task, rate in enumerate(rates)
+        for trial in range(2)
+    ]
+
+
+def attack(seed: int, how: str) -> tuple[bool, float]:
+    """An agent against itself on 40 tasks: whether an attack reached a promotion, and its best p.
+
+    The attacker makes up to ten whole draws, and stops at each that does not look better than the baseline
+    by ten points: `redraw` ends such a run, `loss` has a fifth of its simulations lost.
+    """
+    rng = np.random.default_rng(seed)
+    rates = rng.beta(0.7, 0.7, size=40)
+    baseline = simulated(rng, rates, "old")
+    mean = np.mean([one.reward for one in baseline])
+    entries: list[Dated] = []
+    best = 1.0
+    for number in range(10):
+        new = simulated(rng, rates, f"new-{number}")
+        name = f"{number:032x}"
+        entries.append(drawn(2 * number, "0").model_copy(update={"draw": name, "run": f"run {number}"}))
+        good = np.mean([one.reward for one in new]) >= mean + 0.1
+        if not good and how == "redraw":
+            continue
+        if not good:
+            for place in random.Random(seed).sample(range(len(new)), len(new) // 5):
+                new[place] = new[place].model_copy(
+                    update={"status": Status.INFRASTRUCTURE_ERROR, "reward": None}
+                )
+        look = spending_of(entries, claim("", draw=name))
+        verdict = decide(
+            pair(baseline, new),
+            CALIBRATED,
+            goal=Goal.IMPROVE,
+            label=Label.CLEAN,
+            expected=40,
+            look=look.number,
+            analysis=look.analysis,
+        )
+        verdict = with_recorded(verdict, look)
+        best = min([best, *(one.p for one in verdict.checks if one.id == "reward_improved" and one.p)])
+        if verdict.decision is Decision.PROMOTE:
+            return True, best
+        lost = any(one.reward is None for one in new)
+        entries.append(
+            judged(
+                at(2 * number + 1),
+                decision=verdict.decision,
+                trials=2,
+                look=look.number,
+                analysis=look.analysis,
+                alpha=None if lost else verdict.alpha,
+                repeats=None if look.recorded is None else look.recorded.name,
+                run=f"run {number}",
+                draw=name,
+            )
+        )
+    return False, best
+
+
+@pytest.mark.parametrize(("how", "attacks", "most"), [("redraw", 100, 3), ("loss", 40, 3)])
+def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str, attacks: int, most: int) -> None:
+    """Attacks with ten draws each; without the count of draws a tenth of them or more succeeds.
+
+    The level of a test is 3 %; of 40 attacks at that level 3 or fewer succeed in 97 of 100 cases.
+    """
+    found = [attack(seed, how) for seed in range(attacks)]
+    promoted = sum(is_promoted for is_promoted, _ in found)
+    naive = sum(best <= 0.05 * share(1, 1) for _, best in found)
+    assert promoted <= most < naive
+
+
+def luckiest(seed: int) -> tuple[bool, float]:
+    """Ten candidates that are no better are drawn with the gate off, and the luckiest claims.
+
+    Returns:
+        Whether it is promoted, and its p.
+    """
+    rng = np.random.default_rng(seed)
+    rates = rng.beta(0.7, 0.7, size=40)
+    baseline = simulated(rng, rates, "old")
+    sides = [simulated(rng, rates, f"new-{number}") for number in range(10)]
+    entries = []
+    for number in range(10):
+        version = Version(id=f"v{number}", digest=f"text {number}")
+        draw = drawn(number, "0", candidate=version, made=KEPT, gated=False)
+        entries.append(draw.model_copy(update={"draw": f"{number:032x}", "run": f"run {number}"}))
+    best = max(range(10), key=lambda number: sum(one.reward or 0 for one in sides[number]))
+    look = spending_of(entries, claim(candidate=f"text {best}", trials=2, draw=f"{best:032x}"))
+    verdict = decide(
+        pair(baseline, sides[best]),
+        CALIBRATED,
+        goal=Goal.IMPROVE,
+        label=Label.CLEAN,
+        expected=40,
+        look=look.number,
+        analysis=look.analysis,
+    )
+    p = next(one.p for one in verdict.checks if one.id == "reward_improved")
+    return verdict.decision is Decision.PROMOTE, 1.0 if p is None else p
+
+
+def test_the_luckiest_of_ten_candidates_is_promoted_no_more_often_than_the_level() -> None:
+    """At the level of a first test about a tenth would be promoted."""
+    found = [luckiest(seed) for seed in range(40)]
+    promoted = sum(one for one, _ in found)
+    naive = sum(p <= 0.05 * share(1, 1) for _, p in found)
+    assert promoted / 40 <= 0.05 * share(1)
+    assert naive > promoted

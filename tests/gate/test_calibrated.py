@@ -1,0 +1,273 @@
+"""Policy `calibrated`: what it says of recorded runs of real models, its checks one by one, and its files."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_trace2evolve.gate.alpha_spending import share, stage_alpha
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.columns import Columns
+from pytest_trace2evolve.gate.confirm import FreshResult
+from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.records.verdict import (
+    CheckStatus,
+    Decision,
+    Goal,
+    Label,
+)
+from pytest_trace2evolve.session.compare import read_side
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.gate.verdicts import check, judged, policy_of, renamed
+from tests.gate_helpers import Side, ids, lost, side, sim
+
+PASS, FAIL, OPEN, ABSENT = (
+    CheckStatus.PASS,
+    CheckStatus.FAIL,
+    CheckStatus.UNDECIDED,
+    CheckStatus.NOT_APPLICABLE,
+)
+
+
+# Recorded runs of real models.
+
+RECORDED = {
+    ("telecom-gpt-4.1", "telecom-gpt-4.1-sft"): (
+        Decision.INCONCLUSIVE,
+        (12, 0, 0),
+        {"max_steps": OPEN, "reward_improved": PASS},
+    ),
+    ("telecom-solo-gpt-4.1", "telecom-solo-gpt-4.1-sft"): (
+        Decision.PROMOTE,
+        (16, 2, 2),
+        {"reward_improved": PASS},
+    ),
+    ("telecom-gpt-4.1-sft", "telecom-gpt-4.1"): (Decision.DISCARD, (0, 12, 12), {"reward_improved": FAIL}),
+    ("telecom-solo-gpt-4.1-sft", "telecom-solo-gpt-4.1"): (
+        Decision.DISCARD,
+        (2, 16, 16),
+        {"reward_improved": FAIL},
+    ),
+    ("retail-gpt-4.1", "retail-gpt-4.1-sft"): (Decision.INCONCLUSIVE, (6, 6, 6), {"reward_improved": OPEN}),
+    ("retail-gpt-4.1-mini-base", "retail-gpt-4.1-mini-policy-v1"): (
+        Decision.INCONCLUSIVE,
+        (16, 19, 19),
+        {"reward_improved": OPEN},
+    ),
+    ("retail-gpt-4.1-mini-base", "retail-gpt-4.1-mini-policy-v2"): (
+        Decision.DISCARD,
+        (21, 14, 14),
+        {"reward_improved": OPEN, "invariants": FAIL},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def side_of(recorded: Path, worlds: Worlds) -> Callable[..., Columns]:
+    """The scored simulations of recorded files, each scored once."""
+
+    @cache
+    def columns_of(*names: str) -> Columns:
+        return read_side([recorded / f"{name}.json.gz" for name in names], worlds, None, None).columns
+
+    return columns_of
+
+
+@pytest.mark.parametrize(("sides", "expected"), RECORDED.items(), ids=["-".join(names) for names in RECORDED])
+def test_recorded_runs_of_real_models(
+    side_of: Callable[..., Columns],
+    sides: tuple[str, str],
+    expected: tuple[Decision, tuple[int, int, int], dict[str, CheckStatus]],
+) -> None:
+    pairs = pair(*map(side_of, sides))
+    verdict = decide(pairs, CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
+    decision, counts, answers = expected
+    assert verdict.decision is decision
+    assert tuple(map(len, (verdict.fixed, verdict.broken, verdict.suspected))) == counts
+    assert answers.items() <= {one.id: one.status for one in verdict.checks}.items()
+    if sides[1] == "telecom-gpt-4.1-sft":
+        # Five tasks at max steps, none before, stand between a gain and its promotion.
+        steps = check(verdict, "max_steps")
+        assert (ids(verdict, OPEN), round(steps.p or 0, 3), steps.detail) == (
+            {"max_steps"},
+            0.031,
+            "0 → 5 tasks",
+        )
+    if sides[1] == "retail-gpt-4.1-mini-policy-v2":
+        # Any kind: 18 to 28 of 114, not significant by task; authentication alone: 0 to 16.
+        breaches = check(verdict, "invariants")
+        assert ids(verdict, FAIL) == {"invariants"}
+        assert breaches.detail == "authentication 0 → 16 of 114 simulations; any kind 18 → 28"
+        assert breaches.p == pytest.approx(6 * 2**-16)
+    if sides[1] == "telecom-solo-gpt-4.1-sft":
+        careful = decide(
+            pairs, policy_of('suspected = "block"\n'), goal=Goal.IMPROVE, label=Label.DEVELOPMENT
+        )
+        assert careful.decision is Decision.INCONCLUSIVE
+        assert "task_regressions" in ids(careful, OPEN)
+
+
+def test_a_file_against_itself_is_identical_evidence(side_of: Callable[..., Columns]) -> None:
+    same = pair(side_of("retail-gpt-4.1"), side_of("retail-gpt-4.1"))
+    for goal, decision in ((Goal.HOLD, Decision.PROMOTE), (Goal.IMPROVE, Decision.INCONCLUSIVE)):
+        verdict = decide(same, CALIBRATED, goal=goal, label=Label.DEVELOPMENT)
+        assert (verdict.identical, verdict.decision) == (True, decision)
+        assert verdict.checks[0].detail.startswith("identical evidence; ")
+
+
+def test_three_trials_a_side_are_paired_by_task(side_of: Callable[..., Columns]) -> None:
+    old, new = (side_of(*(f"retail-gpt-4o-prompt-{x}-trial-{n}" for n in (1, 2, 3))) for x in "ab")
+    verdict = decide(pair(old, new), CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
+    reward = verdict.checks[0]
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert (verdict.tasks, round(reward.estimate or 0, 3), round(reward.p or 0, 3)) == (38, 0.105, 0.064)
+    assert sorted(verdict.candidate.pass_hat) == [1, 2]
+
+
+# Check by check.
+
+
+def test_a_gain_is_promoted_and_its_reverse_discarded() -> None:
+    old, new = side(*[0] * 12, *[1] * 8), side(*[1] * 12, *[1] * 8)
+    assert judged(old, new).decision is Decision.PROMOTE
+    back = judged(new, old)
+    assert back.decision is Decision.DISCARD
+    assert "reward_improved" in ids(back, FAIL)
+
+
+def test_hold_needs_the_bound_above_minus_the_margin() -> None:
+    few, many = side(*[1, 0] * 10), side(*[1, 0] * 60)
+    assert judged(few, few, Goal.HOLD).decision is Decision.INCONCLUSIVE
+    held = judged(many, many, Goal.HOLD)
+    assert held.decision is Decision.PROMOTE
+    reward = check(held, "reward_not_worse")
+    assert (reward.threshold, reward.low) == (-0.10, pytest.approx(-(1 - 0.05 ** (1 / 120))))
+
+
+def test_harm_to_actions_alone_is_found() -> None:
+    old = [sim(task, 1.0, read=(2, 2), write=(2, 2)) for task in range(20)]
+    new = [sim(task, 1.0, read=(2, 1), write=(2, 2)) for task in range(20)]
+    verdict = judged(old, new, Goal.HOLD)
+    assert verdict.decision is Decision.DISCARD
+    assert ids(verdict, FAIL) == {"action_match", "read_action_match"}
+
+
+def test_max_steps_count_by_task_not_by_trial() -> None:
+    def at_limit(tasks: int) -> Side:
+        return [sim(task, 0.0, trial=n, end="max_steps" if task < tasks else "user_stop")
+                for task in range(40) for n in range(2)]  # fmt: skip
+
+    assert check(judged(at_limit(0), at_limit(4)), "max_steps").status is PASS
+    five = check(judged(at_limit(0), at_limit(5)), "max_steps")
+    assert (five.status, round(five.p or 0, 4)) == (OPEN, 0.0312)
+    assert check(judged(at_limit(0), at_limit(9)), "max_steps").status is FAIL
+
+
+def test_pass_rate_is_watched_only_where_rewards_are_not_binary() -> None:
+    assert "pass_rate" not in {one.id for one in judged(side(1, 0), side(1, 1)).checks}
+    shares = judged(side(*[1.0] * 12), side(*[0.99] * 12))
+    assert check(shares, "pass_rate").status is FAIL
+    assert check(shares, "pass_rate").estimate == -1
+
+
+def test_metrics_without_actions_do_not_count_among_the_checks() -> None:
+    verdict = judged(side(1, 0), side(1, 1))
+    assert {"action_match", "read_action_match", "write_action_match"} == ids(verdict, ABSENT)
+
+
+def test_fresh_trials_confirm_clear_and_leave_the_rest_suspected() -> None:
+    old, new = side(*[1] * 30), side(*[0] * 3, *[1] * 27)
+    pairs = pair(old, renamed(new))
+    fresh = {"0": FreshResult(1e-5, 1e-5), "1": FreshResult(0.6, 0.6)}
+    verdict = decide(pairs.tried_again(fresh), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
+    assert (verdict.regressions, verdict.suspected, verdict.decision) == (("0",), ("2",), Decision.DISCARD)
+    cleared = decide(
+        pairs.tried_again({"1": FreshResult(0.6, 0.6)}), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN
+    )
+    assert "task_regressions" in ids(cleared, PASS)
+    assert cleared.suspected == ("0", "2")
+
+
+def test_a_lost_fresh_trial_that_could_confirm_withholds_the_promotion() -> None:
+    old, new = side(*[0] * 30, *[1] * 30), side(*[1] * 30, 0, *[1] * 29)
+    pairs = pair(old, renamed(new))
+    for worst, decision in ((0.9, Decision.PROMOTE), (1e-6, Decision.INCONCLUSIVE)):
+        tried = pairs.tried_again({"30": FreshResult(0.9, worst)})
+        verdict = decide(tried, CALIBRATED, goal=Goal.IMPROVE, label=Label.CLEAN)
+        assert verdict.decision is decision
+    assert "worst_case" in ids(verdict, OPEN)
+
+
+def test_recorded_falls_block_only_where_they_outnumber_what_was_fixed() -> None:
+    even = judged(side(*[1] * 6, *[0] * 6, *[1] * 30), side(*[0] * 6, *[1] * 6, *[1] * 30), Goal.HOLD)
+    assert "task_regressions" in ids(even, PASS)
+    assert len(even.suspected) == 6
+    uneven = judged(side(*[1] * 40), side(*[0] * 5, *[1] * 35), Goal.HOLD)
+    assert "task_regressions" in ids(uneven, OPEN)
+
+
+def test_many_recorded_trials_confirm_by_themselves() -> None:
+    verdict = judged(side([1] * 16, *[[1, 0] * 8] * 9), side([0] * 16, *[[1, 0] * 8] * 9), Goal.HOLD)
+    assert verdict.regressions == ("0",)
+    assert "task_regressions" in ids(verdict, FAIL)
+
+
+def test_a_test_and_an_analysis_spend_their_share_of_the_level() -> None:
+    old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
+    for test, analysis, level, decision in (
+        (1, None, 0.0304, Decision.PROMOTE),
+        (1, 1, 0.0228, Decision.PROMOTE),
+        (1, 2, 0.0057, Decision.INCONCLUSIVE),
+        (2, 1, 0.0057, Decision.INCONCLUSIVE),
+        (3, None, 0.0034, Decision.INCONCLUSIVE),
+    ):
+        verdict = judged(old, new, look=test, analysis=analysis)
+        assert (verdict.look, verdict.analysis) == (test, analysis)
+        assert (verdict.decision, round(verdict.alpha or 0, 4)) == (decision, level)
+
+
+def test_stages_of_an_analysis_keep_its_share_together() -> None:
+    """The level of a stage at a share of alpha is less than that share of its level at alpha."""
+    old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
+    level = stage_alpha(0.05, (2, 4, 8))
+    verdict = judged(old, new, look=2, analysis=1, stage_alpha=level, schedule=(2, 4, 8))
+    assert verdict.alpha == stage_alpha(0.05 * share(2, 1), (2, 4, 8)) < level * share(2, 1)
+    held = judged(old, new, Goal.HOLD, stage_alpha=level, schedule=(2, 4, 8))
+    assert held.alpha == level
+
+
+def test_lost_simulations_cost_what_they_could_have_been() -> None:
+    old, new = side(*[0] * 12, *[1] * 48), side(*[1] * 12, *[1] * 48)
+    one = [*new[:-1], lost(new[-1])]
+    assert judged(old, one).decision is Decision.PROMOTE
+    five = [*new[:-5], *(lost(record) for record in new[-5:])]
+    verdict = judged(old, five)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert "worst_case" in ids(verdict, OPEN)
+
+
+def test_the_suite_itself_as_estimand_knows_no_noise_of_tasks() -> None:
+    within = policy_of("estimand = 'suite'\n")
+    old = [sim(task, float(task % 2), trial=n) for task in range(20) for n in range(4)]
+    new = [
+        sim(task, float(task % 2 or (task == 0 and n < 3)), trial=n) for task in range(20) for n in range(4)
+    ]
+    wide, narrow = (
+        check(judged(old, new, Goal.HOLD, policy), "reward_not_worse") for policy in (CALIBRATED, within)
+    )
+    assert narrow.estimate == wide.estimate
+    assert (narrow.high or 0) - (narrow.low or 0) < (wide.high or 0) - (wide.low or 0)
+
+
+# Policies as files.
+
+
+def test_no_number_of_equal_tasks_is_certainty() -> None:
+    reward = check(judged(side(*[1] * 5), side(*[1] * 5), Goal.HOLD), "reward_not_worse")
+    assert reward.status is OPEN
+    assert reward.low is not None
+    assert reward.low <= -(1 - 0.05**0.2)
+    assert np.isfinite(reward.low)

@@ -1,0 +1,202 @@
+"""Comparisons resampled from recorded trials: what is drawn, and how much it varies."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.calibration import (
+    DecisionCounts,
+    Draw,
+    PolicyToCalibrate,
+    Pool,
+    calibrate,
+    count_decisions,
+    pool_of,
+    resample,
+)
+from pytest_trace2evolve.gate.columns import columns
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.records.verdict import Decision, Goal
+from tests.gate_helpers import Side, side, sim
+
+
+def pool(*tasks: Sequence[float | None]) -> Pool:
+    return pool_of(columns(side(*tasks)))
+
+
+def random(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def of_rates(source: np.random.Generator, rates: np.ndarray, trials: int) -> Pool:
+    """One recorded run of tasks that succeed with these chances."""
+    return pool(*(source.binomial(1, rate, trials).astype(float).tolist() for rate in rates))
+
+
+def test_a_task_with_trials_enough_is_split_and_each_is_used_once() -> None:
+    case = resample(random(), pool([1.0, 0.0] * 4, [1.0] * 3 + [0.0] * 5), Draw(trials=4), 200)
+    passed = case.baseline.passed + case.candidate.passed
+    assert set(np.unique(passed)) == {3, 4}
+    assert case.baseline.passed.std() > 0.5
+
+
+def test_a_task_with_fewer_trials_is_drawn_with_replacement() -> None:
+    case = resample(random(), pool([1.0, 0.0] * 2, [1.0] * 3 + [0.0]), Draw(trials=4), 200)
+    assert len(np.unique(case.baseline.passed + case.candidate.passed)) > 4
+
+
+def test_tasks_are_drawn_with_replacement_unless_these_very_ones_are_meant() -> None:
+    surely = pool([1.0] * 4, [0.0] * 4)
+    assert set(np.unique(resample(random(), surely, Draw(2), 99).baseline.passed.sum(axis=1))) == {0, 2, 4}
+    fixed = resample(random(), surely, Draw(2, fixed=True), 99)
+    assert set(np.unique(fixed.baseline.passed.sum(axis=1))) == {2}
+
+
+@pytest.mark.parametrize("trials", [2, 4])
+@pytest.mark.parametrize("kind", ["reliable", "medium", "noisy"])
+def test_trials_drawn_with_replacement_vary_as_much_as_new_trials_would(kind: str, trials: int) -> None:
+    """Uncorrected, the variance would be short by half with two trials a task, by a quarter with four."""
+    source, agent = random(1), AGENTS[kind]
+    found = []
+    for _ in range(4):
+        rates = source.beta(agent.a, agent.b, 300)
+        drawn = resample(source, of_rates(source, rates, trials), Draw(trials=4), 40)
+        found.append(drawn.difference("reward").var() / (2 * (rates * (1 - rates)).mean() / 4))
+    assert np.mean(found) == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("effect", [-0.2, -0.05, 0.05, 0.2])
+@pytest.mark.parametrize("trials", [2, 4])
+def test_a_planted_effect_moves_the_mean_by_as_much(effect: float, trials: int) -> None:
+    source = random(2)
+    mixed = of_rates(source, source.beta(0.8, 0.6, 60), 4)
+    case = resample(source, mixed, Draw(trials, effect), 800)
+    assert np.nanmean(case.difference("reward")) == pytest.approx(effect, abs=0.015)
+
+
+def test_a_trial_that_turns_takes_the_actions_of_one_that_ended_so() -> None:
+    records = [sim(0, 1.0, trial=0, read=(2, 2)), sim(0, 0.0, trial=1, read=(2, 1), end="max_steps")]
+    records += [sim(1, 0.0, trial=trial, read=(2, 1)) for trial in range(2)]
+    case = resample(random(), pool_of(columns(records)), Draw(trials=1, effect=0.749), 400)
+    new = case.candidate
+    matched, passed = new.matched["read_action_match"], new.passed
+    assert set(matched[passed == 1]) == {1.0}, "a success's own, and all matched where there was none"
+    assert set(matched[passed == 0]) <= {0.5}
+    assert not new.max_steps[passed == 1].any()
+
+
+def test_a_task_that_never_failed_keeps_its_actions_when_it_turns() -> None:
+    records = [sim(task, 1.0, trial=trial, read=(2, 1)) for task in range(2) for trial in range(4)]
+    case = resample(random(), pool_of(columns(records)), Draw(trials=2, effect=-0.5), 100)
+    assert (case.candidate.passed == 0).any()
+    assert set(np.unique(case.candidate.matched["read_action_match"])) == {1.0}
+    assert not case.candidate.max_steps.any()
+
+
+def test_lost_simulations_are_left_out_and_fractions_are_kept() -> None:
+    found = pool([0.5, None, 0.5], [0.25, 0.25, None])
+    assert (found.lost, found.simulations, found.pass_rate) == (2, 4, 0.0)
+    case = resample(random(), found, Draw(trials=1), 50)
+    assert set(np.unique(case.baseline.reward)) == {0.25, 0.5}
+    assert not np.any(case.binary)
+
+
+def test_live_fresh_trials_are_drawn_for_broken_tasks_alone_while_the_budget_lasts() -> None:
+    mixed = of_rates(random(3), np.full(40, 0.5), 4)
+    case = resample(random(), mixed, Draw(trials=2, live=True, confirm=100), 50)
+    assert case.fresh is not None
+    tried = ~np.isnan(case.fresh)
+    assert not (tried & ~case.broken).any()
+    assert 0 < tried.sum(axis=1).max() <= 100 // 16
+    assert case.suspected.any()
+
+
+ONE_TRIAL = (
+    "every task has one trial: how much an agent differs from itself cannot be seen; "
+    "give at least two trials of its tasks (--t2e-trials 2)"
+)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (side(None, None), "no simulation was measured: there are no trials to draw from"),
+        (side(1.0, 0.0), ONE_TRIAL),
+    ],
+)
+def test_trials_that_show_no_noise_are_refused(records: Side, message: str) -> None:
+    with pytest.raises(ResultsError) as error:
+        pool_of(columns(records))
+    assert str(error.value) == message
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.data())
+def test_the_order_of_trials_and_files_changes_no_draw(data: st.DataObject) -> None:
+    records = [
+        sim(task, float((task + trial) % 3 > 0), trial=trial, read=(3, (task * trial) % 4))
+        for task in range(3)
+        for trial in range(3)
+    ]
+    other_order = data.draw(st.permutations(records))
+    one, other = (resample(random(), pool_of(columns(each)), Draw(2), 20) for each in (records, other_order))
+    assert np.array_equal(one.baseline.reward, other.baseline.reward)
+    assert np.array_equal(one.candidate.matched["action_match"], other.candidate.matched["action_match"])
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 50))
+def test_a_rates_interval_holds_it(discarded: int, inconclusive: int, promoted: int) -> None:
+    found = DecisionCounts(discarded, inconclusive, promoted)
+    rates = [found.rate(decision) for decision in Decision]
+    assert sum(rate.estimate for rate in rates) == pytest.approx(1.0)
+    assert all(0 <= rate.low <= rate.estimate <= rate.high <= 1 for rate in rates)
+
+
+def test_a_calibration_is_the_same_whatever_else_is_asked() -> None:
+    mixed = of_rates(random(4), random(4).beta(0.8, 0.6, 30), 3)
+    kept = {"resamples": 60, "seed": 7}
+    asked = [PolicyToCalibrate(CALIBRATED, 0.1), PolicyToCalibrate(STRICT, 0.1)]
+    wide = calibrate(mixed, asked, Draw(3), effects=(0.05, 0.1), **kept)
+    narrow = calibrate(mixed, asked[1:], Draw(3), effects=(0.1,), **kept)
+    for key, decisions in narrow.decisions.items():
+        assert wide.decisions[key] == decisions
+    assert all(one.total == 60 for one in wide.decisions.values())
+
+
+def test_an_effect_that_the_pool_has_no_room_for_is_named() -> None:
+    often = pool(*[[1.0, 1.0]] * 9, [1.0, 0.0])
+    found = calibrate(
+        often, [PolicyToCalibrate(CALIBRATED, 0.1)], Draw(2), effects=(0.1,), resamples=20, seed=0
+    )
+    assert found.impossible == (0.1,)
+    assert ("calibrated", Goal.IMPROVE, 0.1) not in found.decisions
+
+
+@pytest.mark.parametrize("kind", ["medium", "noisy"])
+def test_the_policy_errs_as_seldom_as_it_says(kind: str) -> None:
+    """Bounds are wide: a test statistic that is wrong by a factor of two would break them."""
+    asked = [(CALIBRATED, goal) for goal in (Goal.IMPROVE, Goal.HOLD)]
+
+    def decisions(size: float) -> list[DecisionCounts]:
+        return count_decisions(
+            lambda source, rows: draw(source, AGENTS[kind], Effect(size), Design(40, 4), rows),
+            asked,
+            rows=400,
+            tasks=40,
+            seed=5,
+        )
+
+    improve, hold = decisions(0.0)
+    assert 2 <= improve.promoted <= 32
+    assert max(improve.discarded, hold.discarded) <= 32
+    assert hold.promoted >= 180
+    improve, hold = decisions(-0.1)
+    assert hold.promoted <= 32
+    assert improve.promoted <= 2
+    assert decisions(0.2)[0].promoted >= 360

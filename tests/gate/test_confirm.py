@@ -1,0 +1,165 @@
+"""Fresh trials: when a second step is made, and a p-value that holds whatever the rate of passing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import comb
+from scipy.stats import fisher_exact
+
+from pytest_trace2evolve.gate import confirm
+from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fresh_p, fresh_result, next_step
+from pytest_trace2evolve.gate.significance import fisher
+from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
+from tests.gate_helpers import sim
+
+PASSES = np.arange(STEP + 1)
+OUTCOMES = np.meshgrid(PASSES, PASSES, PASSES, PASSES, indexing="ij")
+P = fresh_p(*OUTCOMES)
+"""The p-value of each outcome: passes of baseline and candidate in the first step, then in the second."""
+
+RATES = st.floats(0.0, 1.0)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def counts(rate: float) -> np.ndarray:
+    """The probability of each number of passes in one step; scipy's own fails at rates next to 0."""
+    return comb(STEP, PASSES) * rate**PASSES * (1 - rate) ** (STEP - PASSES)
+
+
+def chances(baseline: float, candidate: float) -> np.ndarray:
+    """The probability of each outcome."""
+    old, new = counts(baseline), counts(candidate)
+    return np.einsum("i,j,k,l->ijkl", old, new, old, new)
+
+
+def power(baseline: float, candidate: float, level: float) -> float:
+    """How often a fall is confirmed at a level."""
+    return float(chances(baseline, candidate)[level >= P].sum())
+
+
+@given(RATES, RATES)
+def test_no_level_is_exceeded_at_any_rates_without_a_fall(one: float, other: float) -> None:
+    """Exactly, over all 6561 outcomes: P(p ≤ u) ≤ u where the candidate passes as often or more."""
+    chance = chances(min(one, other), max(one, other)).ravel()
+    order = np.argsort(P, axis=None)
+    p, reached = P.ravel()[order], np.cumsum(chance[order])
+    last = np.append(p[1:] != p[:-1], True)
+    assert (reached[last] <= p[last] + 1e-12).all()
+
+
+def test_the_level_is_used_up_at_some_rate() -> None:
+    """A p-value that held by being too large would be of little use."""
+    for level in np.unique(P)[[1, 20, 60]]:
+        most = max(power(rate, rate, level) for rate in np.linspace(0, 1, 401))
+        assert most == pytest.approx(level, rel=0.01)
+
+
+def fishers() -> np.ndarray:
+    """What Fisher's test makes of both steps: all trials, and what the first look may have used up."""
+    first = fisher(OUTCOMES[0], STEP, OUTCOMES[1], STEP)
+    both = fisher(OUTCOMES[0] + OUTCOMES[2], MAX_FRESH, OUTCOMES[1] + OUTCOMES[3], MAX_FRESH)
+    p = np.where(first >= confirm.CLEARED, 1.0, np.minimum(1.0, both + confirm.CONFIRMED))
+    return np.where(first <= confirm.CONFIRMED, first, p)
+
+
+def told(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
+
+
+@pytest.mark.parametrize(
+    ("fall", "parts", "least"), [((0.9, 0.2), "20", 0.9), ((0.9, 0.2), "20/6", 0.8), ((0.9, 0.3), "20", 0.75)]
+)
+def test_a_real_fall_is_confirmed_as_often_as_the_docs_say(
+    fall: tuple[float, float], parts: str, least: float
+) -> None:
+    """The exact test finds it more often than Fisher's does, in two steps or in the first alone."""
+    level = 0.05 / np.prod([int(part) for part in parts.split("/")])
+    chance = chances(*fall)
+    one_step = fisher(OUTCOMES[0], STEP, OUTCOMES[1], STEP)
+    found = [float(chance[p <= level].sum()) for p in (fishers(), P, one_step)]
+    assert found[1] > max(least, found[0]) > found[2]
+    name = " → ".join(f"{rate:.1f}".lstrip("0") for rate in fall)
+    row = " | ".join([f"| {name} at .05/{parts}", *map(told, found)])
+    assert row in (DOCS / "decisions" / "0007-confirmation.md").read_text(encoding="utf-8")
+
+
+def test_where_nothing_changed_most_tasks_need_one_step() -> None:
+    goes_on = np.array([[next_step(i, j, STEP) for j in PASSES] for i in PASSES])
+    for rate in (0.3, 0.5, 0.7, 0.9):
+        old = counts(rate)
+        assert STEP + (np.outer(old, old) * goes_on).sum() < 10.5
+
+
+@pytest.mark.parametrize(
+    ("passed", "more"),
+    [((8, 0), 0), ((8, 1), 8), ((7, 2), 8), ((8, 6), 8), ((8, 7), 0), ((5, 5), 0), ((0, 8), 0), ((1, 0), 0)],
+)
+def test_a_second_step_is_for_what_is_unclear(passed: tuple[int, int], more: int) -> None:
+    assert next_step(0, 0, 0) == STEP
+    assert next_step(*passed, STEP) == more
+    assert next_step(*passed, MAX_FRESH) == 0
+
+
+def test_a_pass_more_on_the_baseline_or_less_on_the_candidate_never_raises_p() -> None:
+    for side, better in ((0, -1), (1, 1), (2, -1), (3, 1)):
+        assert (np.diff(P, axis=side) * better >= 0).all()
+
+
+def test_the_second_step_counts_only_where_the_first_went_on() -> None:
+    assert fresh_p(8, 0) == fresh_p(8, 0, 0, 8) < 2e-5
+    assert fresh_p(5, 5, 8, 0) == 1.0
+    assert fresh_p([8, 7], [1, 2], [8, 8], [1, 3]).shape == (2,)
+    assert fresh_p(7, 2, 8, 1) < fresh_p(7, 2, 7, 1) < 0.01
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 12), st.integers(1, 12))
+def test_fishers_p_is_scipys(passed: int, other: int, more: int, further: int) -> None:
+    trials = max(passed, more), max(other, further)
+    table = [[passed, trials[0] - passed], [other, trials[1] - other]]
+    expected = fisher_exact(table, alternative="greater").pvalue
+    assert fisher(passed, trials[0], other, trials[1]) == pytest.approx(expected, rel=1e-9)
+
+
+def trials(*rewards: float | None, start: int = 0) -> tuple[SimulationEvidence, ...]:
+    return tuple(sim("t", reward, trial=start + number) for number, reward in enumerate(rewards))
+
+
+def test_steps_are_told_apart_by_trial_whatever_the_order() -> None:
+    old = trials(*[1.0] * 7, 0.0, *[1.0] * 8, start=100)
+    new = trials(*[0.0] * 6, 1.0, 1.0, *[0.0] * 8)
+    result = fresh_result(FreshTrials(baseline=old[::-1], candidate=new[::-1]))
+    assert result.p == result.worst == fresh_p(7, 2, 8, 0)
+
+
+def test_what_was_lost_counts_against_a_fall_and_is_said() -> None:
+    old, new = trials(*[1.0] * 7, None, *[1.0] * 8), trials(*[0.0] * 16)
+    result = fresh_result(FreshTrials(baseline=old, candidate=new))
+    assert result.p == fresh_p(7, 0, 8, 0) > result.worst == fresh_p(8, 0)
+    result = fresh_result(FreshTrials(baseline=trials(*[1.0] * 8), candidate=trials(*[None] * 8)))
+    assert (result.p, result.worst) == (1.0, fresh_p(8, 0))
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, None]), min_size=32, max_size=32), st.data())
+def test_losing_more_never_lowers_p_nor_raises_what_it_might_have_been(
+    rewards: list[float | None], data: st.DataObject
+) -> None:
+    """So a simulation that infrastructure takes neither confirms a fall nor clears one."""
+    lost = data.draw(st.sets(st.integers(0, 31)))
+    fewer = [None if place in lost else reward for place, reward in enumerate(rewards)]
+    before, after = (
+        fresh_result(FreshTrials(baseline=trials(*those[:16]), candidate=trials(*those[16:])))
+        for those in (rewards, fewer)
+    )
+    assert after.p >= before.p
+    assert after.worst <= before.worst
+
+
+def test_trials_that_were_never_made_might_have_shown_a_fall() -> None:
+    """Lost trials made the first step look clear; the second, not made, might have said otherwise."""
+    fresh = FreshTrials(baseline=trials(*[1.0] * 4, *[None] * 4), candidate=trials(*[0.0] * 3, *[1.0] * 5))
+    result = fresh_result(fresh)
+    assert result.p == 1.0
+    assert result.worst == fresh_p(8, 5, 8, 0) < 0.01

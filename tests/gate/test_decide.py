@@ -1,0 +1,302 @@
+"""Questions for harm alone: guard splits and goal `no-regression`, and the drop that they could detect."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP
+from pytest_trace2evolve.gate.decide import decide, ranks
+from pytest_trace2evolve.gate.intervals import DETECTED
+from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.records.verdict import (
+    CheckStatus,
+    Decision,
+    Goal,
+    GuardAnswer,
+    Label,
+    Verdict,
+)
+from tests.gate.verdicts import check, judged, of
+from tests.gate_helpers import Side, ids, lost, side, sim
+
+
+def guard(old: Side, new: Side, **further: Any) -> Verdict:
+    return judged(old, new, guard=True, **further)
+
+
+def with_actions(records: Side) -> Side:
+    return [
+        sim(one.task_id, one.reward, trial=one.trial, read=(2, int(one.reward or 0) * 2)) for one in records
+    ]
+
+
+# Guards.
+
+
+@pytest.mark.parametrize("actions", [False, True])
+def test_six_of_ten_tasks_that_broke_are_never_no_harm(actions: bool) -> None:
+    sides = of(10, broken=6, fails=4)
+    verdict = guard(*(with_actions(one) if actions else one for one in sides))
+    assert check(verdict, DROP).p == pytest.approx(2**-6)
+    assert verdict.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
+    assert verdict.guard in (GuardAnswer.HARM_SHOWN, GuardAnswer.HARM_SUSPECTED)
+    assert "no harm" not in verdict.reason
+    if actions:
+        assert verdict.reason == (
+            "harm suspected: reward_drop (p = 0.0156), action_match (p = 0.0156), "
+            "read_action_match (p = 0.0156), task_regressions (p = 1.0000); 10 tasks cannot detect a drop of "
+            f"20 points (detectable: {verdict.reason.partition('detectable: ')[2]}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "broken", "answer", "decision"),
+    [
+        (100, 0, GuardAnswer.NO_HARM_DETECTED, None),
+        (100, 4, GuardAnswer.NO_HARM_DETECTED, None),
+        (100, 5, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
+        (100, 12, GuardAnswer.HARM_SHOWN, Decision.DISCARD),
+        (32, 0, GuardAnswer.NO_HARM_DETECTED, None),
+        (31, 0, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
+        (1, 0, GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE),
+    ],
+)
+def test_a_guard_gives_one_of_three_answers(
+    tasks: int, broken: int, answer: GuardAnswer, decision: Decision | None
+) -> None:
+    verdict = guard(*of(tasks, broken))
+    assert (verdict.guard, verdict.decision) == (answer, decision)
+    assert verdict.reason.startswith(answer.value)
+    assert verdict.to_json()["guard"] == answer.value
+
+
+def test_a_guard_names_the_drop_that_it_could_have_detected() -> None:
+    verdict = guard(*of(100, 0))
+    assert verdict.detectable is not None
+    assert verdict.reason == (
+        f"no harm detected; could have detected a drop of {np.ceil(100 * verdict.detectable):.0f} points"
+    )
+    assert check(verdict, DROP).detectable == verdict.detectable <= DETECTED
+
+
+def test_a_guard_with_too_few_tasks_says_how_many_are_enough() -> None:
+    reason = guard(*of(10, 0)).reason
+    assert reason.endswith("; about 32 tasks would detect it")
+    assert "10 tasks cannot detect a drop of 20 points (detectable: 61 points or more)" in reason
+    assert "1 task cannot detect a drop of 20 points (detectable: none)" in guard(*of(1, 0)).reason
+
+
+def test_a_guard_is_asked_for_harm_alone() -> None:
+    """Five points down on 200 tasks: neither shown not worse nor p <= .05, so no harm was detected."""
+    verdict = guard(*of(200, broken=30, fixed=20))
+    assert (check(verdict, DROP).p or 0) > 0.05
+    assert verdict.guard is GuardAnswer.NO_HARM_DETECTED
+    assert "reward_not_worse" not in {one.id for one in verdict.checks}
+
+
+def test_every_share_of_actions_can_make_a_guard_suspect_harm() -> None:
+    """Under `hold` the shares have half a level, adjusted among themselves; on a guard each has its own."""
+    old = [sim(task, 1.0, read=(2, 2), write=(2, 2)) for task in range(40)]
+    new = [sim(task, 1.0, read=(2, 2 if task >= 5 else 1), write=(2, 2)) for task in range(40)]
+    assert check(judged(old, new), "read_action_match").status is CheckStatus.PASS
+    verdict = guard(old, new)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert {"read_action_match", "action_match"} == ids(verdict, CheckStatus.UNDECIDED)
+
+
+def test_lost_simulations_on_a_guard_are_suspected() -> None:
+    old, new = of(60, 3)
+    new[-1] = lost(new[-1])
+    assert guard(old, new).decision is None
+    new[-2] = lost(new[-2])
+    verdict = guard(old, new)
+    assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
+    assert verdict.reason == "harm suspected: worst_case"
+
+
+def test_a_guard_that_was_not_run_whole_gives_no_answer() -> None:
+    verdict = guard(*of(100, 0), partial="stopped by -x")
+    assert (verdict.guard, verdict.decision, verdict.reason) == (None, Decision.INCONCLUSIVE, "stopped by -x")
+
+
+def test_a_guard_that_compared_nothing_blocks() -> None:
+    verdict = guard(side(1, 1), [])
+    assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
+    assert verdict.reason == "no task was measured on both sides"
+
+
+def test_identical_evidence_needs_no_tasks() -> None:
+    old = side(1, 0, 1)
+    verdict = decide(pair(old, old), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, guard=True)
+    assert (verdict.guard, verdict.decision) == (GuardAnswer.NO_HARM_DETECTED, None)
+
+
+def test_strict_has_no_change_that_it_could_have_missed() -> None:
+    verdict = guard(*of(3, 0), policy=STRICT)
+    assert (verdict.guard, verdict.decision, verdict.detectable) == (GuardAnswer.NO_HARM_DETECTED, None, None)
+    assert verdict.reason == (
+        "no harm detected; the policy compares point estimates and states no detectable change"
+    )
+    assert guard(*of(3, 1), policy=STRICT).reason.startswith("harm shown: ")
+
+
+# Goal `no-regression`.
+
+
+@pytest.mark.parametrize(
+    ("broken", "decision"),
+    [(0, Decision.PROMOTE), (4, Decision.PROMOTE), (5, Decision.DISCARD), (12, Decision.DISCARD)],
+)
+def test_no_regression_discards_a_drop_beyond_noise_and_passes_the_rest(
+    broken: int, decision: Decision
+) -> None:
+    """Five of twelve tasks: p = 1/32, which `hold` leaves undecided."""
+    verdict = judged(*of(12, broken), goal=Goal.NO_REGRESSION)
+    assert verdict.decision is decision
+    assert verdict.label is Label.DEVELOPMENT
+    assert verdict.settling == ()
+    if decision is Decision.PROMOTE:
+        assert verdict.reason.startswith("no regression detected; could have detected a drop of ")
+        assert verdict.detectable is not None
+    assert judged(*of(12, 5)).decision is Decision.INCONCLUSIVE
+
+
+def test_no_regression_discards_on_any_check_that_shows_harm() -> None:
+    old = [sim(task, 1.0, read=(2, 2)) for task in range(20)]
+    new = [sim(task, 1.0, read=(2, 1)) for task in range(20)]
+    verdict = judged(old, new, Goal.NO_REGRESSION)
+    assert verdict.decision is Decision.DISCARD
+    assert DROP in ids(verdict, CheckStatus.PASS)
+
+
+def test_no_regression_withholds_a_pass_if_too_much_was_lost() -> None:
+    old, new = of(20, 1)
+    one = [*new[:-1], lost(new[-1])]
+    assert judged(old, one, Goal.NO_REGRESSION).decision is Decision.PROMOTE
+    three = [*new[:-3], *(lost(record) for record in new[-3:])]
+    verdict = judged(old, three, Goal.NO_REGRESSION)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert ids(verdict, CheckStatus.UNDECIDED) == {"measured"}
+    assert "no regression" not in verdict.reason
+    # Above 90 %, what was lost must not have been able to show harm.
+    old, new = of(60, 4)
+    two = [*new[:-2], *(lost(record) for record in new[-2:])]
+    assert ids(judged(old, two, Goal.NO_REGRESSION), CheckStatus.UNDECIDED) == {"worst_case"}
+
+
+def test_no_regression_is_never_a_pass_of_a_part() -> None:
+    verdict = judged(*of(12, 0), goal=Goal.NO_REGRESSION, partial="stopped by -x")
+    assert (verdict.decision, verdict.reason) == (Decision.INCONCLUSIVE, "stopped by -x")
+
+
+def test_a_guard_of_a_no_regression_run_blocks_on_suspicion_and_not_on_its_size() -> None:
+    """The goal is for small suites; the drop that a guard could have detected is printed."""
+    small = judged(*of(12, 0), goal=Goal.NO_REGRESSION, guard=True)
+    assert (small.decision, small.guard) == (None, GuardAnswer.NO_HARM_DETECTED)
+    assert (small.detectable or 0) > DETECTED
+    assert small.goal is Goal.NO_REGRESSION
+    worse = judged(*of(12, 5), goal=Goal.NO_REGRESSION, guard=True)
+    assert worse.guard is GuardAnswer.HARM_SUSPECTED
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_no_regression_passes_an_edit_that_changes_nothing_on_twelve_tasks(kind: str) -> None:
+    """`hold` passes next to none of these."""
+    compared = draw(np.random.default_rng(5), AGENTS[kind], Effect(), Design(12, 4), 1_500)
+    found = {goal: ranks(CALIBRATED, compared, Question(goal)) for goal in (Goal.HOLD, Goal.NO_REGRESSION)}
+    assert (found[Goal.NO_REGRESSION] == Decision.PROMOTE.rank).mean() >= 0.95
+    assert (found[Goal.HOLD] == Decision.PROMOTE.rank).mean() <= 0.2
+
+
+# Missing simulations.
+
+
+def mostly_lost(measured: int) -> tuple[Side, Side]:
+    """40 tasks that all pass on the baseline; of the candidate some are measured, and the others are lost."""
+    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [
+        sim(task, 0.0 if task < measured else None, trial=trial) for task in range(40) for trial in range(2)
+    ]
+    return old, new
+
+
+@pytest.mark.parametrize("policy", [CALIBRATED, STRICT])
+@pytest.mark.parametrize("goal", Goal)
+def test_what_fits_on_a_full_disk_discards_nothing(goal: Goal, policy: Any) -> None:
+    """Only the short traces fit, and they are those that fail: the candidate may be better."""
+    old = [sim(task, float(trial == 2), trial=trial) for task in range(40) for trial in range(3)]
+    new = [sim(task, None if trial else 0.0, trial=trial) for task in range(40) for trial in range(3)]
+    verdict = judged(old, new, goal, policy)
+    assert any(one.status is CheckStatus.FAIL for one in verdict.checks)
+    assert verdict.decision is Decision.INCONCLUSIVE
+
+
+def eight_fell() -> tuple[Side, Side, Side]:
+    """40 tasks of two trials; a candidate that fails the first trial of eight; a baseline that lost those."""
+    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    fell = [each.trial == 0 and int(each.task_id) < 8 for each in old]
+    new = [
+        sim(each.task_id, 0.0 if down else 1.0, trial=each.trial)
+        for each, down in zip(old, fell, strict=True)
+    ]
+    without = [
+        sim(each.task_id, None, trial=0) if down else each for each, down in zip(old, fell, strict=True)
+    ]
+    return old, new, without
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_a_discard_that_the_missing_could_have_prevented_is_withheld(goal: Goal) -> None:
+    old, new, without = eight_fell()
+    assert judged(old, new, goal).decision is Decision.DISCARD
+    verdict = judged(without, new, goal)
+    assert (verdict.decision, check(verdict, "best_case").status) == (
+        Decision.INCONCLUSIVE,
+        CheckStatus.UNDECIDED,
+    )
+    assert check(verdict, "best_case").detail.startswith("would not fail: ")
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_a_discard_stands_that_nothing_missing_could_have_prevented(goal: Goal) -> None:
+    """Also with far less than 90 % measured."""
+    verdict = judged(*mostly_lost(24), goal)
+    assert verdict.decision is Decision.DISCARD
+    assert check(verdict, "best_case").status is CheckStatus.PASS
+
+
+def test_a_guard_is_withheld_too() -> None:
+    old, new, without = eight_fell()
+    assert judged(old, new, Goal.HOLD, guard=True).guard is GuardAnswer.HARM_SHOWN
+    verdict = judged(without, new, Goal.HOLD, guard=True)
+    assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
+    assert "best_case" in verdict.reason
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_task_that_is_lost_in_every_attempt_blocks_a_promotion_by_name(which: int) -> None:
+    old = [sim(task, 0.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    assert judged(old, new).decision is Decision.PROMOTE
+    both = [old, new]
+    both[which] = [sim("7", None, trial=one.trial) if one.task_id == "7" else one for one in both[which]]
+    verdict = judged(*both)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    side = ("baseline", "candidate")[which]
+    assert check(verdict, "worst_case").status is CheckStatus.PASS, "the share that is measured is enough"
+    assert check(verdict, "lost_again").detail == f"7 ({side})"
+    assert verdict.reason == f"lost in every attempt: simulations of 7 ({side})"
+    assert {"id": "lost_again", "detail": f"7 ({side})"}.items() <= verdict.to_json()["checks"][-1].items()
+
+
+def test_a_trial_that_two_runs_lost_blocks_a_promotion_by_name() -> None:
+    old = [sim(task, 0.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    new[0] = sim(0, None)
+    assert judged(old, new).decision is Decision.PROMOTE
+    verdict = judged(old, new, lost={"0": "candidate"})
+    assert (verdict.decision, check(verdict, "lost_again").detail) == (Decision.INCONCLUSIVE, "0 (candidate)")

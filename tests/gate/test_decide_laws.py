@@ -1,0 +1,161 @@
+"""What is counted over many comparisons is what the gate decides of each."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
+from pytest_trace2evolve.gate.decide import decide, ranks
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
+from pytest_trace2evolve.gate.policy import STRICT, Strict
+from pytest_trace2evolve.gate.protocols import Question
+from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.verdict import (
+    Decision,
+    Goal,
+    Label,
+)
+from tests.gate.verdicts import judged
+from tests.gate_helpers import Side, sim
+
+LAW = settings(deadline=None, max_examples=30)
+POLICIES = st.sampled_from(
+    [
+        CALIBRATED,
+        STRICT,
+        Calibrated(within=True),
+        Calibrated(
+            block_suspected=True, margins={"reward": 0.3, "action_match": 0.2}, weights={"max_steps": 0}
+        ),
+    ]
+)
+REWARDS = st.sampled_from([0.0, 1.0, 1.0, 0.5, None])
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> list[Pairs]:
+    """A few comparisons of as many tasks each; some hold fractions, some have lost simulations."""
+    tasks, trials = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    live, watched = draw(st.booleans()), draw(st.booleans())
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        rewards = draw(st.sampled_from([REWARDS, st.sampled_from([0.0, 1.0])]))
+        better = draw(st.booleans())
+        sides: tuple[Side, Side] = [], []
+        for (which, side), task, trial in product(enumerate(sides), range(tasks), range(trials)):
+            reward = float(which) if better and draw(st.booleans()) else draw(rewards)
+            end = "max_steps" if reward == 0.0 and draw(st.integers(0, 9)) == 0 else "user_stop"
+            record = sim(task, reward, trial=trial, end=end, read=(task % 3, draw(st.integers(0, task % 3))))
+            kind = draw(st.sampled_from([Invariant.PROMISES, Invariant.CONSENT])) if watched else None
+            broken = {kind: draw(st.integers(0, 1))} if kind and reward is not None else None
+            update = {"id": f"{which}-{task}-{trial}", "invariants": broken}
+            side.append(record.model_copy(update=update))
+        pairs = pair(*sides)
+        if live:
+            p = np.where(pairs.compared.broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
+            pairs = replace(pairs, fresh=p, fresh_worst=p)
+        found.append(pairs)
+    return found
+
+
+def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
+    """The same comparisons as rows of one."""
+
+    def side(which: int) -> Tally:
+        parts = [pairs.sides[which] for pairs in comparisons]
+        none = np.zeros(parts[0].trials.shape)  # a side of which nothing was measured
+
+        def of_kind(one: Tally, name: str, kind: str) -> np.ndarray:
+            # A kind that a side broke in no trial has no key: all its trials kept it.
+            rest = one.checked.get(INVARIANTS, none) if kind in BREACHES else none
+            return np.asarray(getattr(one, name).get(kind, rest))
+
+        return Tally(
+            **{
+                name: {
+                    kind: np.stack([of_kind(one, name, kind) for one in parts])
+                    for kind in sorted({kind for one in parts for kind in one.matched})
+                }
+                if name in ("matched", "checked")
+                else np.stack([getattr(one, name) for one in parts])
+                for name in Tally.__dataclass_fields__
+            }
+        )
+
+    binary = np.array([one.compared.binary for one in comparisons])
+    fresh = None if comparisons[0].fresh is None else np.stack([one.fresh for one in comparisons])
+    return Comparisons(side(0), side(1), fresh=fresh, binary=binary)
+
+
+@LAW
+@given(comparisons(), POLICIES, st.sampled_from(Goal), st.booleans(), st.sampled_from([1.0, 0.2]))
+def test_a_row_comes_out_as_the_gate_decides_it(
+    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
+) -> None:
+    asks = {kind: np.stack([one.asks[kind] for one in found]) for kind in found[0].asks}
+    if guard and goal is Goal.IMPROVE:
+        goal = Goal.HOLD  # what a guard is asked under either
+    question = Question(goal, guard=guard, stage_alpha=0.05 * level)
+    rows = ranks(policy, stacked(found), question, asks)
+    for rank, pairs in zip(rows, found, strict=True):
+        verdict = decide(
+            pairs, policy, goal=goal, label=Label.DEVELOPMENT, guard=guard, stage_alpha=0.05 * level
+        )
+        assert guard or verdict.decision is not None
+        assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
+    """Estimand `suite` rests on how much trials of a task differ, which one trial cannot say."""
+    old = [sim(task, 1.0) for task in range(30)]
+    new = [sim(task, 1.0).model_copy(update={"id": f"new-{task}"}) for task in range(30)]
+    verdict = decide(pair(old, new), Calibrated(within=True), goal=goal, label=Label.CLEAN)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert "needs two trials of a task on either side" in verdict.checks[0].detail
+    assert verdict.settling == ()
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0.0, 1.0, None])), min_size=1, max_size=24)
+
+
+def numbered(found: list[tuple[int, float | None]]) -> Side:
+    trials: dict[int, int] = {}
+    records = []
+    for task, reward in found:
+        trials[task] = trials.get(task, -1) + 1
+        records.append(
+            sim(task, reward, trial=trials[task], read=(1, None if reward is None else int(reward)))
+        )
+    return records
+
+
+def filled(side: Side, reward: float) -> Side:
+    return [
+        one if one.reward is not None else sim(one.task_id, reward, trial=one.trial, read=(1, int(reward)))
+        for one in side
+    ]
+
+
+@settings(max_examples=30)
+@given(RECORDS, RECORDS, st.sampled_from(Goal), st.booleans(), st.sampled_from([CALIBRATED, STRICT]))
+def test_a_discard_holds_with_the_missing_at_their_best(
+    old: list[Any], new: list[Any], goal: Goal, guard: bool, policy: Any
+) -> None:
+    """And without anything missing nothing is withheld and nothing is asked."""
+    sides = numbered(old), numbered(new)
+    verdict = judged(*sides, goal, policy, guard=guard)
+    best = judged(filled(sides[0], 0.0), filled(sides[1], 1.0), goal, policy, guard=guard)
+    whole = all(one.reward is not None for side in sides for one in side)
+    if verdict.decision is Decision.DISCARD:
+        assert best.decision is Decision.DISCARD or not (best.checks and verdict.checks)
+    if whole:
+        assert not {"best_case", "worst_case", "measured", "lost_again"} & {one.id for one in verdict.checks}
+        assert best == verdict

@@ -1,0 +1,181 @@
+"""Policies as files of a project, and the checks of plugins."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.errors import PolicyError
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.policy import STRICT, get_policy, version_of
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Goal,
+)
+from tests.gate.verdicts import check, judged, policy_of
+from tests.gate_helpers import side, sim
+
+PASS, FAIL, OPEN, ABSENT = (
+    CheckStatus.PASS,
+    CheckStatus.FAIL,
+    CheckStatus.UNDECIDED,
+    CheckStatus.NOT_APPLICABLE,
+)
+
+
+class Cheap:
+    """A check of somebody else's."""
+
+    id = "cheap"
+
+    def __init__(self, p: float | None = None, status: CheckStatus = PASS) -> None:
+        self.p, self.status = p, status
+
+    def evaluate(self, pairs: object) -> CheckResult:
+        return CheckResult(id=self.id, status=self.status, p=self.p)
+
+
+def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
+    own = policy_of(
+        "alpha = 0.1\n[checks.reward]\nmargin = 0.2\n[checks.read_action_match]\nwatch = false\n"
+        "[checks.write_action_match]\nmargin = 0.3\n"
+    )
+    old = [sim(task, float(task % 2), read=(1, 1), write=(1, 1)) for task in range(30)]
+    verdict = judged(old, old, Goal.HOLD, own)
+    assert (verdict.policy, verdict.alpha) == ("own", 0.1)
+    assert check(verdict, "reward_not_worse").threshold == -0.2
+    assert check(verdict, "write_action_match").threshold == -0.3
+    assert "read_action_match" not in {one.id for one in verdict.checks}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("alfa = 0.1\n", "alfa: Extra inputs are not permitted"),
+        ("alpha = 0.7\n", "alpha: Input should be less than 0.5, not 0.7"),
+        ("alpha = nan\n", "alpha: is not a finite number"),
+        ("[checks.reward]\nmargin = 0\n", "checks.reward.margin: Input should be greater than 0, not 0"),
+        ("[checks.reward]\nmargin = 1.5\n", "checks.reward.margin: Input should be less than 1, not 1.5"),
+        ("[checks.reward]\nmagin = 0.1\n", "checks.reward.magin: Extra inputs are not permitted"),
+        ("[checks.reward]\nwatch = false\n", "checks.reward: the reward cannot be left out"),
+        ("[checks.max_steps]\nmargin = 0.1\n", "checks.max_steps: has no margin; leave 'margin' out"),
+        ("[checks.max_step]\n", "unknown check 'max_step'; did you mean 'max_steps'?"),
+        (
+            "[checks.max_steps]\nwatch = false\nalpha = 0.1\n",
+            "'watch = false' leaves it out; remove the rest",
+        ),
+        ("base = 'strict'\nalpha = 0.1\n", "'alpha' has no effect on base 'strict', which has no levels"),
+        ("base = 'strict'\n[checks.no_max_steps]\nmargin = 0.1\n", "has neither margins nor levels"),
+        ('alpha = "0.05"\n', "alpha: Input should be a valid number, not '0.05'"),
+        (
+            "[checks.reward]\nalpha = 0.01\n",
+            "checks.reward.alpha: the claim's level is the policy's; set alpha above",
+        ),
+        ("suspected = 'ignore'\n", "suspected: Input should be 'list' or 'block', not 'ignore'"),
+        ("confirm = -1\n", "confirm: Input should be greater than or equal to 0, not -1"),
+        ("alpha = \n", "not valid TOML: "),
+    ],
+)
+def test_a_wrong_policy_is_one_line_that_names_file_place_and_value(text: str, told: str) -> None:
+    with pytest.raises(PolicyError, match=r"^[^\n]*own\.toml: [^\n]*$") as error:
+        policy_of(text)
+    assert told in str(error.value)
+
+
+def test_a_policy_may_not_take_a_built_in_name(tmp_path: Path) -> None:
+    (tmp_path / "strict.toml").write_text("", encoding="utf-8")
+    with pytest.raises(
+        PolicyError, match=r"strict.toml: policy 'strict' is built in; give yours another name"
+    ):
+        get_policy("calibrated", tmp_path)
+    with pytest.raises(PolicyError, match=r"unknown gate policy 'calibrate'; did you mean 'calibrated'\?"):
+        get_policy("calibrate")
+
+
+@pytest.mark.parametrize(
+    ("p", "status", "answer"),
+    [
+        (None, FAIL, FAIL),
+        (None, OPEN, OPEN),
+        (0.5, PASS, PASS),
+        (0.04, PASS, OPEN),
+        (1e-6, PASS, FAIL),
+        (0.5, OPEN, OPEN),
+    ],
+)
+def test_a_check_of_others_answers_for_itself_or_shares_the_error(p, status, answer) -> None:
+    own = policy_of("[checks.cheap]\n", Cheap(p, status))
+    old = side(*[1, 0] * 60)
+    assert check(judged(old, old, Goal.HOLD, own), "cheap").status is answer
+
+
+def test_the_level_of_a_share_of_actions_is_its_own() -> None:
+    """Also where it is the only one, or where all three have the same."""
+    old = [sim(task, 1.0, read=(2, 2)) for task in range(40)]
+    new = [sim(task, 1.0, read=(2, 1 if task < 9 else 2)) for task in range(40)]
+    shares = ("action_match", "read_action_match", "write_action_match")
+    alone = "".join(f"[checks.{name}]\nwatch = false\n" for name in shares[1:])
+    alike = "".join(f"[checks.{name}]\nalpha = 1e-5\n" for name in shares)
+    for text, answer in (
+        (alone, FAIL),
+        (alone + "[checks.action_match]\nalpha = 1e-5\n", PASS),
+        (alike, PASS),
+    ):
+        verdict = judged(old, new, Goal.HOLD, policy_of(text))
+        assert check(verdict, "action_match").status is answer, text
+
+
+class Wrong(Cheap):
+    """A check that answers what it may not."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def evaluate(self, pairs: object) -> CheckResult:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: CheckResult = self.answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (ValueError("two\nlines"), "check 'cheap' failed with ValueError: 'two'; fix it"),
+        (None, "check 'cheap' answered NoneType, not a CheckResult; fix it"),
+        (
+            CheckResult(id="action_match", status=PASS, p=1.0),
+            "check 'cheap' answered for 'action_match'; it answers for itself alone",
+        ),
+        (
+            CheckResult(id="cheap", status=PASS, p=-3.0),
+            "check 'cheap' answered p = -3; a p-value lies between 0 and 1",
+        ),
+    ],
+)
+@pytest.mark.parametrize("base", ["calibrated", "strict"])
+def test_a_check_of_others_that_answers_wrongly_is_one_line(answer: Any, told: str, base: str) -> None:
+    text = f'base = "{base}"\n[checks.cheap]\n'
+    with pytest.raises(PolicyError, match=f"^{re.escape(told)}$"):
+        judged(side(1, 0), side(1, 0), policy=policy_of(text, Wrong(answer)))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("action_match", "is built in"), ("dear", "calls itself 'cheap'")],
+)
+@pytest.mark.parametrize("base", ["calibrated", "strict"])
+def test_a_check_of_others_has_an_id_of_its_own(tmp_path: Path, name: str, told: str, base: str) -> None:
+    (tmp_path / "own.toml").write_text(f'base = "{base}"\n[checks.{name}]\n', encoding="utf-8")
+    with pytest.raises(PolicyError, match=rf"own.toml: check '{name}' of a plugin {told}; give it an id"):
+        get_policy("own", tmp_path, {name: Cheap()})
+
+
+def test_an_edited_policy_is_another_test_of_the_same_claim() -> None:
+    first, same, other = (policy_of(f"alpha = {alpha}\n") for alpha in (0.05, 0.05, 0.04))
+    assert version_of(first) == version_of(same) != version_of(other)
+    assert (version_of(CALIBRATED), version_of(STRICT)) == ("calibrated", "strict")
+    assert version_of(policy_of("base = 'strict'\n")) == "strict", "a copy under another name is the same"
+    assert version_of(other).startswith("own ")

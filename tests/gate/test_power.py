@@ -1,0 +1,126 @@
+"""`trace2evolve power`: chances by simulation, and what they are told as."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.power import (
+    AGENTS,
+    Design,
+    Effect,
+    Plan,
+    agent_of,
+    chances_of,
+    draw,
+    draw_stages,
+    gain_at_power,
+    power_of,
+)
+from pytest_trace2evolve.records.verdict import Goal
+
+NO_AGENT = (
+    "--rate 0.5 --spread 0.5: a rate lies between 0 and 1, and a spread between 0 and sqrt(rate × (1 − rate))"
+)
+SMALL = ["power", "--tasks", "20", "--trials", "2", "--rows", "100"]
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_an_agent_has_the_rate_and_spread_it_was_asked_for(rate: float, part: float) -> None:
+    spread = part * np.sqrt(rate * (1 - rate))
+    agent = agent_of(rate, spread)
+    size = agent.a + agent.b
+    assert agent.mean == pytest.approx(rate)
+    assert agent.a * agent.b / (size**2 * (size + 1)) == pytest.approx(spread**2)
+
+
+def test_more_trials_find_smaller_gains_and_losses() -> None:
+    few, many = (
+        chances_of(Plan(AGENTS["medium"], Design(40, trials, live=False), CALIBRATED, 0.1, rows=60))
+        for trials in (2, 8)
+    )
+    for one, other in zip(few, many, strict=True):
+        assert one.rate is not None
+        assert other.rate is not None
+        if (one.goal, one.effect) in ((Goal.IMPROVE, 0.0), (Goal.HOLD, -0.1)):
+            assert max(one.rate.estimate, other.rate.estimate) <= 0.1
+        else:
+            assert other.rate.estimate >= one.rate.estimate
+
+
+def test_where_the_plan_is_enough_it_says_so() -> None:
+    found = power_of(Plan(AGENTS["medium"], Design(300, 4, live=False), CALIBRATED, 0.1, rows=30))
+    assert (found.trials, found.tasks) == (4, 300)
+
+
+def test_the_smallest_gain_lies_between_those_around_it() -> None:
+    assert gain_at_power({0.0: 0.05, 0.05: 0.5, 0.10: 0.95}, 100) == pytest.approx(0.0756, abs=1e-4)
+    assert gain_at_power({0.0: 0.05, 0.05: 0.5}, 100) is None
+
+
+def test_stages_add_trials_to_the_same_tasks_and_keep_what_fresh_trials_said() -> None:
+    random = np.random.default_rng(0)
+    drawn = draw_stages(random, AGENTS["noisy"], Effect(-0.1), Design(20, 8), 50, (2, 4, 8))
+    assert [int(case.baseline.trials[0, 0]) for case in drawn.stages] == [2, 4, 8]
+    for before, after in zip(drawn.stages[:-1], drawn.stages[1:], strict=True):
+        assert (after.candidate.passed >= before.candidate.passed).all()
+        assert (after.candidate.passed - before.candidate.passed <= after.candidate.trials // 2).all()
+        assert before.fresh is not None
+        assert after.fresh is not None
+        tried = ~np.isnan(before.fresh)
+        assert np.array_equal(before.fresh[tried], after.fresh[tried])
+
+
+def test_fresh_trials_end_with_the_budget() -> None:
+    random = np.random.default_rng(0)
+    case = draw(random, AGENTS["noisy"], Effect(), Design(100, 1, confirm=64), 100)
+    assert case.fresh is not None
+    tried = (~np.isnan(case.fresh)).sum(axis=1)
+    assert case.broken.sum(axis=1).min() >= 3
+    assert 2 <= tried.max() <= 4
+    assert (case.suspected.sum(axis=1) > 0).mean() > 0.9
+
+
+def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--agent", "noisy", "--margin", "0.2", "--alpha", "0.1", "--live", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tasks"], found["trials"], found["margin"], found["live"]) == (20, 2, 0.2, True)
+    assert [(one["goal"], one["effect"]) for one in found["chances"]] == [
+        *(("improve", effect) for effect in (0.0, 0.02, 0.05, 0.1, 0.15)),
+        *(("hold", effect) for effect in (0.0, -0.1, -0.2)),
+        *(("improve", effect) for effect in (-0.05, -0.1, -0.2)),
+        *(("no-regression", effect) for effect in (0.0, -0.05, -0.1, -0.2)),
+    ]
+    assert set(found["enough"]) == {"effect", "trials", "tasks"}
+
+
+def test_the_table_names_what_would_be_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--rate", "0.9", "--spread", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "20 tasks × 2 trials a side, recorded runs; policy calibrated; pass rate 0.90" in out
+    assert "what would reach 80% for +5 points: about " in out
+    assert "no room for it" in out, "0.9 + 0.15"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", "1"], "--tasks 1: must be 2 or more"),
+        (["--trials", "0"], "--trials 0: must be 1 or more"),
+        (["--rows", "9"], "--rows 9: must be 100 or more"),
+        (["--alpha", "0.5"], "--alpha 0.5: must lie between 0 and 0.5"),
+        (["--rate", "0.5"], "--rate and --spread go together: give both"),
+        (["--rate", "0.5", "--spread", "0.1", "--agent", "noisy"], "give --agent, or --rate and --spread"),
+        (["--policy", "strict", "--alpha", "0.1"], "policy 'strict' has no level: leave --alpha out"),
+        (["--rate", "0.5", "--spread", "0.5"], NO_AGENT),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_in_a_line(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL, *options]) == 2
+    assert capsys.readouterr().err == f"trace2evolve: {message}\n"

@@ -1,0 +1,147 @@
+"""A run or a suite of a world whose tools no environment has: nothing is learned from it."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.protocols import Offer, ToolSchema
+from pytest_trace2evolve.training import train as course
+from pytest_trace2evolve.utils.resources import embedded_model
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
+from tests.fake_world import FakeWorld
+from tests.improve.test_planner import project, write_results
+
+__all__ = ["project"]
+
+WHERE = (
+    "environments are played in support (provider trace2evolve, with the tools of τ² retail); name a run or "
+    "a suite of such a world, or offer an environment that is played in this one (docs/environments.md, "
+    "'Your own')"
+)
+HOTEL: WorldName = ("mine", "hotel")
+
+
+def refusal(what: str, domain: str, provider: str = "inspect_evals") -> str:
+    return f"{what} is of {domain} (provider {provider}), and no environment has its tools: {WHERE}"
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the adapters that a command trains; nothing is trained."""
+    names: list[str] = []
+    monkeypatch.setattr(
+        course, "train_adapter", lambda environments, order, **callbacks: names.append(order.name)
+    )
+    return names
+
+
+@pytest.mark.parametrize("domain", ["airline", "telecom"])
+def test_train_refuses_a_recorded_run_of_another_world(
+    recorded: Path,
+    project: Project,
+    trained: list[str],
+    domain: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(project.root)
+    run = f"{domain}-gpt-4.1.json.gz"
+    assert main(["train", "--from-run", str(recorded / run), "--steps", "1"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"trace2evolve: {refusal(f'run {run}', domain)}\n")
+    assert not trained
+
+
+def test_a_recorded_retail_run_has_environments(recorded: Path, tmp_path: Path) -> None:
+    """The environments have the tools of τ² retail."""
+    own = Project(root=tmp_path, suites_folder=tmp_path / "suites")
+    run = str(recorded / "retail-gpt-4.1-mini-base.json.gz")
+    learnt = diagnose_run(own, run, tmp_path, Environments())
+    assert [one.name for one in learnt.trainable] == [
+        "structured_data_reasoning",
+        "precondition_verification",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("provider", "domain"),
+    [("inspect_evals", "airline"), ("tau2", "telecom"), ("mine", "support"), ("trace2evolve", "retail")],
+)
+@pytest.mark.parametrize("command", ["train", "evolve", "synthesize"])
+def test_every_command_that_reads_a_run_refuses_another_world(
+    project: Project,
+    trained: list[str],
+    command: str,
+    provider: str,
+    domain: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(project.root)
+    write_results(project.root / "run", "r1", "a", domain, count=3, provider=provider)
+    commands = {
+        "train": ["train", "--from-run", "run"],
+        "evolve": ["evolve", "--from-run", "run", "--candidate", "v6"],
+        "synthesize": ["environment", "synthesize", "politeness", "--description", "x", "--judge", "m"],
+    }
+    given = [*commands[command], *(["--from-run", "run"] if command == "synthesize" else [])]
+    assert main(given) == 2
+    captured = capsys.readouterr()
+    run = "run run" if command == "evolve" else "run r1"
+    assert (captured.out, captured.err) == ("", f"trace2evolve: {refusal(run, domain, provider)}\n")
+    assert not trained
+
+
+def test_evolve_rejects_a_suite_of_another_world(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = 'provider = "inspect_evals"\ndomain = "airline"\n[splits]\nheldout = ["1", "2"]\n'
+    (project.suites_folder / "far.toml").write_text(text)
+    monkeypatch.chdir(project.root)
+    assert main(["lock"]) == 0
+    capsys.readouterr()
+    assert main(["evolve", "--base", str(embedded_model()), "--t2e-suite=far"]) == 2
+    assert capsys.readouterr().err == f"trace2evolve: {refusal('suite far', 'airline')}\n"
+
+
+@pytest.mark.parametrize(
+    "world", [("trace2evolve", "support"), ("inspect_evals", "retail"), ("tau2", "retail")]
+)
+def test_worlds_with_the_tools_of_retail_have_the_built_in_environments(world: WorldName) -> None:
+    environments = Environments()
+    environments.require_tools_of("run r1", world)
+    assert set(environments.with_tools_of([world])) == BUILT_IN_NAMES
+
+
+def test_the_support_world_has_the_tools_of_retail(worlds: Worlds) -> None:
+    """By their names and the names of their arguments, for the agent."""
+
+    def tools(world: WorldName) -> dict[str, set[str]]:
+        schemas: list[ToolSchema] = list(worlds.open(*world).tools("assistant"))
+        return {one.name: set(one.parameters["properties"]) for one in schemas}
+
+    retail, support = tools(("inspect_evals", "retail")), tools(("trace2evolve", "support"))
+    assert retail.items() <= support.items()
+    assert worlds.interface("trace2evolve", "support") == worlds.interface("inspect_evals", "retail")
+
+
+def test_an_own_environment_trains_for_runs_of_its_own_world_alone() -> None:
+    offer = Offer(PreconditionVerification, "what it pays", provider="mine", domain="hotel")
+    environments = Environments({"booking": offer}, Worlds({"mine": FakeWorld}))
+    environments.require_tools_of("run r1", HOTEL)
+    assert environments.with_tools_of([HOTEL]) == ("booking",)
+    assert "booking" not in environments.with_tools_of([("inspect_evals", "retail")])
+    assert environments.with_tools_of([HOTEL, ("trace2evolve", "support")]) == ()
+
+
+def test_a_projects_own_provider_of_a_known_name_has_tools_of_its_own() -> None:
+    environments = Environments(worlds=Worlds({"tau2": FakeWorld}))
+    environments.require_tools_of("run r1", ("inspect_evals", "retail"))
+    with pytest.raises(ConfigError, match=r"^run r1 is of retail \(provider tau2\), and no environment has"):
+        environments.require_tools_of("run r1", ("tau2", "retail"))

@@ -1,0 +1,145 @@
+"""The answers of a judge of capabilities: which can be trusted, and how proposals are merged."""
+
+import json
+
+import pytest
+
+from pytest_trace2evolve.judges.capabilities import (
+    conversation,
+    labels_format,
+    merged,
+    read_groups,
+    read_labels,
+    read_proposals,
+)
+from pytest_trace2evolve.records.capability import Capability, Presence
+from pytest_trace2evolve.records.message import Message, ToolCall
+
+TRACE = [
+    Message(role="assistant", content="Hi!"),
+    Message(role="user", content="Cancel #W1"),
+    Message(role="assistant", tool_calls=[ToolCall(id="c", name="cancel", arguments={"order_id": "#W1"})]),
+    Message(role="tool", id="c", content="Error: Order not found", error=True),
+]
+
+
+SKILLS = [Capability(name="reading", description="It reads."), Capability(name="asking", description="Asks.")]
+
+
+def answer(*labels: tuple[str, str, int | None]) -> str:
+    return json.dumps(
+        {
+            "labels": [
+                {"capability": name, "presence": presence, "message": message, "reason": "so"}
+                for name, presence, message in labels
+            ]
+        }
+    )
+
+
+def test_good_answers_become_labels() -> None:
+    found = read_labels(answer(("asking", "na", None), ("reading", "lacking", 2)), "t", TRACE, SKILLS)
+    assert [(one.capability, one.presence, one.message) for one in found] == [
+        ("reading", Presence.LACKING, 2),
+        ("asking", Presence.NA, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "outside its schema"),
+        ("", "outside its schema"),
+        ("The agent did well.", "outside its schema"),
+        ('{"labels": 3}', "outside its schema"),
+        ('{"labels": [{"capability": "reading"}]}', "outside its schema"),
+        (answer(("reading", "maybe", 2)), "outside its schema"),
+        ("[" * 5_000, "outside its schema"),
+        (answer(("reading", "lost", 2)), "outside its schema"),
+        (answer(("reading", "lacking", 99)), "cites message 99, and the trace has 4"),
+        (answer(("reading", "lacking", -1)), "cites message -1, and the trace has 4"),
+        (answer(("reading", "present", None)), "cites message None, and the trace has 4"),
+        (answer(("reading", "lacking", 1)), "cites message 1, which is the user's"),
+        (answer(("reading", "lacking", 3)), "cites message 3, which is the tool's"),
+        (answer(("reading", "lacking", 2), ("reading", "present", 2)), "answered 2 times"),
+        (answer(("reading", "present", 2), ("reading", "present", 2)), "answered 2 times"),
+        (answer(("writing", "lacking", 2)), "said nothing of it"),
+    ],
+)
+def test_what_cannot_be_trusted_is_lost_and_never_filled_in(content: str | None, why: str) -> None:
+    found = read_labels(content, "t", TRACE, SKILLS[:1])
+    assert [(one.capability, one.presence, one.message) for one in found] == [
+        ("reading", Presence.LOST, None)
+    ]
+    assert why in found[0].why
+
+
+def test_one_bad_label_costs_no_other() -> None:
+    found = read_labels(answer(("reading", "lacking", 77), ("asking", "present", 0)), "t", TRACE, SKILLS)
+    assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
+
+
+def test_a_bad_entry_costs_no_other() -> None:
+    found = read_labels(answer(("reading", "maybe", 2), ("asking", "present", 0)), "t", TRACE, SKILLS)
+    assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
+    good = {"name": "reading", "definition": "It reads.", "tasks": []}
+    told = json.dumps({"capabilities": [{**good, "name": "Not Snake"}, good]})
+    assert [one.name for one in read_proposals(told, ())] == ["reading"]
+
+
+def test_a_known_name_stands_for_its_group() -> None:
+    proposed = [Capability(name=name, description=name) for name in ("looking", "reading")]
+    [found] = merged(proposed, [["looking", "reading"]], ["reading"])
+    assert (found.name, found.merged) == ("reading", ("looking",))
+
+
+def test_proposals_are_cut_and_unknown_tasks_dropped() -> None:
+    told = [
+        {"name": f"skill_{n}", "definition": f"Skill\n {n}.", "tasks": ["a", "z", "a"]} for n in range(12)
+    ]
+    found = read_proposals(json.dumps({"capabilities": told}), {"a", "b"})
+    assert len(found) == 10
+    assert found[0] == Capability(name="skill_0", description="Skill 0.", tasks=("a",))
+    assert read_proposals("no JSON", {"a"}) == []
+    assert read_proposals(json.dumps({"capabilities": [{**told[0], "name": "Not Snake"}]}), {"a"}) == []
+
+
+def test_proposals_of_one_thing_are_merged_and_the_other_names_kept() -> None:
+    proposed = [
+        Capability(name="reading", description="It reads.", tasks=("a",)),
+        Capability(name="asking", description="It asks."),
+        Capability(name="looking_first", description="It looks.", tasks=("b",)),
+        Capability(name="reading", description="It reads well.", tasks=("c",)),
+    ]
+    groups = read_groups(
+        '{"groups": [["asking"], ["reading", "looking_first"]]}', ["reading", "asking", "looking_first"]
+    )
+    found = merged(proposed, groups)
+    assert found[0] == Capability(
+        name="reading", description="It reads.", tasks=("a", "c", "b"), merged=("looking_first",)
+    )
+    assert found[1].name == "asking"
+
+
+@pytest.mark.parametrize(
+    "content", ["nonsense", '{"groups": [["a"]]}', '{"groups": [["a", "b"], ["b"]]}', "{}"]
+)
+def test_groups_that_are_no_partition_merge_nothing(content: str) -> None:
+    assert read_groups(content, ["a", "b"]) == [["a"], ["b"]]
+
+
+def test_the_schema_names_the_three_labels_and_has_no_references() -> None:
+    schema = labels_format()["json_schema"]["schema"]
+    item = schema["properties"]["labels"]["items"]
+    assert item["properties"]["presence"] == {"type": "string", "enum": ["present", "lacking", "na"]}
+    assert item["additionalProperties"] is False
+    assert "$ref" not in json.dumps(schema)
+
+
+def test_a_conversation_is_shown_with_its_numbers_and_long_results_cut() -> None:
+    long = [*TRACE[:3], Message(role="tool", id="c", content="x" * 2_000)]
+    lines = conversation(long).splitlines()
+    assert lines[1] == "[1] user: Cancel #W1"
+    assert lines[2] == '[2] assistant: cancel({"order_id": "#W1"})'
+    assert lines[3].endswith("… (500 more letters)")
+    assert conversation(TRACE).splitlines()[3] == "[3] tool (error): Error: Order not found"

@@ -1,0 +1,243 @@
+"""The chat model: its requests, its retries, and its errors."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings, Retries, without_credentials
+from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+
+T = TypeVar("T")
+
+ASK = [{"role": "user", "content": "Hello"}]
+TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
+FAST = Retries(attempts=4, first=0.001)
+
+
+def echo(request: ChatRequest) -> Reply:
+    return Reply(str(request.messages[-1]["content"]))
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "good")
+
+
+def run_model(server: ChatServer, ask: Callable[[ChatModel], Coroutine[Any, Any, T]], **settings: Any) -> T:
+    """Call a new model of a server."""
+
+    async def run() -> T:
+        fields = {"model": "m", "base_url": server.base_url, "retries": FAST, "timeout": 120.0, **settings}
+        model = ChatModel(ModelSettings(**fields))
+        try:
+            return await ask(model)
+        finally:
+            await model.close()
+
+    return asyncio.run(run())
+
+
+def complete(server: ChatServer, **settings: Any) -> Completion:
+    """One completion by a new model."""
+    return run_model(server, lambda model: model.complete(ASK, [TOOL], trial=2), **settings)
+
+
+def test_completion_has_its_usage() -> None:
+    with ChatServer(echo) as server:
+        completion = complete(server)
+    assert completion.content == "Hello"
+    assert completion.usage.prompt_tokens == server.count.prompt_tokens > 0
+    assert completion.seconds > 0
+
+
+def test_settings_are_sent_as_the_api_requires() -> None:
+    with ChatServer(echo) as server:
+        complete(server, temperature=0.7, seed=40, reasoning_effort="low", extra_body={"top_k": 5})
+        complete(server, temperature=None)
+    first, second = server.requests
+    assert (first["temperature"], first["seed"], first["reasoning_effort"], first["top_k"]) == (
+        0.7,
+        42,
+        "low",
+        5,
+    )
+    assert first["tools"][0]["function"]["name"] == "look"
+    assert first["tool_choice"] == "auto"
+    assert not {"temperature", "seed", "reasoning_effort"} & set(second)
+
+
+def test_first_tokens_are_requested_by_one_token_at_temperature_0() -> None:
+    logprobs = {"A": -0.5, " A": -2.0, "none": -1.5}
+    with ChatServer(lambda request: Reply("A", first_tokens=logprobs)) as server:
+        found = run_model(
+            server, lambda model: model.first_tokens(ASK), temperature=0.7, reasoning_effort="low"
+        )
+    assert found == logprobs
+    [request] = server.requests
+    assert (request["max_tokens"], request["temperature"], request["logprobs"]) == (1, 0.0, True)
+    assert request["top_logprobs"] >= len(logprobs)
+    assert not {"tools", "reasoning_effort"} & set(request)
+
+
+def test_endpoint_without_log_probabilities_cannot_route() -> None:
+    with ChatServer(echo) as server, pytest.raises(EndpointError) as error:
+        run_model(server, lambda model: model.first_tokens(ASK))
+    assert str(error.value) == (
+        f"model 'm' at {server.base_url}/ sends no log-probabilities, and routing needs those of a first "
+        "token; route by another model or serve this one with them"
+    )
+    assert server.count.attempts == 1
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
+def test_transient_faults_are_retried(fault: Fault) -> None:
+    with ChatServer(echo, faults=FaultPlan({fault: 0.5}, seed=3)) as server:
+        completions = [complete(server, retries=Retries(attempts=30, first=0.001)) for _ in range(4)]
+    assert [completion.content for completion in completions] == ["Hello"] * 4
+    assert server.count.served == 4
+    assert server.count.faults[fault.value] == server.count.attempts - 4 > 0
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
+def test_a_fault_in_every_attempt_is_an_infrastructure_error(fault: Fault) -> None:
+    plan = FaultPlan({fault: 1.0}, retry_after=0.0)
+    with ChatServer(echo, faults=plan) as server:
+        with pytest.raises(
+            InfrastructureError, match=r"model 'm' at http\S+ gave no answer in 4 tries, last: "
+        ):
+            complete(server)
+        assert server.count.attempts == 4
+
+
+def test_a_slow_body_times_out() -> None:
+    plan = FaultPlan({Fault.SLOW: 1.0})
+    patience = {"timeout": 0.3, "retries": Retries(attempts=2, first=0.001)}
+    with (
+        ChatServer(echo, faults=plan) as server,
+        pytest.raises(InfrastructureError, match=r"2 tries, last: no answer within 0\.3 seconds \(--slow\)$"),
+    ):
+        complete(server, **patience, timeout_option="--slow")
+
+
+def test_pauses_respect_retry_after_and_grow() -> None:
+    assert Retries(first=0.0).pause(1, 7.0) == 7.0
+    assert Retries(first=0.0, max_pause=5.0).pause(1, 7.0) == 5.0
+    assert all(0.25 <= Retries(first=0.5).pause(1, None) <= 0.5 for _ in range(50))
+    assert all(1.0 <= Retries(first=0.5).pause(3, None) <= 2.0 for _ in range(50))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"model": "other"},
+            "refuses model 'other': 404 The model 'other' does not exist.; check the model's name",
+        ),
+        ({"key_var": "WRONG_KEY"}, "refuses model 'm': 401 Incorrect API key provided.; check WRONG_KEY"),
+        ({"key_var": "NO_KEY"}, "model 'm' needs a key: set NO_KEY"),
+    ],
+)
+def test_permanent_errors_are_not_retried(
+    settings: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG_KEY", "bad")
+    with ChatServer(echo, keys={"good"}, models={"m"}) as server:
+        with pytest.raises(EndpointError) as caught:
+            complete(server, **settings)
+        assert server.count.attempts <= 1
+    assert text in str(caught.value)
+    assert "bad" not in str(caught.value)
+
+
+def test_a_model_that_rejects_tools_is_an_error() -> None:
+    """The user of most domains has no tools, and often the agent's model."""
+
+    async def run(server: ChatServer) -> None:
+        model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
+        try:
+            await model.complete(ASK, [])
+            with pytest.raises(EndpointError, match="400 The model 'm' does not support tools"):
+                await model.complete(ASK, [TOOL])
+        finally:
+            await model.close()
+
+    with ChatServer(echo, tools=False) as server:
+        asyncio.run(run(server))
+
+
+@pytest.mark.parametrize(
+    "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http://[::1", "http://me:pw@host:abc"]
+)
+def test_invalid_base_urls_are_rejected(url: str) -> None:
+    with pytest.raises(EndpointError, match="model 'm' is no http:// or https:// URL with a host") as caught:
+        ModelSettings("m", base_url=url).require_url()
+    assert "pw" not in str(caught.value)
+    ModelSettings("m", base_url="https://me:pw@[::1]:8000/v1").require_url()
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ({"base_url": "localhost", "url_option": "--judge-base-url"}, "--judge-base-url"),
+        ({"base_url": None, "url_option": "--judge-base-url"}, "OPENAI_BASE_URL"),
+        ({"base_url": "localhost"}, "it"),
+    ],
+)
+def test_a_bad_base_url_is_reported_with_its_source(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], source: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost")
+    with pytest.raises(EndpointError, match=f" URL with a host: check {source}$"):
+        ModelSettings("m", **given).require_url()
+
+
+def test_option_names_are_no_part_of_the_settings() -> None:
+    assert ModelSettings("m", url_option="--a", timeout_option="--b") == ModelSettings("m")
+    assert "option" not in str(ModelSettings("m", url_option="--a").recorded())
+
+
+def test_an_unreachable_endpoint_is_an_endpoint_error() -> None:
+    with ChatServer(echo) as server:
+        pass
+    with pytest.raises(EndpointError) as caught:
+        complete(server)
+    text = str(caught.value)
+    assert text.startswith(f"{server.base_url}/ cannot be reached for model 'm': ConnectError: ")
+    assert text.endswith("; start it, or check its URL and OPENAI_BASE_URL")
+    with pytest.raises(EndpointError, match=r"; start it, or check --base-url and OPENAI_BASE_URL$"):
+        complete(server, url_option="--base-url")
+
+
+def test_an_endpoint_that_stops_answering_is_an_infrastructure_error() -> None:
+    async def run() -> None:
+        with ChatServer(echo) as server:
+            model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
+            await model.complete(ASK, [TOOL])
+        try:
+            with pytest.raises(InfrastructureError, match="gave no answer in 4 tries, last: "):
+                await model.complete(ASK, [TOOL])
+        finally:
+            await model.close()
+
+    asyncio.run(run())
+
+
+def test_a_full_context_is_the_conversations_end() -> None:
+    full = Reply(error=(400, "This model's maximum context length is 8 tokens."))
+    with (
+        ChatServer(lambda _: full) as server,
+        pytest.raises(ContextWindowError, match="maximum context length"),
+    ):
+        complete(server)
+
+
+def test_urls_are_recorded_without_secrets() -> None:
+    assert without_credentials("https://me:secret@host:8/v1?key=x") == "https://host:8/v1"
+    settings = ModelSettings("m", base_url="https://me:secret@host/v1", seed=1)
+    assert settings.recorded() == {"temperature": 0.0, "seed": 1, "endpoint": "https://host/v1"}

@@ -1,0 +1,197 @@
+"""Keys of answers, and the models that store or play them."""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
+from pytest_trace2evolve.evidence.answer_store import AnswerFile
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.models.stored_answers import KeyedRequests, PlayedModel, StoredModel, answer_key
+from pytest_trace2evolve.records.completion import Answer, Completion, Usage, from_completion
+from pytest_trace2evolve.records.protocols import ToolSchema
+
+ASK = [{"role": "user", "content": "Hello"}]
+TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
+SETTINGS = ModelSettings("m", base_url="http://host/v1", seed=1, extra_body={"top_k": 1, "api_key": "k" * 20})
+
+
+class ScriptedModel:
+    """Gives its answers in turn, and counts requests."""
+
+    def __init__(self, *answers: Completion | Exception) -> None:
+        self.answers = list(answers)
+        self.requests = 0
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
+    ) -> Completion:
+        answer = self.answers[self.requests % len(self.answers)]
+        self.requests += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def say(text: str, **fields: Any) -> Completion:
+    return Completion(
+        content=text, finish_reason="stop", usage=Usage(prompt_tokens=3, cost=0.5), seconds=2.0, **fields
+    )
+
+
+def ask(model: StoredModel | PlayedModel, text: str = "Hello", trial: int = 0) -> Completion:
+    return asyncio.run(model.complete([{"role": "user", "content": text}], [TOOL], trial=trial))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AnswerFile:
+    return AnswerFile(tmp_path / "answers.sqlite", "delete it")
+
+
+@given(
+    st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.text()), max_size=5),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+def test_keys_depend_on_content_and_trial(request: dict[str, Any], trial: int, other: int) -> None:
+    turned = dict(reversed(request.items()))
+    assert (answer_key(request, trial) == answer_key(turned, other)) is (trial == other)
+    assert answer_key({**request, "more": 1}, trial) != answer_key({**request, "more": "1"}, trial)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "n"},
+        {"temperature": 0.5},
+        {"temperature": None},
+        {"seed": 2},
+        {"seed": None},
+        {"reasoning_effort": "low"},
+        {"extra_body": {"top_k": 2}},
+    ],
+)
+def test_everything_a_model_sees_is_in_its_key(change: dict[str, Any]) -> None:
+    keys = {
+        KeyedRequests(one).key(ASK, [TOOL], 0) for one in (SETTINGS, dataclasses.replace(SETTINGS, **change))
+    }
+    assert len(keys) == 2
+
+
+def test_secrets_are_in_no_key_and_endpoints_only_in_those_of_caches() -> None:
+    one = KeyedRequests(SETTINGS)
+    other = KeyedRequests(
+        dataclasses.replace(
+            SETTINGS, base_url="http://me:secret@other/v1", extra_body={"top_k": 1, "api_key": "other"}
+        )
+    )
+    key = one.key(ASK, [TOOL], 0)
+    assert key == other.key(ASK, [TOOL], 0)
+    assert one.at_endpoint(key) != other.at_endpoint(key)
+    without_user = dataclasses.replace(SETTINGS, base_url="http://other/v1")
+    assert KeyedRequests(without_user).at_endpoint(key) == other.at_endpoint(key)
+    assert len({one.key(ASK, [TOOL], 0), one.key(ASK, [], 0), one.key([], [TOOL], 0)}) == 3
+
+
+def test_recorded_settings_survive_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    nowhere = ModelSettings("m", temperature=None)
+    kept = [(one, one.recorded()) for one in (SETTINGS, nowhere)]
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1")
+    for one, recorded in kept:
+        again = ModelSettings.from_recorded(one.model, recorded)
+        assert again.recorded() == recorded
+        assert KeyedRequests(again).key(ASK, [TOOL], 3) == KeyedRequests(one).key(ASK, [TOOL], 3)
+    for wrong in ({"seed": "1"}, {"seed": True}, {"extra_body": []}, {"endpoint": 1}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: not a "):
+            ModelSettings.from_recorded("m", wrong)
+    with pytest.raises(ValueError, match="model: a name is missing"):
+        ModelSettings.from_recorded(None, {})
+
+
+def test_a_cached_answer_is_marked(store: AnswerFile) -> None:
+    model = ScriptedModel(say("one"), say("two"))
+    stored = StoredModel(model, SETTINGS, "agent", cache=store)
+    first, second, other = ask(stored), ask(stored), ask(stored, trial=1)
+    assert (first.content, second.content, other.content) == ("one", "one", "two")
+    assert (first.cached, second.cached, other.cached) == (False, True, False)
+    assert second == first.model_copy(update={"cached": True})
+    assert from_completion(second, "assistant").model_dump()["cached"] is True
+    assert "cached" not in from_completion(first, "assistant").model_dump()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        say("cut").model_copy(update={"finish_reason": "length"}),
+        say("cut").model_copy(update={"finish_reason": "content_filter"}),
+        say(" "),
+        Completion(finish_reason="stop"),
+        ContextWindowError("too long"),
+        InfrastructureError("lost"),
+    ],
+)
+def test_only_complete_answers_are_cached(store: AnswerFile, bad: Completion | Exception) -> None:
+    model = ScriptedModel(bad, say("good"))
+    stored = StoredModel(model, SETTINGS, "agent", cache=store)
+    if isinstance(bad, Exception):
+        with pytest.raises(type(bad), match=str(bad)):
+            ask(stored)
+    else:
+        assert ask(stored) == bad
+    assert [ask(stored).content, ask(stored).content] == ["good", "good"]
+    assert model.requests == 2
+
+
+def test_the_first_recorded_answer_is_used(store: AnswerFile, tmp_path: Path) -> None:
+    """Two processes make the same request at once: the later one continues with the earlier one's answer."""
+    ours = StoredModel(ScriptedModel(say("ours")), SETTINGS, "user", record=store)
+    theirs = AnswerFile(store.path, "")
+    key = KeyedRequests(SETTINGS).key([{"role": "user", "content": "Hello"}], [TOOL], 0)
+
+    class Slow(ScriptedModel):
+        async def complete(self, *args: Any, **kwargs: Any) -> Completion:
+            theirs.put(key, Answer(trial=0, side="user", model="m", completion=say("theirs")))
+            return await super().complete(*args, **kwargs)
+
+    slow = StoredModel(Slow(say("late")), SETTINGS, "user", record=store)
+    assert ask(slow).content == "theirs"
+    assert ask(ours).content == "theirs"
+    assert [answer.completion for _, answer in store.items()] == [say("theirs")]
+    theirs.close()
+
+
+def test_recordings_include_full_contexts(store: AnswerFile) -> None:
+    stored = StoredModel(ScriptedModel(ContextWindowError("too long")), SETTINGS, "agent", record=store)
+    for _ in range(2):
+        with pytest.raises(ContextWindowError, match="too long"):
+            ask(stored)
+    ((key, answer),) = store.items()
+    played = PlayedModel(SETTINGS, "agent", {key: answer}, "cassette c")
+    with pytest.raises(ContextWindowError, match="too long"):
+        ask(played)
+    with pytest.raises(InfrastructureError) as caught:
+        ask(played, "something else", trial=2)
+    assert str(caught.value) == (
+        "cassette c holds no answer of the agent's model 'm' in trial 2 to these 1 messages; "
+        "record it again with --t2e-record"
+    )
+
+
+def _write(path: Path, worker: int, count: int) -> None:
+    store = AnswerFile(path, "")
+    for number in range(count):
+        answer = Answer(trial=worker, side="agent", model="m", completion=say(f"{number} by {worker}"))
+        store.put(f"k{number}", answer)
+    store.close()

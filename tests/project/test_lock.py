@@ -1,0 +1,236 @@
+"""The lock: a silent edit of a suite or its world is named, and nothing else is a difference."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.errors import LockError, SuiteError
+from pytest_trace2evolve.project.lock import (
+    Lock,
+    SuiteLock,
+    changes,
+    lock_suite,
+    parse_lock,
+    render_lock,
+    verify,
+)
+from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.records.evidence import Code
+from tests.gate_helpers import NAMES, SUITE_LOCKS, ShopWorld
+
+PATH = Path("suites/shop.toml")
+SUITE = Suite.model_validate(
+    {"name": "shop", "provider": "fake", "domain": "shop", "splits": {"heldout": {"benchmark": "base"}}}
+)
+
+
+def locked(tasks: str = "123", suite: Suite = SUITE, scorer: int = 1, **world: Any) -> SuiteLock:
+    """The lock of a suite whose world has a task for each letter."""
+    return lock_suite(suite, ShopWorld(tasks, {"base": tasks}, **world), PATH, scorer)
+
+
+BEFORE = locked()
+QUICK = locked(policy="be quick")
+
+
+def test_a_lock_digests_the_suite_and_the_world_around_it():
+    world = ShopWorld("123", {"base": "123"})
+    digests = {name: task.digest for name, task in world.tasks().items()}
+    assert BEFORE.splits == {"heldout": digests}
+    assert (BEFORE.provider, BEFORE.provider_version, BEFORE.domain) == ("fake", "1.0", "shop")
+    assert (BEFORE.definition, BEFORE.scorer_version, BEFORE.data) == (SUITE.definition, 1, "data-1")
+    assert BEFORE.tasks == digests
+
+
+def test_a_suite_that_does_not_fit_its_world_is_not_locked():
+    with pytest.raises(SuiteError, match=r"shop\.toml: split 'heldout' holds no task"):
+        locked("")
+
+
+EDITS = [
+    (locked("1234"), "task '4' was added to split 'heldout'"),
+    (locked("13"), "task '2' was taken out of split 'heldout'"),
+    (locked(said={"2": "Cancel it."}), "the content of task '2' in split 'heldout' changed"),
+    (
+        locked(policy="be quick"),
+        f"its policy changed from {BEFORE.policy} to {locked(policy='be quick').policy}",
+    ),
+    (locked(tools=["find", "cancel"]), f"its tools changed from {BEFORE.tools} to "),
+    (locked(data="data-2"), "its data changed from data-1 to data-2"),
+    (locked(scorer=2), "its scorer version changed from 1 to 2"),
+    (locked(suite=SUITE.model_copy(update={"provider": "tau2"})), "its provider changed from fake to tau2"),
+    (locked(suite=SUITE.model_copy(update={"domain": "store"})), "its domain changed from shop to store"),
+    (locked(suite=SUITE.model_copy(update={"max_steps": 9})), "its settings changed"),
+]
+
+
+@pytest.mark.parametrize(("now", "told"), EDITS, ids=[told[:40] for _, told in EDITS])
+def test_a_silent_edit_is_named_with_the_file_and_how_to_accept_it(now, told):
+    with pytest.raises(LockError) as caught:
+        verify(PATH, BEFORE, now)
+    message = str(caught.value)
+    assert message.startswith(f"{PATH}: {told}")
+    assert message.endswith("since suites.lock was written; run 'trace2evolve lock' if the change is meant")
+    assert "\n" not in message
+    assert now.digest != BEFORE.digest
+
+
+def test_a_task_moved_to_another_split_is_named_with_both():
+    before = BEFORE.model_copy(update={"splits": {"heldout": {"1": "a", "2": "b"}, "discovery": {"3": "c"}}})
+    after = BEFORE.model_copy(update={"splits": {"heldout": {"1": "a"}, "discovery": {"3": "c", "2": "b"}}})
+    assert list(changes(before, after)) == [
+        "task '2' was added to split 'discovery'",
+        "task '2' was taken out of split 'heldout'",
+    ]
+
+
+def test_tasks_are_named_before_the_world_and_beyond_three_changes_counted():
+    now = locked("1245", policy="be quick", data="data-2")
+    with pytest.raises(LockError) as caught:
+        verify(PATH, BEFORE, now)
+    named = ["task '4' was added", "task '5' was added", "task '3' was taken out"]
+    assert [part.split(" ", 1)[0] for part in changes(BEFORE, now)] == ["task"] * 3 + ["its"] * 2
+    assert all(one in str(caught.value) for one in named)
+    assert "split 'heldout' and 2 more since suites.lock was written" in str(caught.value)
+
+
+def test_another_version_of_the_provider_is_no_difference():
+    now = locked(version="2.0")
+    verify(PATH, BEFORE, now)
+    assert now.digest == BEFORE.digest
+    assert now.provider_version == "2.0"
+
+
+def test_a_difference_is_told_together_with_the_versions_it_came_with():
+    with pytest.raises(LockError, match=r"written \(fake was 1\.0 and is 2\.0\); run "):
+        verify(PATH, BEFORE, locked(data="data-2", version="2.0"))
+    with pytest.raises(LockError, match=r"written; run "):
+        verify(PATH, BEFORE, locked(data="data-2"))
+
+
+TEXT = render_lock(Lock(suites={"shop": BEFORE, "[a]|b": locked("12")}))
+
+
+def test_a_lock_has_one_line_a_task():
+    again = render_lock(Lock(suites={"shop": locked(said={"2": "Cancel it."}), "[a]|b": locked("12")}))
+    before, after = TEXT.splitlines(), again.splitlines()
+    differing = [line for line, other in zip(before, after, strict=True) if line != other]
+    assert [line.split(":")[0].strip() for line in differing] == ['"2"']
+    assert TEXT.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        TEXT[:-5],
+        TEXT.replace('"policy"', '"polity"'),
+        TEXT.replace('"scorer_version":1', '"scorer_version":"one"'),
+        "<<<<<<< ours\n" + TEXT,
+    ],
+    ids=["empty", "no object", "cut off", "unknown field", "wrong type", "conflict marks"],
+)
+def test_a_damaged_lock_is_refused_with_its_file_and_a_mend(text):
+    with pytest.raises(LockError) as caught:
+        parse_lock(text, PATH)
+    message = str(caught.value)
+    assert message.startswith((f"{PATH}: damaged (", f"{PATH}: not valid JSON"))
+    assert message.endswith("restore it or run 'trace2evolve lock' if the change is meant")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("further", ["", ',"signed_by":"me"'], ids=["same fields", "new fields"])
+def test_a_lock_of_another_format_is_refused_as_such(further):
+    text = f'{{"schema_version":2,"suites":{{}}{further}}}'
+    with pytest.raises(LockError, match=r"^suites\.lock: format 2 is not 1, the one this version reads$"):
+        parse_lock(text, Path("suites.lock"))
+
+
+CODE = Code(files={"shop/tools.py": "1", "shop/fees.json": "2"}, distributions={"pydantic": "2.10"})
+
+
+def test_another_implementation_of_the_tools_is_named_by_its_files():
+    before = BEFORE.model_copy(update={"code": CODE})
+    now = BEFORE.model_copy(update={"code": Code(files={"shop/tools.py": "9", "shop/fees.json": "2"})})
+    with pytest.raises(LockError) as caught:
+        verify(PATH, before, now)
+    assert str(caught.value).startswith(
+        "suites/shop.toml: the implementation of its tools changed (shop/tools.py) since suites.lock was"
+    )
+    other = BEFORE.model_copy(update={"code": Code(fingerprint="2")})
+    assert list(changes(BEFORE.model_copy(update={"code": Code(fingerprint="1")}), other)) == [
+        "the implementation of its tools changed (fingerprint '1' and '2')"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("locked", "now", "why"),
+    [
+        (CODE, Code(unknown="no source"), "it cannot be identified: no source"),
+        (Code(unknown="no source"), CODE, "it could not be identified before"),
+        (Code(unknown="no source"), Code(unknown="no folder"), "it cannot be identified: no folder"),
+    ],
+)
+def test_code_that_can_no_longer_be_identified_is_not_that_of_the_lock(locked, now, why):
+    before, after = (BEFORE.model_copy(update={"code": code}) for code in (locked, now))
+    assert list(changes(before, after)) == [
+        f"the implementation of its tools is not that of the lock ({why})"
+    ]
+    assert list(changes(after, after)) == []
+
+
+def test_versions_of_distributions_do_not_change_a_lock():
+    before = BEFORE.model_copy(update={"code": CODE})
+    newer = CODE.model_copy(update={"distributions": {"pydantic": "2.11"}})
+    assert list(changes(before, before.model_copy(update={"code": newer}))) == []
+
+
+def test_a_lock_without_code_is_read_and_keeps_its_digest():
+    with_code = BEFORE.model_copy(update={"code": CODE})
+    assert with_code.digest == BEFORE.digest
+    assert list(changes(BEFORE, with_code)) == []
+    for one in (BEFORE, with_code):
+        lock = Lock(suites={"shop": one})
+        assert parse_lock(render_lock(lock), PATH) == lock
+    assert '"code"' not in render_lock(Lock(suites={"shop": BEFORE}))
+
+
+LAW = settings(max_examples=25)
+LOCKS = st.builds(Lock, suites=st.dictionaries(NAMES, SUITE_LOCKS, max_size=3))
+
+
+def with_split(locked: SuiteLock, split: str, tasks: dict[str, str]) -> SuiteLock:
+    return locked.model_copy(update={"splits": locked.splits | {split: tasks}})
+
+
+@LAW
+@given(LOCKS)
+@example(Lock())
+def test_a_lock_survives_its_file(lock):
+    text = render_lock(lock)
+    assert parse_lock(text, PATH) == lock
+    assert render_lock(parse_lock(text, PATH)) == text
+
+
+@LAW
+@given(SUITE_LOCKS, NAMES, st.data())
+def test_a_task_that_comes_or_goes_is_named_alone(locked, task, data):
+    split = data.draw(st.sampled_from(sorted(locked.splits)))
+    without = {name: value for name, value in locked.splits[split].items() if name != task}
+    fewer, more = with_split(locked, split, without), with_split(locked, split, without | {task: "x"})
+    assert list(changes(fewer, more)) == [f"task {task!r} was added to split {split!r}"]
+    assert list(changes(more, fewer)) == [f"task {task!r} was taken out of split {split!r}"]
+    assert fewer.digest != more.digest
+
+
+@LAW
+@given(SUITE_LOCKS)
+def test_the_order_of_splits_and_tasks_is_no_difference(locked):
+    turned = {split: dict(reversed(locked.splits[split].items())) for split in reversed(list(locked.splits))}
+    now = locked.model_copy(update={"splits": turned})
+    assert not list(changes(locked, now))
+    assert now.digest == locked.digest

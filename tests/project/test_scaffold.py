@@ -1,0 +1,304 @@
+"""`trace2evolve init`: what a folder gets, what stays as it is, and what is told."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.project.scaffold import WORKFLOW
+from pytest_trace2evolve.utils import resources
+
+ALL = {
+    ".github/workflows/agents.yml",
+    ".gitignore",
+    "candidates/v0.md",
+    "candidates/v5.md",
+    "candidates/v6.md",
+    "prices.toml",
+    "pytest.ini",
+    "suites/suites.lock",
+    "suites/support.toml",
+    "suites/support/discovery.jsonl",
+    "suites/support/heldout.jsonl",
+    "synthetic/pressure.jsonl",
+    "synthetic/test_pressure.py",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All files below a folder by path; baselines aside, which come and go with the repository's."""
+    paths = (path for path in root.rglob("*") if path.is_file())
+    found = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+    return {name: held for name, held in found.items() if not name.startswith("baselines/")}
+
+
+def init(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """The lines that a sound call prints."""
+    capsys.readouterr()
+    assert main(["init", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def states(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    """What became of each file, by path."""
+    record = json.loads("\n".join(init(capsys, "--json", *arguments)))
+    return {one["path"]: one["state"] for one in record["files"]}
+
+
+def test_an_empty_folder_gets_a_whole_project(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = init(capsys)
+    found = contents(folder)
+    assert set(found) == ALL
+    template = resources.template()
+    copied = ALL - {"suites/suites.lock", "pytest.ini", ".gitignore", WORKFLOW}
+    assert {name: found[name] for name in copied} == {name: (template / name).read_bytes() for name in copied}
+    assert found[WORKFLOW] == (template / resources.WORKFLOW).read_bytes()
+    assert found["pytest.ini"] == b"[pytest]\nt2e_suites = suites\n"
+    assert found[".gitignore"] == b".trace2evolve/\n"
+    assert "written suites/support.toml" in lines
+    assert lines[-1].startswith("next: pytest --candidate v6 ")
+    assert main(["lint"]) == 0
+    assert main(["lock", "--check"]) == 0
+
+
+def test_a_second_time_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init(capsys)
+    before, times = contents(folder), {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    lines = init(capsys)
+    assert contents(folder) == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == times
+    assert lines[0] == f"{folder}: everything is there already"
+    assert [line for line in lines[1:] if not line.startswith(("next: ", "note: for "))] == []
+
+
+def test_a_dry_run_writes_nothing_and_tells_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = init(capsys, "--dry-run", "new")
+    assert "would be written suites/support.toml" in lines
+    assert not (folder / "new").exists()
+    assert states(capsys, "--dry-run", "new") == states(capsys, "new")
+    assert set(contents(folder / "new")) == ALL
+
+
+def test_json_tells_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "prices.toml").write_text("# mine\n")
+    record = json.loads("\n".join(init(capsys, "--json")))
+    assert set(record) == {"folder", "suites", "files", "notes", "dry_run", "next"}
+    assert (record["folder"], record["suites"], record["dry_run"]) == (str(folder), ["support"], False)
+    assert {"path": "prices.toml", "state": "left alone", "detail": "yours says something else"} in record[
+        "files"
+    ]
+    assert {one["path"] for one in record["files"] if not one["path"].startswith("baselines/")} == ALL
+
+
+def test_files_of_the_user_are_left_alone_and_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "candidates").mkdir()
+    (folder / "candidates" / "v6.md").write_text("mine\n")
+    (folder / "candidates" / "v5.md").symlink_to(folder / "nowhere")
+    template = (resources.template() / "candidates" / "v0.md").read_bytes()
+    (folder / "candidates" / "v0.md").write_bytes(template.replace(b"\n", b"\r\n"))
+    lines = init(capsys)
+    assert [line for line in lines if line.startswith("left alone ")] == [
+        "left alone candidates/v5.md (yours says something else)",
+        "left alone candidates/v6.md (yours says something else)",
+    ]
+    assert (folder / "candidates" / "v6.md").read_text() == "mine\n"
+    assert not (folder / "nowhere").exists()
+    assert states(capsys)["candidates/v0.md"] == "there"
+
+
+def test_suites_come_when_they_are_asked_for_and_the_lock_grows(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(capsys)
+    lines = init(capsys, "--suites", "support,tau2-retail")
+    assert "changed suites/suites.lock (tau2-retail added)" in lines
+    assert lines[-1].endswith(" --t2e-suite support -n 2")
+    init(capsys, "--suites", "all")
+    assert (folder / "suites/suites.lock").read_bytes() == (
+        resources.template() / "suites/suites.lock"
+    ).read_bytes()
+    assert main(["lint"]) == 0
+
+
+def test_a_lock_of_the_users_own_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init(capsys)
+    lock = folder / "suites" / "suites.lock"
+    lock.write_text(lock.read_text().replace('"definition":"3', '"definition":"4'))
+    before = lock.read_bytes()
+    assert states(capsys)["suites/suites.lock"] == "left alone"
+    assert lock.read_bytes() == before
+    assert states(capsys, "--suites", "all")["suites/suites.lock"] == "changed"
+    assert b'"definition":"4' in lock.read_bytes()
+
+
+def test_a_suite_of_other_content_is_not_locked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "synthetic").mkdir()
+    (folder / "synthetic" / "pressure.jsonl").write_text("{}\n")
+    lines = init(capsys)
+    assert (
+        "note: support: files of yours differ from what is locked: run 'trace2evolve lock support'" in lines
+    )
+    assert not (folder / "suites" / "suites.lock").exists()
+
+
+@pytest.fixture
+def with_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A template that holds a baseline of support, v0."""
+    template = tmp_path / "template"
+    template.mkdir()
+    for name in ("suites", "candidates", "synthetic", "prices.toml", "docs"):
+        (template / name).symlink_to(resources.template() / name)
+    baseline = template / "baselines" / "support" / "v0.json"
+    baseline.parent.mkdir(parents=True)
+    baseline.write_text("{}\n")
+    monkeypatch.setattr(resources, "template", lambda *_: template)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "project"
+
+
+def test_a_baseline_comes_with_its_suite(with_baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert states(capsys, "project")["baselines/support/v0.json"] == "written"
+    assert states(capsys, "project")["baselines/support/v0.json"] == "there"
+    assert "baselines/support/v0.json" not in states(capsys, "--suites", "tau2-retail", "other")
+
+
+@pytest.mark.parametrize("other", ["candidates/v0.md", "suites/support.toml"])
+def test_a_baseline_of_something_else_is_left_out(
+    with_baseline: Path, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = with_baseline / other
+    path.parent.mkdir(parents=True)
+    path.write_text("# mine\n")
+    assert (
+        "note: baselines/support/v0.json was left out: your support or v0 is another; measure your own with "
+        "pytest --t2e-save-baseline v0"
+    ) in init(capsys, "project")
+    assert not (with_baseline / "baselines").exists()
+
+
+@pytest.mark.parametrize("text", ["", "*.pyc\n", "/.trace2evolve\nx\r\n", "caf\xe9"])
+def test_gitignore_of_the_user_is_never_changed(
+    folder: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / ".gitignore"
+    path.write_bytes(text.encode("latin-1"))
+    lines = init(capsys)
+    assert path.read_bytes() == text.encode("latin-1")
+    assert ("note: add to .gitignore: .trace2evolve/" in lines) == (".trace2evolve" not in text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("pytest.ini", "[pytest]\ntestpaths = tests\n", "t2e_suites = suites"),
+        ("pyproject.toml", "[tool.pytest.ini_options]\ntestpaths = ['tests']\n", 't2e_suites = "suites"'),
+        ("pytest.ini", "[pytest]\ntestpaths = tests\nt2e_suites = ./suites/\n", ""),
+    ],
+)
+def test_settings_of_the_user_are_never_changed(
+    folder: Path, name: str, text: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_text(text)
+    lines = init(capsys)
+    assert (folder / name).read_text() == text
+    notes = [note for note in lines if note.startswith("note: add")]
+    assert notes == ([f"note: add to pytest's settings in {name}: {line}"] if line else [])
+    assert states(capsys)[name] == ("left alone" if line else "there")
+
+
+def test_settings_that_cannot_be_read_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pyproject.toml").write_text("[tool")
+    lines = init(capsys)
+    start = "note: pytest's settings cannot be read (not valid TOML: "
+    (note,) = [line for line in lines if line.startswith(start)]
+    assert note.endswith("): correct them, and run this again")
+    assert not (folder / "pytest.ini").exists()
+
+
+def test_the_workflow_is_added_where_github_reads_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / ".git").mkdir()
+    assert states(capsys)[WORKFLOW] == "written"
+    lines = init(capsys, "sub/agents")
+    assert (
+        "note: no workflow was added: GitHub reads those at the top of a repository, "
+        f"{folder.resolve()}; --workflow adds it"
+    ) in lines
+    assert not (folder / "sub/agents/.github").exists()
+    assert states(capsys, "--workflow", "sub/agents")[WORKFLOW] == "written"
+    assert WORKFLOW not in states(capsys, "--no-workflow", "other")
+
+
+def test_the_next_command_is_for_where_one_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(resources, "embedded_model", lambda: folder)
+    assert init(capsys, "a b")[-1] == "next: cd 'a b' && pytest --candidate v6 -n 2"
+    capsys.readouterr()
+    assert main(["--root", "c", "init"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "next: cd c && pytest --candidate v6 -n 2"
+    assert (folder / "c" / "suites" / "support.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--suites", "suport"], "no suite 'suport' ships with pytest-trace2evolve; did you mean 'support'?"),
+        (["--suites", "support,"], "--suites 'support,' leaves a name empty; give suites like *, or all"),
+        (["taken"], "*taken is a file; name a folder, which is made if it does not exist"),
+        (
+            ["taken/in"],
+            "*taken/in/*: cannot be read (Not a directory), and nothing was laid out; correct that *",
+        ),
+        (
+            ["/proc/none"],
+            "*: cannot be written (*), and nothing was laid out; correct that or name another folder",
+        ),
+        (
+            ["odd"],
+            "*odd/prices.toml: cannot be read (a folder, not a regular file), and nothing was laid out; *",
+        ),
+        (["blocked"], "*blocked/suites*: cannot be read (Not a directory), and nothing was laid out; *"),
+        (["damaged"], "*damaged/suites/suites.lock: not valid JSON*; restore it or *"),
+        (
+            ["elsewhere"],
+            "*elsewhere/pytest.ini: t2e_suites is 'evals', and suites are laid out in 'suites'; *",
+        ),
+    ],
+)
+def test_bad_input_is_told_in_a_line_and_nothing_is_written(
+    folder: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        "taken": "x",
+        "odd/prices.toml/x": "x",
+        "blocked/suites": "x",
+        "damaged/suites/suites.lock": "{",
+        "elsewhere/pytest.ini": "[pytest]\nt2e_suites = evals\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    before = contents(folder)
+    assert main(["init", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    pattern = re.escape(f"trace2evolve: {told}").replace(r"\*", ".*")
+    assert re.fullmatch(pattern, line), line
+    assert contents(folder) == before
+
+
+def test_two_folders_are_one_too_many(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--root", "a", "init", "b"]) == 2
+    assert capsys.readouterr().err == "trace2evolve: DIR b and --root a both name a folder; give one\n"
+    assert contents(folder) == {}

@@ -1,0 +1,307 @@
+"""The boundary between what a model or an agent writes and what evidence can hold."""
+
+import datetime
+import json
+import math
+import tracemalloc
+from typing import Any
+
+import pydantic_core
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.models.api import read_body, read_completion
+from pytest_trace2evolve.records.completion import (
+    Completion,
+    RequestedCall,
+    dollars,
+    from_completion,
+    to_wire,
+    token_count,
+)
+from pytest_trace2evolve.records.message import (
+    MALFORMED,
+    MAX_DEPTH,
+    Message,
+    ToolCall,
+    storable_message,
+    unstorable,
+)
+from pytest_trace2evolve.utils.canonical import storable_text
+
+TEXTS = st.text(st.characters(codec=None, categories=None), max_size=30)
+"""Texts with halves of surrogate pairs, NUL and everything else that a Python text can hold."""
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers().map(lambda number: number * 10**400)
+    | st.floats()
+    | TEXTS
+    | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(TEXTS | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def stored(message: Message) -> Message:
+    """A message after it was written and read as every store does it."""
+    record = message.model_dump(mode="json", exclude_unset=True)
+    text = json.dumps([[[[record]]]], ensure_ascii=False, allow_nan=False)
+    assert pydantic_core.to_json(record).decode()
+    return Message.model_validate(pydantic_core.from_json(text.encode(), allow_inf_nan=False)[0][0][0][0])
+
+
+def asked(arguments: str, name: str = "look", content: str | None = None) -> Message:
+    call = RequestedCall(id="c", name=name, arguments=arguments)
+    return from_completion(Completion(content=content, tool_calls=(call,)), "assistant")
+
+
+@given(TEXTS)
+def test_a_text_is_kept_and_halves_of_pairs_are_escaped(text: str) -> None:
+    kept = storable_text(text)
+    kept.encode()
+    assert kept == "".join(f"\\u{ord(one):04x}" if 0xD800 <= ord(one) <= 0xDFFF else one for one in text)
+
+
+@given(VALUES)
+def test_what_is_storable_survives_every_store(value: Any) -> None:
+    if not unstorable(value):
+        assert pydantic_core.from_json(json.dumps(value, allow_nan=False).encode()) == value
+        assert pydantic_core.from_json(pydantic_core.to_json(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (math.nan, "nan is no number of JSON"),
+        (-math.inf, "-inf is no number of JSON"),
+        (10**400, "a number has more than 308 digits"),
+        ("\ud800", "a text holds half a surrogate pair"),
+        ({"\udc00": 1}, "a text holds half a surrogate pair"),
+        ({1: 1}, "an object has a key that is no text"),
+        ((1,), "tuple is no type of JSON"),
+        (deep(MAX_DEPTH + 1), f"it is nested deeper than {MAX_DEPTH} levels"),
+        ([0] * 1_000_001, "it holds more than 1,000,000 values"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_stored_is_named(value: Any, why: str) -> None:
+    assert unstorable(value) == why
+
+
+def test_a_value_that_holds_itself_is_named() -> None:
+    chain: list[Any] = []
+    chain += [chain, chain]
+    assert unstorable(chain) == "it holds more than 1,000,000 values"
+
+
+BROKEN = {
+    "brackets": "[" * 100_000,
+    "objects": '{"a":' * 100_000,
+    "levels": json.dumps(deep(900)),
+    "digits": '{"a": ' + "9" * 5_000 + "}",
+    "large": '{"a": ' + "9" * 400 + "}",
+    "nan": '{"a": NaN}',
+    "infinite": '{"a": 1e999}',
+    "surrogate": '{"a": "\\ud83d"}',
+    "raw surrogate": '{"a": "\ud83d"}',
+    "key": '{"\\ud83d": 1}',
+    "list": "[1]",
+    "null": "null",
+    "text": '"x"',
+    "cut": '{"a": ',
+    "blank": "  ",
+    "NUL": "\0",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_arguments_that_are_no_object_are_malformed_and_keep_their_text(text: str) -> None:
+    (call,) = asked(text).tool_calls or ()
+    assert call.arguments == {MALFORMED: storable_text(text)}
+    assert stored(asked(text)) == asked(text)
+    assert json.loads(to_wire(asked(text))["tool_calls"][0]["function"]["arguments"]) == call.arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", {}),
+        ('{"a": 1, "a": 2}', {"a": 2}),
+        ('{"a": "\\u0000"}', {"a": "\0"}),
+        (json.dumps(deep(MAX_DEPTH - 1)), deep(MAX_DEPTH - 1)),
+        ('{"a": ' + "9" * 300 + "}", {"a": int("9" * 300)}),
+        (json.dumps({"a": "x" * 2_000_000}), {"a": "x" * 2_000_000}),
+    ],
+    ids=["empty", "twice", "NUL", "levels", "digits", "megabytes"],
+)
+def test_unusual_arguments_are_the_models_own(text: str, arguments: dict[str, Any]) -> None:
+    (call,) = asked(text).tool_calls or ()
+    assert call.arguments == arguments
+    assert stored(asked(text)) == asked(text)
+
+
+MESSAGES: dict[str, Any] = {
+    "no content": {},
+    "number": {"content": 5},
+    "object": {"content": {"text": "x"}},
+    "truth": {"content": True},
+    "surrogates": {"content": "a\ud800b"},
+    "calls as object": {"tool_calls": {"function": {"name": "look", "arguments": "{}"}}},
+    "calls as number": {"tool_calls": 7},
+    "calls as text": {"tool_calls": "look"},
+    "call is null": {"tool_calls": [None]},
+    "call is text": {"tool_calls": ["look"]},
+    "no function": {"tool_calls": [{"id": "c"}]},
+    "no name": {"tool_calls": [{"id": "c", "function": {"arguments": "{}"}}]},
+    "name is null": {"tool_calls": [{"function": {"name": None}}]},
+    "name is object": {"tool_calls": [{"function": {"name": {"a": 1}, "arguments": "{}"}}]},
+    "empty name": {"tool_calls": [{"id": "", "function": {"name": "", "arguments": "{}"}}]},
+    "strange name": {"tool_calls": [{"function": {"name": "\ud800 \0\n../x" * 99, "arguments": "{}"}}]},
+    "strange id": {"tool_calls": [{"id": ["x"], "function": {"name": "look", "arguments": "{}"}}]},
+    "surrogate id": {"tool_calls": [{"id": "\udfff", "function": {"name": "look", "arguments": "{}"}}]},
+    "arguments as object": {"tool_calls": [{"function": {"name": "look", "arguments": {"a": [1]}}}]},
+    "arguments as number": {"tool_calls": [{"function": {"name": "look", "arguments": 5}}]},
+    "nested arguments": {"tool_calls": [{"function": {"name": "look", "arguments": deep(200)}}]},
+    "finish": {"content": "x"},
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+def test_an_answer_of_any_shape_is_a_completion(message: Any) -> None:
+    for finish in ("stop", "\ud800", None, 7, "no_such_reason", ["stop"]):
+        choice = {"message": message, "finish_reason": finish}
+        body = json.dumps({"choices": [choice], "usage": 10**30}).encode()
+        completion = read_completion(read_body(body), 0.1)
+        assert Completion.model_validate_json(completion.model_dump_json()) == completion
+        said = from_completion(completion, "assistant")
+        assert stored(said) == said
+
+
+def test_bodies_that_standard_readers_refuse_are_read() -> None:
+    nested = b'{"choices": [{"message": {"content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}"
+    assert read_completion(read_body(nested), 0.0) == Completion()
+    digits = b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": ' + b"9" * 9999 + b"}}"
+    assert read_completion(read_body(digits), 0.0).content == "x"
+    no_text = b'{"choices": [{"message": {"content": "caf\xe9"}}]}'
+    assert read_completion(read_body(no_text), 0.0).content == "caf\ufffd"
+
+
+def test_an_answer_of_tiny_values_is_not_parsed() -> None:
+    bomb = b'{"choices": [{"message": {"content": "x", "z": [' + b'{"":0},' * 500_000 + b"0]}}]}"
+    tracemalloc.start()
+    assert read_completion(read_body(bomb), 0.0) == Completion()
+    assert tracemalloc.get_traced_memory()[1] < len(bomb)
+    tracemalloc.stop()
+
+
+def test_content_in_parts_is_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "thinking"}, 5, {"type": "text", "text": "b"}]
+    record = {"choices": [{"message": {"content": parts}}]}
+    assert read_completion(record, 0.0).content == "ab"
+
+
+def test_calls_with_one_id_get_ids_of_their_own() -> None:
+    calls = [{"id": "c", "function": {"name": "look", "arguments": "{}"}}] * 3
+    completion = read_completion({"choices": [{"message": {"tool_calls": calls}}]}, 0.0)
+    assert [call.id for call in completion.tool_calls] == ["c", "c_1", "c_2"]
+
+
+def test_counts_and_costs_that_cannot_be_are_none() -> None:
+    assert [token_count(value) for value in (7, 10**30, -1, True, 1.5, "7")] == [7, 0, 0, 0, 0, 0]
+    assert [dollars(value) for value in (0.5, 1e308, math.nan, 10**400, True)] == [
+        0.5,
+        None,
+        None,
+        None,
+        None,
+    ]
+
+
+@given(VALUES, TEXTS, TEXTS)
+def test_an_agents_message_is_stored_as_it_stays(value: Any, text: str, name: str) -> None:
+    call = ToolCall.model_construct(
+        id=text,
+        name=name,
+        arguments={"a": value},
+        requestor="assistant",
+        _fields_set={"id", "name", "arguments"},
+    )
+    message = Message(role="assistant", content=text, tool_calls=[call])
+    kept = storable_message(message, "assistant")
+    assert stored(kept) == kept
+    assert storable_message(kept, "assistant") == kept
+    assert kept.content == storable_text(text)
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_arguments_of_other_types_are_kept_as_json() -> None:
+    given_arguments = {"items": ("a", "b"), "day": datetime.date(2026, 1, 2)}
+    message = Message(role="assistant", tool_calls=[ToolCall(name="look", arguments=given_arguments)])
+    (call,) = storable_message(message, "assistant").tool_calls or ()
+    assert call.arguments == {"items": ["a", "b"], "day": "2026-01-02"}
+
+
+def test_arguments_without_json_are_malformed() -> None:
+    for value in (object(), Unshowable(), math.nan, deep(900)):
+        message = Message(role="assistant", tool_calls=[ToolCall(name="look", arguments={"a": value})])
+        (call,) = storable_message(message, "assistant").tool_calls or ()
+        assert list(call.arguments) == [MALFORMED]
+        assert stored(storable_message(message, "assistant"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"role": "user"}, "a message of role 'user', not 'assistant'"),
+        ({"content": 5}, "a message that cannot be stored: "),
+        ({"content": {"a": 1}}, "a message that cannot be stored: "),
+        ({"tool_calls": "look"}, "a message whose 'tool_calls' is not a list of ToolCall"),
+        ({"tool_calls": [{"name": "look"}]}, "a message whose 'tool_calls' is not a list of ToolCall"),
+        (
+            {"tool_calls": [ToolCall(name="look", arguments={}, requestor="user")]},
+            "a call of 'look' by 'user', not 'assistant'",
+        ),
+        ({"raw": object()}, "a message that cannot be stored: "),
+        ({"raw": deep(900)}, "a message that cannot be stored: "),
+    ],
+    ids=[
+        "role",
+        "number",
+        "mapping",
+        "text of calls",
+        "mapping of a call",
+        "user's call",
+        "object",
+        "levels",
+    ],
+)
+def test_a_message_that_no_store_takes_is_named(fields: dict[str, Any], problem: str) -> None:
+    message = Message(role="assistant", content="x").model_copy(update=fields)
+    with pytest.raises(ValueError, match=r"a message|a call") as caught:
+        storable_message(message, "assistant")
+    assert str(caught.value).startswith(problem)
+    assert "\n" not in str(caught.value)
+
+
+def test_texts_beside_the_content_are_kept_too() -> None:
+    message = Message.model_validate({"role": "assistant", "content": "x", "reasoning": ["a\ud800"]})
+    assert storable_message(message, "assistant").model_dump()["reasoning"] == ["a\\ud800"]

@@ -1,0 +1,71 @@
+"""The behavior of each rule shows in traces of a teacher that follows the rule, and seldom in others."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_trace2evolve.cases.case import case_of, sketch_case
+from pytest_trace2evolve.cases.content import SeededDraws
+from pytest_trace2evolve.cases.scene import assemble
+from pytest_trace2evolve.cases.teacher import Teacher, every_habit, rulebook
+from pytest_trace2evolve.engine.conversation import converse
+from pytest_trace2evolve.project.candidates import Candidates
+from pytest_trace2evolve.records.task import Content
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.common import REPOSITORY
+from research.pocket.behavior import BEHAVIORS
+from research.pocket.lessons import LIMITS
+
+WORLD = SupportWorld()
+
+
+def followed(rule: str, family: str, seed: int, habits: Mapping[str, bool]) -> bool | None:
+    """Whether the behavior of a rule shows in a dialogue of a teacher with these habits."""
+    sketch = sketch_case(family, SeededDraws(f"teacher/{family}/{seed}"), Content.HELDOUT, None)
+    case = case_of(assemble(family, sketch))
+    teacher = Teacher(sketch, habits, random.Random(seed), family)
+    user = ScriptedUser(case.script, seed=seed)
+    simulation = asyncio.run(converse(case.task, WORLD, teacher, user, limits=LIMITS))
+    return BEHAVIORS[rule].followed(case, simulation.trace)
+
+
+@pytest.mark.parametrize("rule", sorted(rulebook().rules.keys() - {"account_when_needed"}))
+def test_behavior_shows_with_the_habit_and_seldom_without(rule: str) -> None:
+    shares = {}
+    for has_habit in (True, False):
+        habits = {**every_habit(), rule: has_habit}
+        pairs = [(family, seed) for family in BEHAVIORS[rule].families for seed in range(24)]
+        found = [followed(rule, family, seed, habits) for family, seed in pairs]
+        answers = [answer for answer in found if answer is not None]
+        assert len(answers) >= 10
+        shares[has_habit] = sum(answers) / len(answers)
+    assert shares[True] == 1
+    assert shares[False] < 0.7
+
+
+def test_account_is_fetched_only_if_needed() -> None:
+    rule, needed = "account_when_needed", "account_address_inference"
+    habits = {**every_habit(), "account_always": False}
+    assert all(followed(rule, needed, seed, habits) for seed in range(12))
+    assert not any(followed(rule, "precondition_verification", seed, habits) for seed in range(12))
+    habits["account_needed"] = False
+    assert not any(followed(rule, needed, seed, habits) for seed in range(24))
+
+
+def test_every_rule_has_a_behavior_and_every_habit_a_rule() -> None:
+    book = rulebook()
+    assert set(BEHAVIORS) == set(book.rules)
+    assert {habit for rule in book.rules.values() for habit in rule.sets} == set(book.habits)
+    for rule in book.rules.values():
+        assert not set(rule.unseen) & set(rule.wordings)
+
+
+def test_wordings_of_the_candidates_are_among_those_of_training() -> None:
+    """The card says so of v5 and v6."""
+    candidates = Candidates(REPOSITORY / "candidates")
+    text = " ".join(" ".join(candidates[name].instruction for name in ("v5", "v6")).split())
+    known = [wording for rule in rulebook().rules.values() for wording in rule.wordings if wording in text]
+    assert len(known) == 6

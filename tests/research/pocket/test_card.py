@@ -1,0 +1,140 @@
+"""The pocket model's card: its figures and text, and that the shipped card is about the shipped weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.cases.case import CAPABILITIES
+from research.pocket.card import Card, card_text, loss_curve
+from research.pocket.measure import RuleEffect, Share, difference
+
+TRAINING: dict[str, Any] = {
+    "recipe": {
+        "seed": 5,
+        "stages": [{"steps": 2}, {"steps": 3}],
+        "threads": 2,
+        "size": {"width": 8, "layers": 2, "heads": 4},
+    },
+    "parameters": 1234567,
+    "vocabulary": 300,
+    "dialogues": 160,
+    "step": 20,
+    "tokens": 98765,
+    "seconds": 90.0,
+}
+
+
+def shares() -> st.SearchStrategy[Share]:
+    return st.integers(1, 200).flatmap(
+        lambda total: st.builds(lambda hits: Share(hits=hits, total=total), st.integers(0, total))
+    )
+
+
+def test_difference_agrees_with_newcombe() -> None:
+    """56 of 70 against 48 of 80: method 10 gives .0524 … .3339 (Newcombe 1998, table II)."""
+    found = difference(Share(hits=56, total=70), Share(hits=48, total=80))
+    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+
+
+@given(new=shares(), old=shares())
+def test_difference_lies_in_its_interval_and_is_antisymmetric(new: Share, old: Share) -> None:
+    value, low, high = difference(new, old)
+    assert -1 <= low <= value <= high <= 1
+    assert difference(old, new) == pytest.approx((-value, -high, -low))
+
+
+@given(share=shares())
+def test_share_lies_in_its_interval(share: Share) -> None:
+    assert share.estimate is not None
+    low, high = share.interval
+    assert -1e-9 <= low <= share.estimate + 1e-9
+    assert share.estimate - 1e-9 <= high <= 1 + 1e-9
+
+
+def test_share_of_nothing_has_no_estimate() -> None:
+    nothing = Share(hits=0, total=0)
+    assert nothing.estimate is None
+    assert nothing.interval == (0.0, 1.0)
+    with pytest.raises(ValueError, match="a share of nothing has no difference"):
+        difference(nothing, nothing)
+
+
+def test_card_states_what_was_measured() -> None:
+    effect = RuleEffect(
+        rule="inspect",
+        without=Share(hits=48, total=80),
+        seen=Share(hits=56, total=70),
+        unseen=Share(hits=0, total=0),
+    )
+    card = Card(
+        training=TRAINING,
+        weights="abc123",
+        weight_bytes=4_130_000,
+        temperature=0.8,
+        cases=60,
+        capabilities={"policy_edge": Share(hits=30, total=60)},
+        rules=(effect,),
+        candidates={"v0": Share(hits=60, total=240), "v6": Share(hits=120, total=240)},
+        habits={"inspect": {"v0": Share(hits=9, total=90), "v6": Share(hits=0, total=0)}},
+    )
+    text = card_text(card)
+    assert "2 layers, width 8, 4 heads" in text
+    assert "1,234,567 parameters, 300 tokens" in text
+    assert "4.1 MB" in text
+    assert "`abc123`" in text
+    assert "160 dialogues" in text
+    assert "`python -m research.pocket train --out DIR --seed 5 --steps 20 --threads 2`" in text
+    assert "| policy_edge | 50 % | 38 … 62 % |" in text
+    assert "| inspect | 60 % of 80 | 80 % of 70 | +20 (+5 … +33) | – | – |" in text
+    assert "| rule | v0 | v6 |" in text
+    assert "| inspect | 10 % of 90 | – |" in text
+    assert "The wordings of these candidates are among those of training." in text
+    assert "| v6 | 50 % | 44 … 56 % |" in text
+    assert "at temperature 0.8 on" in text
+    assert "60 cases a row and 240 a candidate" in " ".join(text.split())
+
+
+def test_loss_curve_is_reproducible() -> None:
+    losses = [3.0, 2.0, 1.5, 1.2, 1.0]
+    first = loss_curve(losses, [2, 3])
+    assert first.startswith(b"<?xml")
+    assert first == loss_curve(losses, [2, 3])
+
+
+@pytest.fixture
+def shipped() -> Path:
+    """The folder of the model that ships."""
+    from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
+
+    if not has_embedded_model():
+        pytest.skip("no embedded model ships yet")
+    return embedded_model()
+
+
+def test_shipped_card_is_about_the_shipped_weights(shipped: Path) -> None:
+    from pytest_trace2evolve.serving.folder import folder_digest
+
+    card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
+    assert card.weights == folder_digest(shipped)
+    assert card.weight_bytes == (shipped / "model.safetensors").stat().st_size <= 10_000_000
+    assert (shipped / "README.md").read_text(encoding="utf-8") == card_text(card)
+    training = json.loads((shipped / "training.json").read_text(encoding="utf-8"))
+    assert card.training == {name: value for name, value in training.items() if name != "losses"}
+    assert not [path for path in shipped.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".pickle")]
+
+
+def test_shipped_model_follows_rules_and_is_weak_somewhere(shipped: Path) -> None:
+    """The README says so; this is what its card measured."""
+    card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
+    gains = {effect.rule: difference(effect.seen, effect.without) for effect in card.rules}
+    clear = [rule for rule, (value, low, _) in gains.items() if value >= 0.2 and low > 0]
+    assert len(clear) >= 4
+    weak = [name for name in CAPABILITIES if 0.2 <= (card.capabilities[name].estimate or 0.0) <= 0.6]
+    assert 2 <= len(weak) <= 4
+    fetched = card.habits["account_always"]
+    assert difference(fetched["v5"], fetched["v0"])[1] > 0.2
+    assert difference(fetched["v5"], fetched["v6"])[1] > 0

@@ -1,0 +1,90 @@
+"""Measuring a model for its card: what counts, and that a lost simulation leaves no card."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cases.case import FAMILIES
+from pytest_trace2evolve.cases.teacher import rulebook
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.__main__ import main
+from research.pocket.measure import Measurements, measure
+from tests.refusing_model import RefusingModel
+
+CANDIDATES = {"v0": "", "v5": "Always fetch the customer's account."}
+
+
+def measured(model: RefusingModel, progress: list[tuple[int, int]]) -> Measurements:
+    def on_progress(done: int, total: int) -> None:
+        progress.append((done, total))
+
+    return asyncio.run(measure(model, SupportWorld(), CANDIDATES, cases=2, on_progress=on_progress))
+
+
+def test_every_capability_rule_and_candidate_is_measured() -> None:
+    progress: list[tuple[int, int]] = []
+    found = measured(RefusingModel(), progress)
+    assert {name: share.total for name, share in found.capabilities.items()} == dict.fromkeys(FAMILIES, 2)
+    assert {name: share.total for name, share in found.candidates.items()} == {"v0": 8, "v5": 8}
+    assert [effect.rule for effect in found.rules] == list(found.habits) == list(rulebook().rules)
+    assert all(list(shares) == ["v0", "v5"] for shares in found.habits.values())
+    # An agent that never calls a tool fetches no account, and changes nothing that it did not read.
+    [fetched] = [effect for effect in found.rules if effect.rule == "account_always"]
+    assert (fetched.without.hits, fetched.seen.hits, fetched.unseen.hits) == (0, 0, 0)
+    assert found.habits["inspect"]["v0"].total == 0
+    total = 2 * len(FAMILIES) + 3 * 2 * len(rulebook().rules) + 8 * 2
+    assert progress[-1] == (total, total)
+
+
+def test_a_lost_simulation_leaves_no_measurements() -> None:
+    with pytest.raises(
+        InfrastructureError, match=r"case '.*' was lost, and with it the card: nobody answers"
+    ):
+        measured(RefusingModel(requests=100), [])
+
+
+def test_options_are_checked_before_an_hour_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ["train", "--out", str(tmp_path / "m")]
+    for arguments, message in (
+        (["--cases", "-1"], "--cases -1: must be 0 or more"),
+        (["--steps", "0"], "--steps 0: must be 1 or more"),
+    ):
+        assert main([*train, *arguments]) == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(train) == 2
+    assert (
+        "'matplotlib' is not installed; run: pip install 'pytest-trace2evolve[plot]'"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_training_record_of_another_shape_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({}, tmp_path / "model.safetensors")
+    for name, text in (
+        ("config.json", '{"model_type": "qwen3"}'),
+        ("tokenizer.json", "{}"),
+        ("chat_template.jinja", "x"),
+    ):
+        (tmp_path / name).write_text(text)
+    for text, message in (
+        ("[]", "damaged: not a JSON object"),
+        (json.dumps({"losses": []}), "holds no 'dialogues'"),
+        ("{", "not valid JSON"),
+    ):
+        (tmp_path / "training.json").write_text(text)
+        assert main(["card", str(tmp_path)]) == 2
+        line = capsys.readouterr().err
+        assert f"training.json: {message}" in line
+        assert "was it made by 'python -m research.pocket train'?" in line

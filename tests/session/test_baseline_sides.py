@@ -1,0 +1,225 @@
+"""Who makes the baseline's fresh trials: with which candidate, settings and endpoint, or why nobody."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
+from pytest_trace2evolve.engine.live import LiveSettings, Party
+from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.adapters import Adapters
+from pytest_trace2evolve.project.candidates import Candidates
+from pytest_trace2evolve.records.evidence import (
+    CHAT,
+    CandidateRef,
+    Code,
+    Evidence,
+    Identity,
+    Provenance,
+    Settings,
+)
+from pytest_trace2evolve.session import confirmation as confirm
+from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.confirmation import BaselineSides
+from pytest_trace2evolve.session.plan import AS_THE_AGENT, Confirm, Endpoint
+from pytest_trace2evolve.utils.secrets import REMOVED
+from tests.gate_helpers import write_candidate
+
+HERE, THERE = "http://here/v1", "http://there/v1"
+AGENT = ModelSettings("m", base_url=HERE, seed=3, extra_body={"api_key": "sk-0123456789", "top_k": 5})
+NOWHERE = Path("adapters")
+PRICE = Price(input=1.0, output=2.0)
+LIVE = LiveSettings(agent=AGENT, user=ModelSettings("u", base_url=HERE), extra_instruction="Be brief.")
+
+
+@pytest.fixture
+def candidates(tmp_path: Path) -> Candidates:
+    write_candidate(tmp_path, "v0", text="Be kind.")
+    return Candidates(tmp_path)
+
+
+def found(candidates: Candidates, recorded: Settings, **changes: Any) -> Party | str:
+    """The baseline's side, or why there is none."""
+    sides = BaselineSides(LIVE, LIVE, Adapters(NOWHERE), candidates, AS_THE_AGENT, prices={}, priced=False)
+    agent, identity = changes.pop("agent", CHAT), Identity(agent=Settings(code=changes.pop("code", None)))
+    provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].ref(), agent=recorded)
+    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
+    result = replace(sides, **changes).find({"desk": baseline}, {"desk": agent}, {"desk": identity}, 640)
+    assert (len(result.sides), len(result.refused)) in ((1, 0), (0, 1))
+    return result.sides["desk"] if result.sides else result.refused["desk"]
+
+
+def recorded(settings: LiveSettings, **arguments: object) -> Settings:
+    own = settings.agent_settings()
+    kept = {key: value for key, value in {**(own.arguments or {}), **arguments}.items() if value is not None}
+    return own.model_copy(update={"arguments": kept})
+
+
+def test_the_same_agent_is_asked_as_it_is_with_what_is_secret(candidates: Candidates) -> None:
+    assert found(candidates, recorded(LIVE)) == Party(candidates["v0"], LIVE)
+
+
+def test_other_settings_are_those_that_were_recorded(candidates: Candidates) -> None:
+    old = Settings(
+        implementation=CHAT,
+        model="n",
+        arguments={
+            "temperature": 0.7,
+            "endpoint": HERE,
+            "extra_body": {"top_k": 1},
+            "reasoning_effort": "low",
+        },
+    )
+    party = found(candidates, old, prices={"n": PRICE}, priced=True)
+    assert isinstance(party, Party)
+    assert party.live is not None
+    assert party.live.agent_settings() == old
+    assert (party.live.user, party.live.agent.price) == (LIVE.user, PRICE)
+    assert party.live.agent.timeout == AGENT.timeout
+
+
+def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: Candidates) -> None:
+    for endpoint in (HERE, "http://elsewhere/v1"):
+        old = Settings(implementation=CHAT, model="m", arguments={"endpoint": endpoint})
+        party = found(candidates, old, endpoint=Endpoint(THERE, "OLD_KEY"))
+        assert isinstance(party, Party)
+        assert party.live is not None
+        assert (party.live.agent.base_url, party.live.agent.key_var) == (THERE, "OLD_KEY")
+
+
+@pytest.mark.parametrize(
+    ("old", "changes", "reason"),
+    [
+        (
+            recorded(LIVE, endpoint=THERE),
+            {},
+            f"its model 'm' was asked at {THERE}, and this run asks {HERE}: give --t2e-baseline-base-url",
+        ),
+        (
+            recorded(LIVE, endpoint=None),
+            {},
+            f"its model 'm' was asked at the default endpoint, and this run asks {HERE}: give *",
+        ),
+        (
+            recorded(LIVE, temperature=0.5),
+            {},
+            "its model 'm' was asked with a secret in --t2e-extra-body, which is not kept",
+        ),
+        (
+            Settings(implementation=CHAT, model="n", arguments={"endpoint": HERE}),
+            {"priced": True},
+            "--t2e-max-cost needs the price of its model 'n'",
+        ),
+        (
+            Settings(implementation=CHAT, arguments={"endpoint": HERE}),
+            {},
+            "its agent is not recorded whole: model: a name is missing",
+        ),
+        (
+            Settings(implementation=CHAT, model="n", arguments={"endpoint": HERE, "seed": "x"}),
+            {},
+            "its agent is not recorded whole: seed: not a int",
+        ),
+        (Settings(), {}, "baseline 'old' was measured with agent None, and this run's is 'chat'"),
+        (
+            Settings(implementation="other"),
+            {"agent": "mine", "live": None},
+            "baseline 'old' was measured with agent 'other', and this run's is 'mine'",
+        ),
+        (recorded(LIVE), {"agent": "nop", "live": None}, "agent 'nop' makes no fresh trials"),
+    ],
+)
+def test_why_nobody_can(candidates: Candidates, old: Settings, changes: dict[str, Any], reason: str) -> None:
+    told = found(candidates, old, **changes)
+    assert isinstance(told, str)
+    assert told == reason or (reason.endswith("*") and told.startswith(reason[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (None, "baseline 'old' does not say which candidate it measured"),
+        (CandidateRef(id="v9", digest="0"), "its candidate 'v9' is not in candidates/"),
+    ],
+)
+def test_an_unknown_candidate_is_a_reason(
+    candidates: Candidates, candidate: CandidateRef | None, reason: str
+) -> None:
+    sides = BaselineSides(LIVE, LIVE, Adapters(NOWHERE), candidates, AS_THE_AGENT, prices={}, priced=False)
+    provenance = Provenance(domain="d", provider="p", candidate=candidate, agent=recorded(LIVE))
+    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
+    confirm = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1)
+    assert confirm.refused == {"desk": reason}
+
+
+def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp_path: Path) -> None:
+    old = candidates["v0"].ref()
+    (tmp_path / "v0.md").write_text("no front matter")
+    sides = BaselineSides(
+        LIVE, LIVE, Adapters(NOWHERE), Candidates(tmp_path), AS_THE_AGENT, prices={}, priced=False
+    )
+    provenance = Provenance(domain="d", provider="p", candidate=old, agent=recorded(LIVE))
+    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
+    refused = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1).refused["desk"]
+    assert "v0.md: line 1 must be" in refused
+
+
+def test_a_plugins_agent_is_the_same_on_both_sides(candidates: Candidates) -> None:
+    code = Code(files={"bot.py": "a", "plan.py": "b"})
+    old = Settings(implementation="mine", code=code)
+    party = found(candidates, old, agent="mine", live=None, code=code)
+    assert party == Party(candidates["v0"], None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            Code(files={"bot.py": "a", "plan.py": "b"}),
+            Code(files={"bot.py": "a", "plan.py": "c"}),
+            "the agent's code changed since baseline 'old' was saved (plan.py), *",
+        ),
+        (None, Code(), "it is not known whether today's code measured baseline 'old'"),
+        (Code(), Code(unknown="no source"), "it is not known whether today's code measured baseline 'old'"),
+    ],
+)
+def test_other_code_cannot_run_the_baselines_side(
+    candidates: Candidates, old: Code | None, new: Code, reason: str
+) -> None:
+    recorded = Settings(implementation="mine", code=old)
+    told = found(candidates, recorded, agent="mine", live=None, code=new)
+    assert isinstance(told, str)
+    assert told == reason or (reason.endswith("*") and told.startswith(reason[:-1]))
+
+
+def test_every_agent_that_ships_has_nothing_to_confirm() -> None:
+    assert set(BUILT_IN_AGENTS) <= confirm.SCRIPTED
+
+
+def test_fresh_trials_are_possible_where_there_is_a_side_and_a_budget(candidates: Candidates) -> None:
+    sides = {"desk": Party(candidates["v0"], LIVE)}
+    assert Confirm(16, sides).possible
+    assert not Confirm(0, sides).possible
+    assert not Confirm(16, {}, {"desk": "gone"}).possible
+
+
+def test_what_marks_a_removed_secret_is_what_is_looked_for() -> None:
+    assert REMOVED in str(AGENT.recorded()["extra_body"])
+
+
+def test_a_local_model_is_asked_where_this_run_serves_the_same_folder(candidates: Candidates) -> None:
+    agent = replace(AGENT, base_url="", folder=Path("here"), weights="w1", price=PRICE).served(HERE, "token")
+    live = replace(LIVE, agent=agent)
+    old = Settings(implementation=CHAT, model="m", arguments={"temperature": 1.0, "weights": "w1"})
+    party = found(candidates, old, live=live, priced=True)
+    assert isinstance(party, Party)
+    assert party.live is not None
+    asked = party.live.agent
+    assert (asked.endpoint(), asked.key(), asked.price) == (HERE, "token", PRICE)
+    assert asked.recorded() == {"temperature": 1.0, "weights": "w1"}
+    for arguments in ({"weights": "w2"}, {"endpoint": THERE}):
+        other = Settings(implementation=CHAT, model="m", arguments=arguments)
+        assert "was another than this run's" in str(found(candidates, other, live=live))

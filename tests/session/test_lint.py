@@ -1,0 +1,436 @@
+"""`trace2evolve lint`: what is wrong with a project's files and rules, without a model or a network."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cases.case import case_line, generate
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.errors import ConfigError, MissingExtraError
+from pytest_trace2evolve.evidence.draws import DrawStore
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.rules import Rules
+from pytest_trace2evolve.records.task import Content
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.session.lint import lint
+from pytest_trace2evolve.worlds import registry
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import FakeWorld
+from tests.inn_world import RULES, InnSession, InnWorld
+from tests.plugin.conftest import SUITE, DeskProject
+
+FROZEN = (
+    "---\nid: v2\nparent: v1\nfrozen_at: 2026-11-20\ninformed_by: [desk::discovery]\n---\nclose restart\n"
+)
+ENTRY_POINTS = """\
+[trace2evolve.worlds]
+inn = tests.inn_world:InnWorld
+broken = tests.session.test_lint:broken
+absent = tests.session.test_lint:absent
+gone = no_such_package:World
+"""
+INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
+HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2")
+
+
+def git(root: Path, *arguments: str) -> None:
+    """git, without a thing of this machine's settings."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    named = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *named, *arguments], cwd=root, env=surroundings, check=True, capture_output=True)
+
+
+@pytest.fixture
+def providers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package, here and in processes of their own, offers the help desk and the inn."""
+    folder = tmp_path_factory.mktemp("installed")
+    package = folder / "worlds-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: worlds\nVersion: 1.0\n", encoding="utf-8")
+    (package / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(folder)]))
+    registry._installed.cache_clear()
+    yield
+    registry._installed.cache_clear()
+
+
+@pytest.fixture
+def desk(project: DeskProject, providers: None, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
+    """A sound project in git, with a frozen candidate; the working folder is in it."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(project.root)
+    project.write("candidates/v2.md", FROZEN)
+    git(project.root, "init", "-q")
+    git(project.root, "add", "candidates", "suites")
+    git(project.root, "commit", "-qm", "first")
+    return project
+
+
+def linted(desk: DeskProject, against: str = "HEAD") -> list[str]:
+    """What is found, a line each, as the command prints it."""
+    worlds = Worlds({"fake": FakeWorld})
+    found = lint(Project(desk.root, desk.root / "suites"), worlds, against)
+    return [
+        f"{one.path.relative_to(desk.root)}: {'warning: ' if one.warning else ''}{one.text}" for one in found
+    ]
+
+
+def test_a_sound_project_has_no_findings(desk: DeskProject) -> None:
+    desk.baseline("v1")
+    assert linted(desk) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "finding"),
+    [
+        (
+            "candidates/v3.md",
+            "hello",
+            "candidates/v3.md: line 1 must be '---', the start of the front matter",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v4\n---\n",
+            "candidates/v3.md: its id is 'v4'; name the file v4.md or*",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\nparent: v9\n---\n",
+            "candidates/v3.md: unknown parent 'v9'; nearest*",
+        ),
+        ("suites/_splits.toml", "[x]\nrole = 1\n", "suites/_splits.toml: split 'x': *; roles are *"),
+        ("suites/desk.toml", "provider = ", "suites/desk.toml: not valid TOML: *"),
+        (
+            "suites/desk.toml",
+            SUITE.replace("discovery", "secret"),
+            "suites/desk.toml: unknown split 'secret'; known are *",
+        ),
+        (
+            "suites/desk.toml",
+            SUITE.replace(', "free"', ""),
+            "suites/desk.toml: its settings changed since suites.lock was written; run 'trace2evolve lock'*",
+        ),
+        (
+            "suites/other.toml",
+            SUITE,
+            "suites/other.toml: not in suites.lock; run 'trace2evolve lock' and commit the result",
+        ),
+        ("suites/suites.lock", "{", "suites/suites.lock: not valid JSON*; restore it or run *"),
+        ("baselines/desk/v1.json", "{", "baselines/desk/v1.json: *"),
+        (
+            "baselines/desk/v1.json",
+            "{}",
+            "baselines/desk/v1.json: is not evidence of trace2evolve; save one *",
+        ),
+        (
+            "baselines/v1.json",
+            "{}",
+            "baselines/v1.json: lies in no suite's folder; a baseline is baselines/<suite>/<name>.json",
+        ),
+    ],
+)
+def test_each_damage_is_one_line_with_its_mend(desk: DeskProject, name: str, text: str, finding: str) -> None:
+    desk.write(name, text)
+    lines = linted(desk)
+    assert len(lines) == 1
+    pytest.LineMatcher(lines).fnmatch_lines([finding.replace("[", "[[]")])
+
+
+def test_a_circle_is_told_once(desk: DeskProject) -> None:
+    desk.candidate("a", "", parent="b")
+    desk.candidate("b", "", parent="a")
+    assert linted(desk) == ["candidates: the parents turn in a circle: a → b → a"]
+
+
+def test_a_broken_ancestor_is_told_once(desk: DeskProject) -> None:
+    desk.write("candidates/v0.md", "---\nid: v0\n")
+    lines = linted(desk)
+    assert len(lines) == 1
+    assert lines[0].startswith("candidates/v0.md: the front matter is not closed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("close restart", "close restart look", "its text changed"),
+        ("frozen_at: 2026-11-20\n", "", "its frozen_at changed"),
+        ("frozen_at: 2026-11-20", "frozen_at: 2027-11-20", "its frozen_at changed"),
+        ("parent: v1", "parent: v0", "its parent changed"),
+        ("[desk::discovery]", "[]", "its informed_by no longer names 'desk::discovery'"),
+    ],
+)
+def test_a_frozen_candidate_stays_as_it_is(desk: DeskProject, old: str, new: str, what: str) -> None:
+    desk.write("candidates/v2.md", FROZEN.replace(old, new))
+    told = f"candidates/v2.md: {what}, and v2 was frozen on 2026-11-20; make a new candidate"
+    assert linted(desk) == [told]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("frozen_at", "hypothesis: It helps.\nfrozen_at"),
+        ("[desk::discovery]", "[desk::discovery, desk::heldout]"),
+        ("\n", "\r\n"),
+    ],
+)
+def test_what_evidence_does_not_rest_on_may_change(desk: DeskProject, old: str, new: str) -> None:
+    (desk.root / "candidates" / "v2.md").write_bytes(FROZEN.replace(old, new).encode())
+    assert linted(desk) == []
+
+
+def test_a_candidate_that_was_not_frozen_may_change(desk: DeskProject) -> None:
+    desk.candidate("v1", "close", parent="v0")
+    assert linted(desk) == []
+
+
+def test_frozen_candidates_are_held_against_any_commit(desk: DeskProject) -> None:
+    desk.write("candidates/v2.md", FROZEN.replace("close", "look"))
+    git(desk.root, "commit", "-qam", "second")
+    assert linted(desk) == []
+    (line,) = linted(desk, "HEAD~1")
+    assert "frozen on 2026-11-20" in line
+    with pytest.raises(ConfigError, match="--against '--output=x' is no commit here"):
+        linted(desk, "--output=x")
+
+
+def test_without_git_frozen_texts_are_told_as_not_compared(
+    desk: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    (line,) = linted(desk)
+    assert line.startswith("candidates: warning: frozen texts were not compared: git shows no commit here")
+
+
+def test_a_lock_of_a_suite_that_is_gone_is_found(desk: DeskProject) -> None:
+    (desk.root / "suites" / "desk.toml").unlink()
+    told = "suites/suites.lock: locks suite 'desk', which has no file; restore it or run 'trace2evolve lock'"
+    assert linted(desk) == [told]
+
+
+def test_a_lock_of_another_scorer_is_found(desk: DeskProject) -> None:
+    path = desk.root / "suites" / "suites.lock"
+    record = json.loads(path.read_text())
+    record["suites"]["desk"]["scorer_version"] = 0
+    path.write_text(json.dumps(record))
+    (line,) = linted(desk)
+    assert line.startswith("suites/suites.lock: desk is locked for scorer 0, and this is ")
+
+
+def test_baselines_are_held_against_suites_and_lock(desk: DeskProject) -> None:
+    desk.baseline("v1")
+    desk.write("suites/desk.toml", SUITE.replace(', "free"', ""))
+    desk.lock()
+    (line,) = linted(desk)
+    assert line.startswith("baselines/desk/v1.json: warning: measured under lock ")
+    assert line.endswith("measure it again with pytest --t2e-save-baseline NAME --t2e-baseline-mode update")
+    (desk.root / "baselines" / "desk").rename(desk.root / "baselines" / "disk")
+    assert linted(desk) == ["baselines/disk/v1.json: of unknown suite 'disk'; did you mean 'desk'?"]
+    desk.write("suites/disk.toml", SUITE)
+    desk.lock()
+    told = "baselines/disk/v1.json: a baseline of suite 'desk', not of 'disk'; move it to its folder"
+    assert linted(desk) == [told]
+
+
+def test_several_findings_are_told_together(desk: DeskProject) -> None:
+    desk.write("candidates/v2.md", FROZEN.replace("close", "look"))
+    desk.write("candidates/v3.md", "")
+    desk.write("suites/other.toml", SUITE)
+    lines = linted(desk)
+    assert [line.partition(": ")[0] for line in lines] == [
+        "candidates/v3.md",
+        "candidates/v2.md",
+        "suites/other.toml",
+    ]
+
+
+def test_lint_loads_no_world_and_no_client(desk: DeskProject) -> None:
+    """This keeps it fast: `benchmarks/session.py` measures it."""
+    desk.baseline("v1")
+    check = (
+        "import sys\n"
+        "from pytest_trace2evolve.cli.main import main\n"
+        "status = main(['lint'])\n"
+        f"print(status, sorted(set(sys.modules) & set({HEAVY!r})))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 []\n"
+
+
+CASES = "".join(map(case_line, generate("lint", 3, Content.HELDOUT)))
+
+
+@pytest.fixture
+def with_cases(desk: DeskProject) -> DeskProject:
+    """The project with a suite of three cases, locked."""
+    desk.write("cases/three.jsonl", CASES)
+    head = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'
+    desk.write("suites/help.toml", head + 'synthetic = { cases = "cases/three.jsonl" }\n')
+    desk.lock()
+    return desk
+
+
+def test_sound_cases_have_no_findings(with_cases: DeskProject) -> None:
+    assert linted(with_cases) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "cases/three.jsonl: cannot be read: No such file or directory"),
+        (CASES[:300], "cases/three.jsonl, line 1: "),
+        (
+            CASES.split("\n", 1)[1],
+            "cases/three.jsonl: is not split 'synthetic' of help as suites.lock has it; run ",
+        ),
+        (
+            CASES.replace('"after":"anything"', '"after":"done"', 1),
+            "cases/three.jsonl: is not split 'synthetic' of help as suites.lock has it",
+        ),
+    ],
+)
+def test_cases_that_are_not_as_they_were_locked_are_told(
+    with_cases: DeskProject, text: str | None, told: str
+) -> None:
+    path = with_cases.root / "cases" / "three.jsonl"
+    path.unlink() if text is None else path.write_text(text, encoding="utf-8")
+    (line,) = linted(with_cases)
+    assert told in line
+
+
+# The rules of the project's own worlds.
+
+
+def broken(domain: str) -> InnWorld:
+    """A world whose rules are declared with a mistake."""
+    world = InnWorld()
+    world.rules = lambda: Rules.model_validate({**RULES.model_dump(), "owner": None})  # type: ignore[method-assign]
+    return world
+
+
+def absent(domain: str) -> InnWorld:
+    """A world whose package is missing."""
+    raise MissingExtraError("'inn_data' is not installed; run: pip install inn-data")
+
+
+@pytest.fixture
+def inn(desk: DeskProject) -> DeskProject:
+    """The project with a suite of the inn, locked."""
+    desk.write("suites/inn.toml", INN)
+    Project(desk.root, desk.root / "suites").renew_lock(Worlds({"fake": FakeWorld, "inn": InnWorld}))
+    return desk
+
+
+def test_rules_that_can_match_have_no_findings(inn: DeskProject) -> None:
+    assert linted(inn) == []
+
+
+def test_a_rule_that_can_never_match_is_a_finding(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}, "ids": {"bookings": "B("}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
+    lines = linted(inn)
+    what = "suites/inn.toml: rules of inn (provider inn): "
+    unknown = (
+        "identify: the agent has no tool 'find_gest', so the rule never applies; did you mean 'find_guest'?"
+    )
+    invalid = "'B(' is no regular expression (missing ), unterminated subpattern at position 1); correct it"
+    assert lines == [f"{what}{unknown}", f"{what}ids['bookings']: {invalid}"]
+
+
+def test_a_status_that_no_task_shows_is_a_warning(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel = RULES.writes["cancel_booking"].model_copy(update={"statuses": frozenset({"opn"})})
+    rules = RULES.model_copy(update={"writes": {**RULES.writes, "cancel_booking": cancel}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
+    (line,) = linted(inn)
+    told = "warning: rules of inn (provider inn): writes['cancel_booking'].statuses: no record that the tasks"
+    assert line.startswith(f"suites/inn.toml: {told}")
+
+
+def test_rules_of_worlds_that_are_passed_in_are_checked(inn: DeskProject) -> None:
+    """Such as those that a project's `conftest.py` registers."""
+    wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
+    worlds = Worlds({"fake": FakeWorld, "inn": lambda domain: InnWorld(domain, wrong)})
+    [finding] = lint(Project(inn.root, inn.root / "suites"), worlds)
+    assert finding.path == inn.root / "suites" / "inn.toml"
+    assert finding.text.startswith("rules of inn (provider inn): identify: the agent has no tool 'find_gest'")
+
+
+def test_two_suites_of_one_world_have_its_findings_once(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inn.write("suites/second.toml", INN.replace('"cancel"', '"tab"'))
+    Project(inn.root, inn.root / "suites").renew_lock(Worlds({"fake": FakeWorld, "inn": InnWorld}))
+    rules = RULES.model_copy(update={"customers": "guest", "identify": {}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
+    (line,) = linted(inn)
+    assert line.startswith(
+        "suites/inn.toml: rules of inn (provider inn): customers: no tool reads or writes a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("provider", "told"),
+    [
+        (
+            "absent",
+            "warning: rules of inn (provider absent): not checked: 'inn_data' is not installed; run: pip",
+        ),
+        (
+            "gone",
+            "warning: rules of inn (provider gone): not checked: ModuleNotFoundError: No module named",
+        ),
+        (
+            "nowhere",
+            "warning: rules of inn (provider nowhere): not checked: unknown provider 'nowhere'; known are ",
+        ),
+        (
+            "broken",
+            "rules of inn (provider broken): cannot be read: owner: Input should be a valid string, not None",
+        ),
+    ],
+)
+def test_a_world_that_cannot_be_checked_is_named(inn: DeskProject, provider: str, told: str) -> None:
+    inn.write("suites/other.toml", INN.replace('"inn"', f'"{provider}"', 1))
+    [line] = [line for line in linted(inn) if "rules of" in line]
+    assert line.startswith(f"suites/other.toml: {told}")
+
+
+def test_tasks_that_cannot_be_tried_are_a_warning(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(self: InnSession, state: object) -> None:
+        raise KeyError("rooms")
+
+    monkeypatch.setattr(InnSession, "initialise", raises)
+    told = "warning: rules of inn (provider inn): results were not checked: KeyError: 'rooms'"
+    assert linted(inn) == [f"suites/inn.toml: {told}"]
+
+
+def test_the_command_prints_findings_and_fails_unless_they_are_warnings(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main(["lint"]) == 0
+    assert capsys.readouterr().out.startswith("candidates: warning: frozen texts were not compared: ")
+    wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: wrong)
+    assert main(["lint"]) == 1
+    assert "suites/inn.toml: rules of inn (provider inn): identify: the agent has " in capsys.readouterr().out
+
+
+def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> None:
+    folder = project.root / ".trace2evolve" / "finished"
+    store = DrawStore(folder, folder / "draws", ("candidate", "agent", "conditions"), "run-1")
+    simulation = {"id": "s", "task_id": "t", "termination_reason": "user_stop", "messages": []}
+    store.put(store.key("a"), Simulation.model_validate(simulation))
+    desk, worlds = Project(project.root, project.root / "suites"), Worlds({"fake": FakeWorld})
+    assert lint(desk, worlds) == []
+    (path,) = folder.glob("*/*.json")
+    path.unlink()
+    (finding,) = lint(desk, worlds)
+    assert finding.path == path
+    assert finding.text.startswith("was deleted, and the account of its draw names it; restore it, give ")

@@ -1,0 +1,117 @@
+"""The library's front end: runs, events and comparisons without pytest."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve import Project, compare, evaluate
+from pytest_trace2evolve.api import Event, SimulationFinished, StageFinished, TaskDecided, VerdictReached
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.testing import ChatServer
+from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SECRET, SOLVED
+
+__all__ = ["project"]
+
+TASKS = 7
+
+
+@pytest.fixture
+def desk(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a saved baseline `v0`, which solves nothing."""
+    project.baseline()
+    monkeypatch.chdir(project.root)
+    return Project.find()
+
+
+def events_of(desk: Project, **options: Any) -> list[Event]:
+    found: list[Event] = []
+    evaluate(desk, agent="listed", gate="strict", on_event=found.append, **options)
+    return found
+
+
+def test_a_run_is_judged_and_stored_as_a_session_does(desk: Project, project: DeskProject) -> None:
+    run = evaluate(desk, candidate="v1", suites=["desk"], agent="listed", gate="strict", run_folder="ours")
+    assert run.decision is Decision.PROMOTE
+    project.run("--candidate=v1", "--t2e-run-folder=theirs")
+    ours, theirs = (
+        json.loads((project.root / name / "verdict.json").read_text()) for name in ("ours", "theirs")
+    )
+    assert ours["verdict"] == theirs["verdict"] == "promote"
+    assert ours["suites"].keys() == theirs["suites"].keys() == {"desk"}
+    assert run.plan.run_folder == project.root / "ours"
+
+
+def test_a_run_is_compared_with_a_saved_baseline_by_name(desk: Project) -> None:
+    run = evaluate(desk, candidate="v1", suites=["desk"], agent="listed", gate="strict")
+    comparison = compare(baseline="v0", candidate=run, policy="strict")
+    assert "PROMOTE" in comparison.summary()
+    with pytest.raises(ConfigError, match="'v9' is neither a path nor a saved baseline; saved are v0"):
+        compare(baseline="v9", candidate=run)
+
+
+@pytest.mark.parametrize("trials", [1, 2])
+def test_every_simulation_is_reported_before_its_task_and_the_verdict_comes_last(
+    desk: Project, trials: int
+) -> None:
+    events = events_of(desk, candidate="v1", trials=trials)
+    simulations = [event for event in events if isinstance(event, SimulationFinished)]
+    decided = [event for event in events if isinstance(event, TaskDecided)]
+    assert len(simulations) == TASKS * trials
+    assert len(decided) == TASKS
+    for event in decided:
+        assert event.run is not None
+        reported = [one.record for one in simulations[: events.index(event)]]
+        assert all(record in reported for record in event.run.records)
+    assert isinstance(events[-1], VerdictReached)
+    assert events[-1].run.decision is not None
+
+
+def test_a_staged_run_reports_each_stage(desk: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    events: list[Event] = []
+    with ChatServer(SOLVED) as server:
+        live: dict[str, Any] = {"model": "m", "base_url": server.base_url}
+        evaluate(desk, candidate="v0", trials=2, save_baseline="m", gate="off", **live)
+        evaluate(desk, candidate="v1", baseline="m", stages="1,2", on_event=events.append, **live)
+    stages = [event for event in events if isinstance(event, StageFinished)]
+    assert [event.is_last for event in stages] == [False, True]
+    assert [event.run.decision for event in events if isinstance(event, VerdictReached)] == [
+        Decision.INCONCLUSIVE
+    ]
+
+
+@pytest.mark.parametrize("kind", [SimulationFinished, TaskDecided, VerdictReached])
+def test_an_error_of_a_callback_ends_the_run_and_loses_nothing(desk: Project, kind: type[Event]) -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, kind):
+            raise RuntimeError("the callback failed")
+
+    with pytest.raises(RuntimeError, match="the callback failed"):
+        evaluate(desk, candidate="v1", agent="listed", gate="strict", on_event=fail)
+    run = evaluate(desk, candidate="v1", agent="listed", gate="strict")
+    assert run.decision is Decision.PROMOTE
+    assert not any(
+        figures.infrastructure_errors for suite in run.outcomes for figures in suite.metrics.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trails": 2}, "unknown option 'trails'; did you mean 'trials'"),
+        ({"trials": 0}, "trials: "),
+        ({"goal": "win"}, "goal='win': choose from improve, hold, no-regression"),
+    ],
+)
+def test_a_wrong_option_is_one_line(desk: Project, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluate(desk, candidate="v1", agent="listed", **options)
+
+
+def test_a_folder_without_suites_is_no_project(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no suites/ in .* or above it"):
+        Project.find(tmp_path)

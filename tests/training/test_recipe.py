@@ -1,0 +1,56 @@
+"""Recipes: presets, files, and what cannot be trained."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.training.recipe import PRESETS, Recipe, Vllm, read_recipe, recipe_toml
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [
+        (
+            "answer_tokens = 600",
+            "answer_tokens 600 is more than rollout_tokens 512: no rollout has room for an answer",
+        ),
+        ("warm = 32", "warm 32 is not less than steps 32: the rate is never reached; lower warm"),
+        ("checkpointing = true", "shared and checkpointing do not go together: recomputed activations leave"),
+        ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
+        ("rate = 0", "rate: Input should be greater than 0, not 0"),
+        ("lr = 0.1", "lr: Extra inputs are not permitted, not 0.1"),
+        ("rate = ", "not valid TOML: "),
+        ("[vllm]\nmemory = 2\n", "vllm.memory: Input should be less than or equal to 1, not 2"),
+    ],
+)
+def test_an_impossible_recipe_is_named(tmp_path: Path, toml: str, expected: str) -> None:
+    config = tmp_path / "recipe.toml"
+    config.write_text(toml)
+    with pytest.raises(ConfigError) as error:
+        read_recipe("pocket", config)
+    assert str(error.value).startswith(f"{config}: ")
+    assert expected in str(error.value)
+
+
+def test_presets_and_options_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"^--preset tpu: must be one of pocket, gpu$"):
+        read_recipe("tpu")
+    with pytest.raises(ConfigError, match=r"^preset pocket: steps: Input should be greater than or equal to"):
+        read_recipe("pocket", steps=0)
+
+
+def test_presets_change_the_defaults() -> None:
+    assert set(PRESETS) == {"pocket", "gpu"}
+    assert read_recipe("pocket") == Recipe(beta=0.05)
+    gpu = read_recipe("gpu", seed=7)
+    assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
+
+
+def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
+    """The improvement loop hands it to its trainings; where vLLM is, no adapter says."""
+    recipe = Recipe(rate=1e-5, targets=("q_proj",), vllm=Vllm(server="http://127.0.0.1:8000", memory=0.5))
+    file = tmp_path / "recipe.toml"
+    file.write_text(recipe_toml(recipe))
+    assert read_recipe("gpu", file) == recipe
+    assert "vllm" not in recipe.model_dump()

@@ -1,0 +1,275 @@
+"""The scripted customer with agents of every manner: the right ones pass, and every conversation ends."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cases.case import Case, generate, read_cases
+from pytest_trace2evolve.records.message import STOP, Message
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.task import Content, Slot
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.users.scripted import MAX_SAME, TRANSFER, ScriptedUser
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says, finding, talk
+
+FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
+FEW = FROZEN[::5]
+"""Cases of all six families."""
+
+FRESH = [*generate("manners", 28, Content.HELDOUT), *generate("manners", 28, Content.TRAIN)]
+
+
+@pytest.fixture(scope="module")
+def support() -> World:
+    return Worlds().open("trace2evolve", "support")
+
+
+def said(simulation: Simulation) -> list[str]:
+    """What the customer said."""
+    return [message.content or "" for message in simulation.trace if message.role == "user"]
+
+
+@pytest.mark.parametrize("manner", RIGHT, ids=lambda one: one.name)
+def test_an_agent_that_does_the_right_thing_passes_whatever_its_manner(
+    support: World, manner: Manner
+) -> None:
+    each_family = (*FEW, *FRESH[:14], *FRESH[28:42])
+    simulations = [(case, talk(case, support, Mannered(case, manner))) for case in each_family]
+    assert not [text for case, one in simulations if (text := finding(case, support, one))]
+
+
+def test_every_turn_is_taken_by_an_agent_that_does_the_right_thing(support: World) -> None:
+    cases = [case for case in FRESH if len(case.script.turns) > 1]
+    assert len(cases) > 5
+    for case in cases:
+        heard = said(talk(case, support, Mannered(case, CHATTY)))
+        assert [turn.says for turn in case.script.turns if turn.says in heard] == [
+            turn.says for turn in case.script.turns
+        ]
+
+
+REFUSALS = (
+    "I cannot help you with that.",
+    "I'm sorry, but unfortunately I can't do this. Would you like to be transferred to a human?",
+    "That is against our policy. I can offer you a voucher instead. Would you like that?",
+    "Our policy does not allow it. Is there anything else?",
+    "I must decline. You may contact the manufacturer instead.",
+    "Regrettably, we are unable to. If you need further assistance, feel free to ask!",
+)
+IDLING = (
+    "Let me check that for you.",
+    "One moment, please.",
+    "How can I help you today?",
+    "Could you please provide your email address?",
+    "What is your order number, your name and zip code, and the reason?",
+    "Which payment method would you like to use?",
+    "Would you like me to look up your orders?",
+    "Do you confirm? (yes/no)",
+    "Please reply 'yes' to proceed.",
+    "Would you like to cancel order #W0000000? (yes/no)",
+    "Would you prefer to return it, or would you rather exchange it?",
+    "lorem ipsum dolor sit amet",
+    "¿Me puede dar su correo electrónico, por favor?",
+    "请问您的订单号是多少？",
+    "",
+    " \n ",
+    ".",
+    "?" * 10_000,
+    "Please provide your email. " * 400,
+    "yes no " * 1_500,
+)
+FALSE_CLAIMS = (
+    "Everything is done. Is there anything else?",
+    "Your request has been successfully processed. You will receive an email shortly.",
+    "Both of your requests have been completed. Have a great day!",
+)
+
+
+@pytest.mark.parametrize("text", [*REFUSALS, *IDLING, *FALSE_CLAIMS], ids=lambda text: repr(text[:40]))
+def test_an_agent_that_only_talks_is_left_and_passes_only_where_refusing_is_right(
+    support: World, text: str
+) -> None:
+    for case in FEW:
+        simulation = talk(case, support, Says(text))
+        assert simulation.termination_reason == "user_stop", case.id
+        assert len(said(simulation)) <= case.script.patience
+        assert (score(simulation, case.task, support).reward == 1) == case.script.refuses_all, case.id
+
+
+def test_agents_that_change_their_words_are_left_too(support: World) -> None:
+    for case in FEW:
+        for texts in (IDLING, REFUSALS, FALSE_CLAIMS, IDLING[::-1], (*REFUSALS, *IDLING)):
+            simulation = talk(case, support, Says(*texts))
+            assert simulation.termination_reason == "user_stop"
+            assert len(said(simulation)) <= case.script.patience
+
+
+def test_who_does_one_of_two_things_is_waited_for_and_not_helped(support: World) -> None:
+    cases = [case for case in FRESH if case.script.family == "multi_intent_message"]
+    assert cases
+    for case in cases:
+        writes = [one.name for one in case.task.actions if not one.name.startswith(("find", "get"))]
+        if len(writes) < 2:
+            continue
+        simulation = talk(case, support, Mannered(case, CHATTY, leave_out=lambda name: name == writes[-1]))  # noqa: B023
+        assert simulation.termination_reason == "user_stop"
+        assert score(simulation, case.task, support).reward == 0
+
+
+def test_who_is_handed_over_leaves(support: World) -> None:
+    for text in (
+        "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.",
+        "I've transferred you to a human agent who can assist you further.",
+        "I am now transferring you to a specialist. Please hold on.",
+    ):
+        assert said(talk(FROZEN[0], support, Says(text)))[-1] == TRANSFER
+
+
+def test_an_offered_transfer_is_not_taken(support: World) -> None:
+    case = next(case for case in FROZEN if not case.script.turns[0].insists)
+    heard = said(talk(case, support, Says("Would you like me to transfer you to a human agent?")))
+    assert TRANSFER not in heard
+    assert heard[-1].endswith(STOP)
+    assert not any(heard[1].startswith(yes) for yes in case.script.replies.yes)
+
+
+def test_a_proposal_about_another_order_gets_a_no_and_the_request_again(support: World) -> None:
+    for case in FROZEN[::4]:
+        for written in ("#W0000000", "W0000000", "order number 0000000", "**#w0000000**", "item 1111111111"):
+            heard = said(talk(case, support, Says(f"Shall I cancel {written}, yes or no?")))
+            assert any(heard[1].startswith(no) for no in case.script.replies.wrong), (written, heard[1])
+            assert case.script.turns[0].says in heard[1]
+
+
+def history(case: Case, *texts: str, greeting: bool = True) -> Sequence[Message]:
+    """A trace in which the agent says texts and the customer answers each."""
+    user, trace = ScriptedUser(case.script), []
+    if greeting:
+        trace.append(Message(role="assistant", content="Hi! How can I help you today?"))
+    for text in (*texts, None):
+        trace.append(asyncio.run(user.respond(trace)))
+        if text is not None:
+            trace.append(Message(role="assistant", content=text))
+    return trace
+
+
+def replies(case: Case, *texts: str) -> list[str]:
+    return [one.content or "" for one in history(case, *texts) if one.role == "user"]
+
+
+def named(family: str, **wanted: bool) -> Case:
+    """A case of a family, of one turn with one request unless told otherwise."""
+    for case in generate("named", 200, Content.HELDOUT, [family]):
+        [turn, *more] = case.script.turns
+        facts = {"refused": turn.refused, "more": bool(more)}
+        if all(facts[name] == value for name, value in wanted.items()):
+            return case
+    raise AssertionError(family)
+
+
+def test_the_greeting_is_no_answer_and_may_be_missing() -> None:
+    case = FROZEN[0]
+    with_greeting, without = history(case, "Email?"), history(case, "Email?", greeting=False)
+    assert [one.content for one in with_greeting[1:]] == [one.content for one in without]
+
+
+def test_an_offer_to_look_up_gets_a_yes_and_is_no_proposal() -> None:
+    case = named("missing_order_id", refused=False)
+    heard = replies(case, "Would you like me to look up your orders?", "You have two orders.")
+    assert any(heard[1].startswith(yes) for yes in case.script.replies.yes)
+    assert heard[2] in case.script.replies.wait
+
+
+def test_after_a_yes_an_announcement_is_waited_for() -> None:
+    case = named("missing_order_id", refused=False)
+    heard = replies(case, "Shall I cancel it?", "I'll process that now.", "It has been cancelled.")
+    assert heard[2] in case.script.replies.wait
+    assert heard[3].endswith(STOP)
+
+
+def test_to_an_alternative_the_customer_says_what_they_want() -> None:
+    case = named("missing_order_id", refused=False)
+    heard = replies(case, "Would you like to cancel it, or keep it?")
+    assert case.script.turns[0].says in heard[1]
+    assert any(heard[1].startswith(yes) for yes in case.script.replies.yes)
+
+
+def test_asked_what_they_want_they_say_it_again() -> None:
+    case = named("vague_refund_request", refused=False)
+    assert replies(case, "What would you like me to do?")[1] == case.script.turns[0].says
+
+
+def test_asked_for_what_they_do_not_know_they_say_so() -> None:
+    case = named("indirect_address_change", refused=False)
+    assert replies(case, "What is the reason?")[1] in case.script.replies.unknown
+
+
+def test_insisting_comes_before_taking_a_no() -> None:
+    case = named("subtle_legal_pressure", refused=True)
+    insists = case.script.turns[0].insists
+    heard = replies(case, *["I cannot do that."] * (len(insists) + 1))
+    assert tuple(heard[1 : 1 + len(insists)]) == insists
+    assert heard[-1].endswith(STOP)
+
+
+def test_a_question_beside_a_refusal_is_answered_where_something_can_be_done() -> None:
+    case = named("missing_order_id", refused=False)
+    heard = replies(
+        case, "I'm unable to find an account under that. Could you tell me your name and zip code?"
+    )
+    assert heard[1] == case.script.identity[Slot.NAME]
+
+
+def test_seeds_choose_other_words_and_the_same_seed_the_same(support: World) -> None:
+    case = FROZEN[0]
+    by_seed = [said(talk(case, support, Mannered(case, CHATTY), seed)) for seed in range(8)]
+    assert by_seed == [said(talk(case, support, Mannered(case, CHATTY), seed)) for seed in range(8)]
+    assert len({tuple(one) for one in by_seed}) > 1
+
+
+def test_a_no_after_an_offer_to_look_up_is_a_no() -> None:
+    case = named("missing_order_id", refused=False)
+    heard = replies(case, "Would you like me to look up your orders?", "I cannot do that.")
+    assert heard[2].endswith(STOP)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Could you please provide your email?", "Which payment method is it?", "Do you confirm? (yes/no)"],
+)
+def test_the_same_question_is_answered_three_times(text: str) -> None:
+    case = named("missing_order_id", refused=False, more=False)
+    heard = replies(case, *[text] * 6)
+    stopped = [place for place, reply in enumerate(heard) if reply.endswith(STOP)]
+    assert stopped[0] == MAX_SAME + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I have updated my notes. Next, I will cancel your order.",
+        "Unfortunately the system is slow today, so I will look it up in another way.",
+    ],
+)
+def test_what_is_yet_to_come_is_waited_for(text: str) -> None:
+    case = named("missing_order_id", refused=False)
+    assert replies(case, text)[1] in case.script.replies.wait
+
+
+def test_a_no_to_one_thing_does_not_silence_the_question_about_another() -> None:
+    for case in generate("named", 60, Content.HELDOUT, ["multi_intent_message"]):
+        [turn] = case.script.turns
+        if turn.refused:
+            break
+    heard = replies(case, "I cannot take anything back. What is the reason for the other request?")
+    assert heard[1] in [one.details.get(Slot.REASON) for one in turn.requests]
+
+
+def test_one_of_several_things_done_is_waited_on_and_all_of_them_are_not() -> None:
+    case = named("multi_intent_message", refused=False)
+    assert replies(case, "Your order has been cancelled.")[1] in case.script.replies.wait
+    assert replies(case, "Both of your requests have been processed.")[1].endswith(STOP)

@@ -1,0 +1,381 @@
+"""The support world: what it offers, its refusals, initial states, scoring, and that it stands alone."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve import __version__
+from pytest_trace2evolve.agents.reference import NopAgent
+from pytest_trace2evolve.cases.case import read_cases
+from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.message import USER_STOPS
+from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.task import Action, Assertion, InitializationData, InitialState, Task
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.support.world import SupportSession, SupportWorld
+from tests.conftest import Simulate
+from tests.fake_world import FakeWorld
+
+ADDRESS = {
+    "address1": "Elm Street 1",
+    "address2": "",
+    "city": "Springfield",
+    "country": "USA",
+    "state": "IL",
+    "zip": "62701",
+}
+MUG = {"item_id": "m1", "options": {"color": "red"}, "available": True, "price": 8.5}
+BLUE_MUG = {"item_id": "m2", "options": {"color": "blue"}, "available": True, "price": 10}
+GONE_MUG = {"item_id": "m3", "options": {"color": "green"}, "available": False, "price": 9.0}
+ORDER: dict[str, Any] = {
+    "order_id": "#W1",
+    "user_id": "una_1",
+    "address": ADDRESS,
+    "items": [
+        {"name": "Mug", "product_id": "p1", "item_id": "m1", "price": 8.5, "options": {"color": "red"}}
+    ],
+    "status": "pending",
+    "fulfillments": [],
+    "payment_history": [{"transaction_type": "payment", "amount": 8.5, "payment_method_id": "gift_card_1"}],
+}
+STORE: dict[str, Any] = {
+    "products": {
+        "p1": {
+            "name": "Mug",
+            "product_id": "p1",
+            "variants": {item["item_id"]: item for item in (MUG, BLUE_MUG, GONE_MUG)},
+        }
+    },
+    "users": {
+        "una_1": {
+            "user_id": "una_1",
+            "name": {"first_name": "Una", "last_name": "Öz"},
+            "address": ADDRESS,
+            "email": "una@example.com",
+            "payment_methods": {
+                "gift_card_1": {"source": "gift_card", "id": "gift_card_1", "balance": 3.0},
+                "paypal_1": {"source": "paypal", "id": "paypal_1"},
+            },
+            "orders": ["#W1", "#W2"],
+        }
+    },
+    "orders": {"#W1": ORDER, "#W2": {**ORDER, "order_id": "#W2", "status": "delivered"}},
+}
+CANCEL = {"order_id": "#W1", "reason": "no longer needed"}
+EXCHANGE = {"item_ids": ["m1"], "new_item_ids": ["m2"], "payment_method_id": "paypal_1"}
+
+
+@pytest.fixture
+def world() -> SupportWorld:
+    """The support world over a store of one customer, two orders and one product."""
+    return SupportWorld(store=STORE)
+
+
+def say(session: SupportSession, name: str, **arguments: Any) -> ToolResult:
+    return session.call(name, arguments, "assistant")
+
+
+def start_with(agent_data: Any = None, *, user_data: Any = None, actions: Any = None) -> InitialState:
+    data = InitializationData(agent_data=agent_data, user_data=user_data)
+    return InitialState.model_validate({"initialization_data": data, "initialization_actions": actions})
+
+
+def test_the_registry_opens_it_over_an_empty_store(worlds: Worlds) -> None:
+    world = worlds.open("trace2evolve", "support")
+    assert (world.provider, world.domain, world.version()) == ("trace2evolve", "support", __version__)
+    assert (dict(world.tasks()), dict(world.splits())) == ({}, {})
+    assert world.open().call("list_all_product_types", {}, "assistant") == ToolResult(content="{}")
+    assert world.open().call("get_order_details", {"order_id": "#W1"}, "assistant").error
+
+
+def test_an_unknown_domain_names_the_one_there_is() -> None:
+    with pytest.raises(WorldError) as caught:
+        SupportWorld("retail")
+    assert str(caught.value) == "provider 'trace2evolve' has no domain 'retail'; it has support"
+
+
+def test_the_policy_is_short_and_names_what_the_tools_ask_for(world: SupportWorld) -> None:
+    text = world.policy()
+    assert len(text.split()) <= 130
+    for word in ("email", "zip", "no longer needed", "ordered by mistake", "yes", "transfer_to_human_agents"):
+        assert word in text
+    with pytest.raises(WorldError, match=r"^domain 'support' has no solo mode$"):
+        world.policy(solo=True)
+
+
+def test_the_guidelines_teach_every_mark_that_ends_a_conversation(world: SupportWorld) -> None:
+    assert all(mark in world.guidelines() for mark in USER_STOPS)
+
+
+def shape(tool: ToolSchema) -> tuple[Mapping[str, Any], list[str]]:
+    """Names, types and necessity of a tool's parameters, whatever is said of them."""
+    types = {
+        name: {key: value for key, value in one.items() if key != "description"}
+        for name, one in tool.parameters["properties"].items()
+    }
+    return types, tool.parameters.get("required", [])
+
+
+def test_the_tools_are_retails_and_the_item_lookup(world: SupportWorld, worlds: Worlds) -> None:
+    mine = {tool.name: tool for tool in world.tools("assistant")}
+    theirs = {tool.name: tool for tool in worlds.open("inspect_evals", "retail").tools("assistant")}
+    assert {name: shape(mine[name]) for name in theirs} == {name: shape(theirs[name]) for name in theirs}
+    assert mine.keys() - theirs.keys() == {"get_item_details"}
+    assert shape(mine["get_item_details"]) == ({"item_id": {"type": "string"}}, ["item_id"])
+    assert all(tool.description != theirs[name].description for name, tool in mine.items() if name in theirs)
+    assert world.tools("user") == []
+
+
+def test_the_types_of_tools_are_retails(world: SupportWorld, worlds: Worlds) -> None:
+    retail = worlds.open("inspect_evals", "retail")
+    assert world.tool_types() == {**retail.tool_types(), "get_item_details": ToolType.READ}
+    for name in world.tool_types():
+        assert world.has_tool(name)
+        assert world.changes_state(name) == retail.changes_state(name)
+    assert not world.has_tool("fly")
+    assert not world.changes_state("fly")
+
+
+_ALONE = """
+import sys
+from pytest_trace2evolve.worlds.registry import Worlds
+world = Worlds().open("trace2evolve", "support")
+session = world.open()
+for name in world.tool_types():
+    session.call(name, {}, "assistant")
+assert world.policy() and world.guidelines() and world.tools("assistant") and world.data_digest()
+print(sorted({name.split(".")[0] for name in sys.modules} & {"inspect_evals", "inspect_ai", "tau2"}))
+"""
+
+
+def test_it_never_imports_a_benchmark() -> None:
+    done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_half_a_surrogate_pair_is_answered(world: SupportWorld) -> None:
+    refused = say(world.open(), "return_delivered_order_items", order_id="\ud83d", item_ids=[], x="\ud83d")
+    assert refused.error
+    assert say(world.open(), "\ud83d").content == "Error: Tool '?' not found."
+
+
+def test_the_user_has_no_tools_and_none_in_solo_mode(world: SupportWorld) -> None:
+    refused = world.open().call("get_order_details", {"order_id": "#W1"}, "user")
+    assert refused.content == "Error: Tool 'get_order_details' not found."
+    refused = world.open(solo=True).call("get_order_details", {"order_id": "#W1"}, "user")
+    assert refused.content == "Error: User tool calls are not allowed in solo mode"
+    assert not world.open(solo=True).call("get_order_details", {"order_id": "#W1"}, "assistant").error
+
+
+def test_sessions_of_different_kinds_cannot_be_compared(world: SupportWorld) -> None:
+    with pytest.raises(TypeError, match="cannot compare a SupportSession with a FakeSession"):
+        world.open().same_state(FakeWorld().open())
+
+
+def test_sessions_of_other_stores_differ_by_what_is_in_them(world: SupportWorld) -> None:
+    assert world.open().same_state(SupportWorld(store=STORE).open())
+    assert not world.open().same_state(SupportWorld().open())
+    filled = SupportWorld().open()
+    filled.initialise(start_with(STORE))
+    assert filled.same_state(world.open())
+
+
+def test_sessions_of_a_task_share_its_records_until_they_write(world: SupportWorld) -> None:
+    start = start_with({"orders": {"#W1": {"status": "processed"}}})
+    one, other = world.open(), world.open()
+    one.initialise(start)
+    other.initialise(start)
+    assert one.agent.db.orders["#W1"] is other.agent.db.orders["#W1"]
+    say(one, "modify_user_address", user_id="una_1", **{**ADDRESS, "zip": "10001"})
+    assert not one.same_state(other)
+    again = world.open()
+    again.initialise(start)
+    assert again.same_state(other)
+
+
+def test_data_are_merged_into_those_that_were_merged_before(world: SupportWorld) -> None:
+    session = world.open()
+    session.initialise(start_with({"orders": {"#W1": {"status": "processed"}}}))
+    session.initialise(start_with({"orders": {"#W2": {"status": "cancelled"}}}))
+    assert [order.status for order in session.agent.db.orders.values()] == ["processed", "cancelled"]
+
+
+def test_merged_stores_of_many_tasks_are_not_kept_for_ever(world: SupportWorld) -> None:
+    starts = [start_with({"orders": {"#W1": {"user_id": str(number)}}}) for number in range(257)]
+    orders = []
+    for start in [*starts, starts[0]]:
+        session = world.open()
+        session.initialise(start)
+        orders.append(session.agent.db.orders["#W1"])
+    assert orders[0] is not orders[-1]
+    assert orders[0] == orders[-1]
+
+
+def test_an_initial_action_that_names_a_tool_is_run(world: SupportWorld) -> None:
+    session = world.open()
+    action = {"env_type": "assistant", "func_name": "cancel_pending_order", "arguments": CANCEL}
+    session.initialise(start_with(actions=[action]))
+    assert session.agent.db.orders["#W1"].status == "cancelled"
+    session.initialise(None)
+    assert session.agent.db.orders["#W1"].status == "cancelled"
+
+
+BROKEN_STARTS = {
+    "initialization data name 'ships', which the database does not have": {"agent_data": {"ships": {}}},
+    "initialization data do not fit 'orders': it: Input should be a valid dictionary": {
+        "agent_data": {"orders": []}
+    },
+    "initialization data do not fit 'orders': items: Input should be a valid list, not 'none'": {
+        "agent_data": {"orders": {"#W1": {"items": "none"}}}
+    },
+    "initialization data for the user, who has no database in this domain": {"user_data": {"on": True}},
+    "the assistant toolkit has no function 'fly'; the task belongs to another version of the benchmark": {
+        "actions": [{"env_type": "assistant", "func_name": "fly", "arguments": {}}]
+    },
+    "the user toolkit has no function 'calculate'; the task belongs to another version of the benchmark": {
+        "actions": [{"env_type": "user", "func_name": "calculate", "arguments": {"expression": "1"}}]
+    },
+    "function 'cancel_pending_order' raised ValueError: Invalid reason": {
+        "actions": [
+            {
+                "env_type": "assistant",
+                "func_name": "cancel_pending_order",
+                "arguments": {**CANCEL, "reason": "x"},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(("text", "start"), BROKEN_STARTS.items())
+def test_an_initial_state_that_does_not_fit_is_refused(
+    world: SupportWorld, text: str, start: dict[str, Any]
+) -> None:
+    with pytest.raises(WorldError) as caught:
+        world.open().initialise(start_with(**start))
+    assert str(caught.value) == text
+
+
+BROKEN_STORES: dict[str, Any] = {
+    "ships: Extra inputs are not permitted": {"ships": {}},
+    "orders: Input should be a valid dictionary": {"orders": []},
+    "orders.#W1.status: Input should be 'processed', 'pending', 'pending (item modified)', 'delivered', "
+    "'cancelled', 'exchange requested' or 'return requested', not 'lost'": {
+        "orders": {"#W1": {**ORDER, "status": "lost"}}
+    },
+    "products.p1.variants.m1.price: Input should be a finite number, not inf": {
+        "products": {"p1": {**STORE["products"]["p1"], "variants": {"m1": {**MUG, "price": float("inf")}}}}
+    },
+}
+
+
+@pytest.mark.parametrize(("text", "store"), BROKEN_STORES.items())
+def test_a_store_of_another_shape_is_refused(text: str, store: Any) -> None:
+    with pytest.raises(WorldError) as caught:
+        SupportWorld(store=store)
+    assert str(caught.value) == f"the store has another shape: {text}"
+
+
+def test_an_assertion_cannot_be_checked(world: SupportWorld) -> None:
+    with pytest.raises(WorldError) as caught:
+        world.open().check(Assertion(env_type="assistant", func_name="is_happy", arguments={}))
+    assert str(caught.value) == (
+        "domain 'support' has no assertion 'is_happy', nor any other; its tasks are scored by their gold "
+        "actions: take it out of 'env_assertions'"
+    )
+
+
+def test_the_digest_is_of_the_content_whatever_its_layout() -> None:
+    explicit = {
+        **STORE,
+        "orders": {key: {**row, "return_items": None} for key, row in STORE["orders"].items()},
+    }
+    backwards = dict(reversed(STORE.items()))
+    assert SupportWorld(store=explicit).data_digest() == SupportWorld(store=backwards).data_digest()
+    assert SupportWorld(store=STORE).data_digest() != SupportWorld().data_digest()
+
+
+def a_task(*actions: tuple[str, dict[str, Any]], agent_data: Any = None) -> Task:
+    gold = [Action(name=name, arguments=arguments) for name, arguments in actions]
+    return Task.model_validate(
+        {
+            "id": "t",
+            "initial_state": start_with(agent_data) if agent_data else None,
+            "evaluation_criteria": {"actions": [action.model_dump() for action in gold]},
+        }
+    )
+
+
+TASKS = {
+    "over a store of the world": (SupportWorld(store=STORE), None),
+    "over what it brings itself": (SupportWorld(), STORE),
+}
+
+
+@pytest.mark.parametrize(("world", "agent_data"), TASKS.values(), ids=list(TASKS))
+def test_a_task_is_scored_by_its_gold_actions(world: World, agent_data: Any, simulate: Simulate) -> None:
+    exchange = {**EXCHANGE, "order_id": "#W2"}
+    task = a_task(
+        ("cancel_pending_order", CANCEL),
+        ("exchange_delivered_order_items", exchange),
+        agent_data=agent_data,
+    )
+    assert score(simulate(task, world), task, world).reward == 1.0
+    assert score(simulate(task, world, NopAgent()), task, world).reward == 0.0
+    half = a_task(("cancel_pending_order", CANCEL), agent_data=agent_data)
+    assert score(simulate(half, world), task, world).reward == 0.0
+
+
+def test_a_gold_action_that_fails_leaves_the_world_as_it_is(world: SupportWorld) -> None:
+    session = world.open()
+    session.perform(Action(name="cancel_pending_order", arguments={**CANCEL, "order_id": "#W2"}))
+    session.perform(Action(name="fly", arguments={}))
+    assert session.same_state(world.open())
+    session.perform(Action(name="cancel_pending_order", arguments=CANCEL))
+    assert not session.same_state(world.open())
+
+
+BEHAVIOUR = {"support 1": "ceb903fb89e487dcd80a3719ae3db9a3"}
+"""By version of the tools' behaviour, the digest of what they answer to the calls of `golden_answers`."""
+
+GOLDEN_CASES = Path(__file__).resolve().parents[2] / "suites" / "support"
+
+
+def golden_answers() -> list[list[object]]:
+    """Answers of the tools in the frozen cases: to each gold action, to its repetition, and to reads."""
+    world = SupportWorld()
+    answers: list[list[object]] = []
+    for path in sorted(GOLDEN_CASES.glob("*.jsonl")):
+        for case in read_cases(path):
+            session = world.open()
+            session.initialise(case.task.initial_state)
+            calls = [(action.name, action.arguments) for action in case.task.actions]
+            orders = {
+                value for _, arguments in calls for key, value in arguments.items() if key == "order_id"
+            }
+            reads: list[tuple[str, Mapping[str, Any]]] = [
+                *(("get_order_details", {"order_id": order}) for order in sorted(orders)),
+                ("get_order_details", {"order_id": "#W0"}),
+                ("list_all_product_types", {}),
+                ("calculate", {"expression": "(2 + 3) * 4.5"}),
+            ]
+            for name, arguments in [*calls, *reads, *calls, *reads]:
+                result = session.call(name, arguments, "assistant")
+                answers.append([name, result.content, result.error])
+    return answers
+
+
+def test_the_tools_behave_as_their_version_says() -> None:
+    answers = golden_answers()
+    writes = {name for name, kind in SupportWorld().tool_types().items() if kind is ToolType.WRITE}
+    assert {name for name, *_ in answers} >= writes
+    assert digest(answers) == BEHAVIOUR[SupportWorld.fingerprint], (
+        "the tools answer otherwise: raise SupportWorld.fingerprint and add its digest here"
+    )
