@@ -96,7 +96,7 @@ OF_A_PROJECT = (SystemExit(0), SystemExit(1), pytest.skip.Exception("x"), asynci
 """What code of a project can raise besides errors; Python alone would end with 0 or 1."""
 
 
-@pytest.mark.parametrize("error", (*ERRORS, *OF_A_PROJECT), ids=repr)
+@pytest.mark.parametrize("error", [*ERRORS, *OF_A_PROJECT], ids=repr)
 def test_a_command_that_crashes_ends_with_3_and_names_a_log(
     folder: Path, error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,19 +224,25 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
             "conftest.py:4: hook pytest_t2e_worlds failed: Skipped: no database; correct the hook",
         ),
         (
-            "class Odd(Exception):\n    def __str__(self):\n        raise KeyError\n\n"
-            "def pytest_t2e_worlds(config):\n    raise Odd\n",
-            "conftest.py:6: hook pytest_t2e_worlds failed: Odd: its message cannot be shown (KeyError); correct",
+            (
+                "class Odd(Exception):\n    def __str__(self):\n        raise KeyError\n\n"
+                "def pytest_t2e_worlds(config):\n    raise Odd\n"
+            ),
+            "conftest.py:6: hook pytest_t2e_worlds failed: Odd: its message cannot be shown (KeyError)",
         ),
         (
-            "class Worlds(dict):\n    def items(self):\n        raise ValueError('gone')\n\n"
-            "def pytest_t2e_worlds(config):\n    return Worlds()\n",
+            (
+                "class Worlds(dict):\n    def items(self):\n        raise ValueError('gone')\n\n"
+                "def pytest_t2e_worlds(config):\n    return Worlds()\n"
+            ),
             "conftest.py:3: hook pytest_t2e_worlds failed: ValueError: gone; correct the hook",
         ),
         (
-            "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_t2e_worlds(config):\n"
-            "    (yield).force_result(None)\n",
-            "conftest.py: hook pytest_t2e_worlds failed: TypeError: a wrapper returned a NoneType, not the list",
+            (
+                "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_t2e_worlds(config):\n"
+                "    (yield).force_result(None)\n"
+            ),
+            "conftest.py: hook pytest_t2e_worlds failed: TypeError: a wrapper returned a NoneType, not",
         ),
     ],
 )

@@ -83,7 +83,9 @@ def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
             answers = ask(config=config)
             if not isinstance(answers, list):
                 raise TypeError(f"a wrapper returned a {type(answers).__name__}, not the list of answers")
-            entries = [entry for answer in answers for entry in _entries(answer, kind, f"{owner}: hook {name}")]
+            entries = [
+                entry for answer in answers for entry in _entries(answer, kind, f"{owner}: hook {name}")
+            ]
         except (KeyboardInterrupt, Trace2EvolveError):
             raise
         except BaseException as error:  # `SystemExit` and the outcomes of pytest count
