@@ -112,6 +112,27 @@ def test_a_wrong_option_is_one_line(desk: Project, options: dict[str, Any], mess
         evaluate(desk, candidate="v1", agent="listed", **options)
 
 
+@pytest.mark.parametrize("tasks", [[("desk", "clse")], [("dsk", "close")], ["close"], [["desk", 5]]])
+def test_an_unknown_task_is_one_line_before_anything_runs(desk: Project, tasks: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^tasks: \(.*\) is no pair of a suite"):
+        evaluate(desk, candidate="v1", agent="listed", tasks=tasks)
+    assert not list(desk.root.glob("ledger/*draw*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"goal": "win"}, "goal='win': choose from improve, hold, no-regression"),
+        ({"candidate": []}, "a side of a comparison names no file"),
+    ],
+)
+def test_a_wrong_argument_of_a_comparison_is_one_line(
+    desk: Project, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare(**{"baseline": "v0", "candidate": "v0", "project": desk, "suite": "desk"} | options)
+
+
 def test_a_folder_without_suites_is_no_project(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no suites/ in .* or above it"):
         Project.find(tmp_path)
