@@ -1,6 +1,7 @@
 """The library's front end: runs, events and comparisons without pytest."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve import Project, compare, evaluate
 from pytest_trace2evolve.api import Event, SimulationFinished, StageFinished, TaskDecided, VerdictReached
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, StorageError
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.testing import ChatServer
 from tests.plugin.conftest import DeskProject, project
@@ -82,6 +83,13 @@ def test_a_staged_run_reports_each_stage(desk: Project, monkeypatch: pytest.Monk
     assert [event.run.decision for event in events if isinstance(event, VerdictReached)] == [
         Decision.INCONCLUSIVE
     ]
+
+
+def test_a_ledger_that_cannot_be_written_is_an_error_of_storage(desk: Project) -> None:
+    shutil.rmtree(desk.root / "ledger")
+    (desk.root / "ledger").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        evaluate(desk, candidate="v1", agent="listed", gate="strict")
 
 
 @pytest.mark.parametrize("kind", [SimulationFinished, TaskDecided, VerdictReached])
