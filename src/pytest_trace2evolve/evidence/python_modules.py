@@ -349,8 +349,10 @@ def _is_own_folder(module: Module, node: ast.AST) -> bool:
     """Whether an expression, or the value of a name of the module, is the folder of the module's file."""
     if isinstance(node, ast.Name):
         places = module.bindings.get(node.id, ())
-        bound = [module.tree.body[place] for place in places]
-        return len(bound) == 1 and isinstance(bound[0], ast.Assign) and _is_own_folder(module, bound[0].value)
+        bound = [getattr(module.tree.body[place], "value", None) for place in places]
+        if len(bound) != 1 or bound[0] is None:
+            return False
+        node = bound[0]
     parts = list(ast.walk(node))
     is_of_file = any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts)
     return is_of_file and not any(isinstance(part, ast.Constant) for part in parts)
