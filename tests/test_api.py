@@ -1,6 +1,7 @@
 """The library's front end: runs, events and comparisons without pytest."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve import Project, compare, evaluate
 from pytest_trace2evolve.api import Event, SimulationFinished, StageFinished, TaskDecided, VerdictReached
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, StorageError
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.testing import ChatServer
 from tests.plugin.conftest import DeskProject, project
@@ -84,6 +85,13 @@ def test_a_staged_run_reports_each_stage(desk: Project, monkeypatch: pytest.Monk
     ]
 
 
+def test_a_ledger_that_cannot_be_written_is_an_error_of_storage(desk: Project) -> None:
+    shutil.rmtree(desk.root / "ledger")
+    (desk.root / "ledger").write_text("")
+    with pytest.raises(StorageError, match="cannot be written"):
+        evaluate(desk, candidate="v1", agent="listed", gate="strict")
+
+
 @pytest.mark.parametrize("kind", [SimulationFinished, TaskDecided, VerdictReached])
 def test_an_error_of_a_callback_ends_the_run_and_loses_nothing(desk: Project, kind: type[Event]) -> None:
     def fail(event: Event) -> None:
@@ -110,6 +118,27 @@ def test_an_error_of_a_callback_ends_the_run_and_loses_nothing(desk: Project, ki
 def test_a_wrong_option_is_one_line(desk: Project, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         evaluate(desk, candidate="v1", agent="listed", **options)
+
+
+@pytest.mark.parametrize("tasks", [[("desk", "clse")], [("dsk", "close")], ["close"], [["desk", 5]]])
+def test_an_unknown_task_is_one_line_before_anything_runs(desk: Project, tasks: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^tasks: \(.*\) is no pair of a suite"):
+        evaluate(desk, candidate="v1", agent="listed", tasks=tasks)
+    assert not list(desk.root.glob("ledger/*draw*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"goal": "win"}, "goal='win': choose from improve, hold, no-regression"),
+        ({"candidate": []}, "a side of a comparison names no file"),
+    ],
+)
+def test_a_wrong_argument_of_a_comparison_is_one_line(
+    desk: Project, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare(**{"baseline": "v0", "candidate": "v0", "project": desk, "suite": "desk"} | options)
 
 
 def test_a_folder_without_suites_is_no_project(tmp_path: Path) -> None:

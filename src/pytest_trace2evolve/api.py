@@ -30,6 +30,7 @@ from pytest_trace2evolve.session.events import (
     ignore,
 )
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
+from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan, resources_of
 from pytest_trace2evolve.session.session import run
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
@@ -95,7 +96,7 @@ def evaluate(
         suite_names=list(project.suite_names),
         judge=read_judge(values),
     )
-    return run(plan, resources, on_event, tasks)
+    return run(plan, resources, on_event, None if tasks is None else _named_tasks(plan, tasks))
 
 
 def compare(
@@ -131,6 +132,8 @@ def compare(
         if len(names) > 1:
             raise ConfigError(f"the run has {len(names)} suites: name one with suite= ({', '.join(names)})")
         suite = names[0]
+    if goal not in [*Goal]:
+        raise ConfigError(f"goal={goal!r}: choose from {', '.join(Goal)}")
     found = recorded.compare(
         _paths(baseline, project, suite),
         _paths(candidate, project, suite),
@@ -144,12 +147,24 @@ def compare(
     return Comparison(**vars(found))
 
 
+def _named_tasks(plan: Plan, tasks: Iterable[TaskName]) -> list[TaskName]:
+    known = {(name, task) for name, planned in plan.suites.items() for task in planned.lock.tasks}
+    named = [tuple(pair) for pair in tasks]
+    if unknown := [pair for pair in named if pair not in known]:
+        raise ConfigError(
+            f"tasks: {unknown[0]!r} is no pair of a suite of this run and the id of a task of it"
+        )
+    return [(suite, task) for suite, task in named]
+
+
 def _paths(side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None) -> list[Path]:
     if isinstance(side, Run):
         assert suite is not None
         return [side.plan.suite_folder(suite)]
     if not isinstance(side, str | Path):
-        return list(side)
+        if paths := [Path(path) for path in side]:
+            return paths
+        raise ConfigError("a side of a comparison names no file")
     if isinstance(side, str):
         saved: list[str] = []
         if project is not None and suite is not None:

@@ -1,5 +1,6 @@
 """What every command shares: statuses, crashes, interruptions, and outputs that cannot be written."""
 
+import asyncio
 import importlib
 import os
 import re
@@ -91,9 +92,13 @@ def test_trainings_can_be_resumed() -> None:
     }
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+OF_A_PROJECT = (SystemExit(0), SystemExit(1), pytest.skip.Exception("x"), asyncio.CancelledError())
+"""What code of a project can raise besides errors; Python alone would end with 0 or 1."""
+
+
+@pytest.mark.parametrize("error", [*ERRORS, *OF_A_PROJECT], ids=repr)
 def test_a_command_that_crashes_ends_with_3_and_names_a_log(
-    folder: Path, error: Exception, capsys: pytest.CaptureFixture[str]
+    folder: Path, error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(options: object) -> int:
         raise error

@@ -161,6 +161,40 @@ async def cancel_own_task_and_wait() -> Message:
     return say()
 
 
+class Mute:
+    """An agent whose method bears another name."""
+
+    name = "mute"
+
+
+class Guarded:
+    """An agent whose attributes raise."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+@pytest.mark.parametrize("make", [Mute, Guarded])
+def test_an_agent_that_cannot_be_asked_fails_its_simulation(
+    desk: World, idle: Task, simulate: Simulate, make: Callable[[], Any]
+) -> None:
+    done = simulate(idle, desk, make(), User())
+    assert done.termination_reason == "agent_error"
+
+
+class Rebel(Message):
+    """A message whose methods raise."""
+
+    def model_copy(self, **_: Any) -> Any:
+        raise KeyError("copy")
+
+
+def test_a_message_that_raises_is_the_agents_failure(desk: World, idle: Task, simulate: Simulate) -> None:
+    done = simulate(idle, desk, Agent(first(Rebel(role="assistant", content="Hello."))), User())
+    assert done.termination_reason == "agent_error"
+    assert done.trouble == "KeyError: 'copy'"
+
+
 @pytest.mark.parametrize("cancel", [cancel_own_task, cancel_own_task_and_wait])
 def test_an_agent_that_cancels_its_own_task_fails_its_simulation(
     desk: World, idle: Task, simulate: Simulate, tmp_path: Path, cancel: Callable[[], Any]
@@ -225,6 +259,52 @@ def test_a_history_belongs_to_the_conversation(desk: World, idle: Task, simulate
 
     done = simulate(idle, desk, Forgetful(), User())
     assert [message.role for message in done.trace] == ["assistant", "user", "assistant", "user"]
+
+
+def test_an_edit_of_what_an_agent_was_given_or_gave_changes_no_trace(
+    desk: World, simulate: Simulate, tmp_path: Path
+) -> None:
+    task = desk.tasks()["look"].model_copy(deep=True)
+    arguments = {"ticket_id": "T1", "more": ["a"]}
+
+    class Meddler:
+        name = "meddler"
+
+        async def respond(self, history: Sequence[Message]) -> Message:
+            if len(history) < 3:
+                return call(arguments=arguments)
+            arguments["more"].append("b")  # type: ignore[attr-defined]
+            for made in (made for message in history for made in message.tool_calls or ()):
+                made.arguments.update(ticket_id="T2")
+                del made.arguments["more"]
+            return say()
+
+    def make(task: Task, *_: object) -> tuple[Any, Any]:
+        assert task.evaluation_criteria is not None
+        task.evaluation_criteria.actions.clear()  # type: ignore[union-attr]
+        return Meddler(), User()
+
+    assignment = Assignment(task, desk, make, None, 0, Limits())  # type: ignore[arg-type]
+    done = asyncio.run(engine_simulate(assignment))
+    (made,) = [made for message in done.trace for made in message.tool_calls or ()]
+    assert made.arguments == {"ticket_id": "T1", "more": ["a"]}
+    assert keep(done, task, desk, tmp_path) == 0.0
+
+
+def test_a_tool_that_edits_its_arguments_changes_no_trace(
+    desk: World, simulate: Simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self: object, ticket_id: str, text: Any) -> str:
+        text.clear()
+        return "Noted"
+
+    monkeypatch.setattr("tests.fake_world.FakeSession._write_note", write)
+    made = call("write_note", arguments={"ticket_id": "T1", "text": ["a"]})
+    task = desk.tasks()["note"]
+    done = simulate(task, desk, Agent(first(made)), User())
+    score(done, task, desk)
+    (kept,) = [made for message in done.trace for made in message.tool_calls or ()]
+    assert kept.arguments["text"] == ["a"]
 
 
 def test_a_context_variable_lives_as_long_as_the_conversation(

@@ -326,6 +326,29 @@ def test_a_comment_next_to_a_definition_changes_no_part(shop: Shop) -> None:
         ),
         pytest.param(
             {
+                "base.py": "TOOLS = {}\n\n\nclass Tool:\n    def __init_subclass__(cls):\n"
+                "        TOOLS[cls.__name__] = cls\n",
+                "tools.py": "from shop.base import Tool, TOOLS\n\n\nclass Cancel(Tool):\n    fee = 1\n",
+                "w.py": "from shop.tools import TOOLS\n\n\nclass World:\n    tools = TOOLS\n",
+            },
+            "w:World",
+            "tools.py",
+            id="a subclass of another module's class enters itself in a table",
+        ),
+        pytest.param(
+            {"w.py": '"""Policy: 1."""\n\n\nclass World:\n    policy = __doc__\n'},
+            "w:World",
+            "w.py",
+            id="the docstring of a module",
+        ),
+        pytest.param(
+            {"w.py": "FEE = 0\nif __name__ == 'shop.w':\n    FEE = 1\n\n\nclass World:\n    fee = FEE\n"},
+            "w:World",
+            "w.py",
+            id="a module that asks for its name",
+        ),
+        pytest.param(
+            {
                 "w.py": "import sys\n\n\ndef tool_a():\n    return 1\n\n\nclass World:\n"
                 "    tools = getattr(sys.modules[__name__], 'tool_a')\n"
             },
@@ -407,14 +430,52 @@ def test_an_edit_behind_an_indirection_changes_a_part(
         ("run([sys.executable, HERE / 'worker.py'])", "shop/worker.py"),
         ("run([sys.executable, '-m', 'shop.worker'])", "shop/worker.py"),
         ("import_module('.worker', __package__)", "shop/worker.py"),
+        ("run_module('shop.worker')", "shop/worker.py"),
+        ("open(f'{HERE}/prompt.md')", "shop/prompt.md"),
+        ("open(HERE + '/prompt.md')", "shop/prompt.md"),
+        ("open('%s/prompt.md' % HERE)", "shop/prompt.md"),
+        ("open('{}/prompt.md'.format(HERE))", "shop/prompt.md"),
+        ("open(f'{HERE}/texts/{1}.md')", "shop/texts/a.md"),
+        ("open(HERE + '/texts/' + str(1))", "shop/texts/a.md"),
+        ("Path(__file__).with_name('PROMPT')", "shop/PROMPT"),
+        ("HERE.glob('texts/*.md')", "shop/texts/a.md"),
+        ("glob(join(HERE, 'texts', '*.md'))", "shop/texts/a.md"),
+        ("Path(__file__).parent.glob('*.md')", "shop/a.md"),
+        ("glob.glob(join(dirname(__file__), '*.md'))", "shop/a.md"),
+        ("listdir(dirname(__file__))", "shop/a.md"),
+        ("OWN.iterdir()", "shop/a.md"),
+        ("HERE / 'texts' / NAME", "shop/texts/results/a.md"),
     ],
 )
 def test_a_file_that_the_code_names_counts(shop: Shop, text: str, name: str) -> None:
-    shop.write("shop/reader.py", f"FOLDER = 'texts'\n\n\ndef make():\n    return {text}\n")
+    head = "from pathlib import Path\n\nFOLDER = 'texts'\nOWN = Path(__file__).parent\n"
+    shop.write("shop/reader.py", f"{head}\n\ndef make():\n    return {text}\n")
     shop.write(name, "'one'")
     before = code_of(shop.load("shop.reader").make)
     shop.write(name, "'other'")
     assert list(code_differences(before, code_of(shop.load("shop.reader").make))) == [name]
+
+
+def test_a_linked_folder_of_data_counts(shop: Shop) -> None:
+    shop.write("shop/reader.py", "def make():\n    return HERE / 'texts' / NAME\n")
+    shop.write("elsewhere/a.md", "one")
+    (shop.root / "shop/texts/more").symlink_to(shop.root / "elsewhere")
+    (shop.root / "elsewhere/back").symlink_to(shop.root / "shop/texts")
+    before = code_of(shop.load("shop.reader").make)
+    shop.write("elsewhere/a.md", "other")
+    assert list(code_differences(before, code_of(shop.load("shop.reader").make))) == ["elsewhere/a.md"]
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, property, staticmethod])
+def test_a_method_that_another_module_replaces_counts(shop: Shop, wrap: Callable[[Any], Any]) -> None:
+    def code(fee: int) -> Code:
+        shop.write("shop/patch.py", f"def fee(*_):\n    return {fee}\n")
+        patch = shop.load("shop.patch")
+        world = importlib.import_module("shop.shared").World
+        world.tool = wrap(patch.fee)
+        return code_of(world, parts=True)
+
+    assert list(code_differences(code(1), code(2))) == ["shop/patch.py"]
 
 
 def test_a_path_outside_the_project_is_not_read(shop: Shop) -> None:

@@ -122,6 +122,24 @@ def test_a_changed_world_is_named_by_what_changed(project: DeskProject) -> None:
     result.stderr.fnmatch_lines([f"ERROR: *v0.json: measured under another lock than * has now: {named}; *"])
 
 
+def test_another_user_of_some_tasks_is_refused_by_name(project: DeskProject) -> None:
+    project.baseline()
+    easier = """
+
+class Easier(GoldUser):
+    name = "easier"
+
+
+def listed(task, world, candidate, trial):
+    return NopAgent(), (GoldUser if task.id == "close" else Easier)(task)
+"""
+    conftest = project.root / "conftest.py"
+    project.write("conftest.py", conftest.read_text() + easier)
+    result = project.run("--candidate=v1", "--t2e-gate=strict")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*cannot be compared: user implementation 'gold' and 'easier, gold'*"])
+
+
 def test_a_run_of_several_suites_of_one_domain_is_the_baseline_of_each(project: DeskProject) -> None:
     project.write("suites/other.toml", SUITE)
     project.lock()

@@ -218,3 +218,34 @@ def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(
     done = project.run("--candidate=v1", "--t2e-run-folder=out")
     assert done.ret == 3
     log_of(done.stderr.str(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise SystemExit(1)", "SystemExit: 1"),
+        ("import pytest\npytest.skip('none', allow_module_level=True)", "Skipped: none"),
+        ("def pytest_t2e_checks(config, more):\n    return {}", "PluginValidationError: Plugin"),
+        ("def pytest_addoption(parser):\n    parser.addoption('--candidate')", "conflicting option string"),
+    ],
+)
+def test_a_conftest_that_would_end_python_is_a_usage_error(
+    project: DeskProject, lines: str, said: str
+) -> None:
+    project.write("conftest.py", f"{CONFTEST}\n\n{lines}\n")
+    done = session(project)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert done.stderr.startswith("ERROR: a conftest.py cannot be loaded: ")
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("hook", ["pytest_terminal_summary", "pytest_sessionfinish", "pytest_unconfigure"])
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_hook_that_ends_python_is_no_verdict(project: DeskProject, hook: str, status: int) -> None:
+    project.write("conftest.py", f"{CONFTEST}\n\ndef {hook}():\n    raise SystemExit({status})\n")
+    done = session(project)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"crashed: SystemExit: {status}" in done.stderr

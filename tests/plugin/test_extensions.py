@@ -219,6 +219,31 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
             "RuntimeError: no database",
         ),
         ("import pytest\n\ndef pytest_configure(config):\n    pytest.exit('closed')\n", "closed"),
+        (
+            "import pytest\n\ndef pytest_t2e_worlds(config):\n    pytest.skip('no database')\n",
+            "conftest.py:4: hook pytest_t2e_worlds failed: Skipped: no database; correct the hook",
+        ),
+        (
+            (
+                "class Odd(Exception):\n    def __str__(self):\n        raise KeyError\n\n"
+                "def pytest_t2e_worlds(config):\n    raise Odd\n"
+            ),
+            "conftest.py:6: hook pytest_t2e_worlds failed: Odd: its message cannot be shown (KeyError)",
+        ),
+        (
+            (
+                "class Worlds(dict):\n    def items(self):\n        raise ValueError('gone')\n\n"
+                "def pytest_t2e_worlds(config):\n    return Worlds()\n"
+            ),
+            "conftest.py:3: hook pytest_t2e_worlds failed: ValueError: gone; correct the hook",
+        ),
+        (
+            (
+                "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_t2e_worlds(config):\n"
+                "    (yield).force_result(None)\n"
+            ),
+            "conftest.py: hook pytest_t2e_worlds failed: TypeError: a wrapper returned a NoneType, not",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_is_one_line_that_names_it(

@@ -207,6 +207,8 @@ def test_an_answer_of_tiny_values_is_not_parsed() -> None:
     assert read_completion(read_body(bomb), 0.0) == Completion()
     assert tracemalloc.get_traced_memory()[1] < len(bomb)
     tracemalloc.stop()
+    numbers = b'{"choices": [{"message": {"content": "x"}}], "x": [' + b"0," * 1_000_001 + b"0]}"
+    assert read_completion(read_body(numbers), 0.0) == Completion()
 
 
 def test_content_in_parts_is_joined() -> None:

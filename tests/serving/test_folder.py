@@ -244,3 +244,13 @@ def test_a_models_own_settings_name_its_temperature(base: Path) -> None:
     ):
         settings.write_text(text)
         assert read_model(base).temperature == temperature
+
+
+@pytest.mark.parametrize("pattern", ["(.+)+!", "(a|b)*c", ".*" * 5 + "!", "x" * 501])
+@pytest.mark.parametrize("field", ["target_modules", "exclude_modules", "layers_pattern", "rank_pattern"])
+def test_patterns_of_an_adapter_end(base: Path, adapter: Path, field: str, pattern: str) -> None:
+    config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    config[field] = {pattern: 4} if field == "rank_pattern" else pattern
+    (adapter / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelFolderError, match="a pattern may have 500 characters and 4 repetitions"):
+        read_adapter("tiny", adapter, read_model(base))

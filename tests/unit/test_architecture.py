@@ -26,8 +26,15 @@ def test_pure_rooms_import_nothing_heavy(room: str) -> None:
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-def test_statistics_are_loaded_by_who_judges() -> None:
-    """A worker of xdist judges nothing: it need not wait a second for them."""
-    told = "import sys, pytest_trace2evolve.plugin.controller; print('scipy.stats' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+def loaded_by(modules: str, names: tuple[str, ...]) -> str:
+    program = f"import sys, {modules}; print(sorted(set(sys.modules) & set({names!r})))"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_session_loads_statistics_only_to_judge() -> None:
+    assert loaded_by("pytest_trace2evolve.plugin.controller", ("scipy.stats", "scipy.special")) == "[]\n"
+
+
+def test_a_worker_loads_no_records_and_no_statistics() -> None:
+    modules = "pytest_trace2evolve.plugin.worker, pytest_trace2evolve.plugin.case_fixtures"
+    assert loaded_by(modules, ("pydantic", "hypothesis", *NUMBERS)) == "[]\n"

@@ -5,11 +5,14 @@ import re
 import unicodedata
 from typing import TextIO, cast
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import LONGEST_LINE
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize, sanitize_line
+
+COLOUR = r"\x1b\[[0-79;]*m"
 
 HOSTILE = st.one_of(
     st.text(),
@@ -55,12 +58,19 @@ def test_what_is_sanitised_stays_as_it_is(text: str) -> None:
     assert "\n" not in line
 
 
+@pytest.mark.parametrize("text", ["collected 3 items", "::error::x"])
+def test_a_coloured_line_may_be_written_again_on_a_terminal(text: str) -> None:
+    """As pytest does, in bold, while it collects."""
+    bold = "\x1b[1m\r{}\x1b[0m"
+    assert written([bold.format(text)], terminal=True) == bold.format(text.replace("::", "\\x3a:", 1))
+
+
 @given(parts=st.lists(HOSTILE))
 def test_on_a_terminal_only_colours_and_a_return_at_the_start_of_a_write_pass(parts: list[str]) -> None:
     text = written(parts, terminal=True)
-    plain = re.sub(r"\x1b\[[0-79;]*m", "", text)
+    plain = re.sub(COLOUR, "", text)
     returns = plain.count("\r")
-    assert returns <= sum(part.startswith("\r") for part in parts)
+    assert returns <= sum(re.sub(COLOUR, "", part).startswith("\r") for part in parts)
     assert forbidden(plain.replace("\r", "\n")) == []
 
 

@@ -297,7 +297,7 @@ SERVE = Command(
                     "what requests must bring (default: TRACE2EVOLVE_TOKEN, else a random one that is "
                     "printed)",
                 ),
-                flag("--no-token", "serve whoever reaches the address"),
+                flag("--no-token", "serve every client that reaches the address"),
             )
         ),
         text("--device", None, "as torch names it (default: cuda where there is one, else cpu)"),

@@ -74,7 +74,8 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
         text = error if here is not None else "the current folder was deleted; change to another one"
         print(sanitize_line(f"trace2evolve: {text}", LONGEST_LINE), file=sys.stderr)
         return EXIT_USAGE
-    except Exception as error:
+    # `SystemExit` too: the code of a project, which a command runs, must not choose the command's status.
+    except BaseException as error:
         print(f"trace2evolve: {crash_line(error, _project_folder(options))}", file=sys.stderr)
         return EXIT_CRASH
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from pytest_trace2evolve.engine.factories import ChatFactory
-from pytest_trace2evolve.engine.guard import is_cancelled, run_agent_code
+from pytest_trace2evolve.engine.guard import is_cancelled, is_of_package, run_agent_code
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
@@ -109,11 +109,13 @@ async def _simulate(
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
         if isinstance(make, ChatFactory) and not make.plays:
             make = make.journaled(journal, before_use, assignment.place)
+    # A user of the project's own may take the gold actions one by one from its task.
+    handed = task if is_of_package(make) else task.model_copy(deep=True)
     # A factory without a solo mode takes no such argument.
     options = {"solo": True} if assignment.solo else {}
 
     async def participants() -> tuple[Agent, User]:
-        agent, user = make(task, world, assignment.candidate, trial, **options)
+        agent, user = make(handed, world, assignment.candidate, trial, **options)
         return agent, user
 
     try:
@@ -172,16 +174,16 @@ async def converse(
         solo=solo,
         stamp=_stamped,
     )
+    views = {"assistant": _View(agent, turns.trace), "user": _View(user, turns.trace)}
     error: Trace2EvolveError | None = None
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
             turns.begin()
             while turns.end is None:
-                history = list(turns.trace)
+                history = views[turns.speaker].history()
                 if turns.speaker == "assistant":
-                    reply = await run_agent_code(agent, "respond", partial(agent.respond, history), world)
-                    turns.say(_agents_message(reply))
+                    turns.say(await run_agent_code(agent, "respond", partial(_reply, agent, history), world))
                 else:
                     turns.say(_users_message(await user.respond(history)))
             reason = turns.end
@@ -193,6 +195,20 @@ async def converse(
         reason, error = _reason_of(caught, turns.speaker), caught
     duration = time.perf_counter() - turns.started
     return _simulation(task, reason, turns.trace, started_at, duration, trial, seed, error)
+
+
+class _View:
+    """The messages that one participant is given: its own copies, if it is code of the project."""
+
+    def __init__(self, participant: object, trace: Sequence[Message]) -> None:
+        self._trace = trace
+        self._copies: list[Message] | None = None if is_of_package(participant) else []
+
+    def history(self) -> list[Message]:
+        if self._copies is None:
+            return list(self._trace)
+        self._copies += [message.model_copy(deep=True) for message in self._trace[len(self._copies) :]]
+        return list(self._copies)
 
 
 def _reason_of(error: InfrastructureError | ParticipantError, speaker: str) -> TerminationReason:
@@ -252,12 +268,13 @@ def _stamped(message: Message, index: int) -> Message:
     return message.model_copy(update=stamp)
 
 
-def _agents_message(reply: object) -> Message:
+async def _reply(agent: Agent, history: Sequence[Message]) -> Message:
     """The agent's reply as it is stored.
 
     Raises:
         AgentCodeError: it is something else, or a message that is not the agent's.
     """
+    reply: object = await agent.respond(history)
     if not isinstance(reply, Message):
         raise AgentCodeError(f"respond returned {type(reply).__name__}, not a Message")
     try:

@@ -1,5 +1,6 @@
 """Factories of agents and users: the reference agents, agent `chat`, and how evidence identifies them."""
 
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
 from pytest_trace2evolve.users.reference import DummyUser, GoldUser
 from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.utils.canonical import digest
 
 
 def _oracle(
@@ -108,7 +110,7 @@ def identify(
 ) -> Identity:
     """Identify the agent, user and world of a suite's simulations.
 
-    A plugin's factory is called once, for the suite's first task, to see which agent and user it returns.
+    A plugin's factory is called once for each task of the suite, to see which agents and users it returns.
 
     Args:
         agent: The name of the suite's agent.
@@ -120,12 +122,22 @@ def identify(
     if agent == CHAT:
         return Identity(world=code)
     factory = agents[agent]
-    task = world.tasks()[next(iter(suite.lock.tasks))]
+    is_built_in = BUILT_IN_AGENTS.get(agent) is factory
+    tasks = world.tasks()
+    first, *others = (tasks[name].model_copy(deep=True) for name in suite.lock.tasks)
     options = {"solo": True} if suite.suite.solo else {}
     made: Agent | None = None
     try:
-        made, user = factory(task, world, candidate, 0, **options)
-        user_settings = _settings_of_user(user)
+        made, user = factory(first, world, candidate, 0, **options)
+        users = {type(user): _settings_of_user(user)}
+        by_task = {first.id: type(user)}
+        for task in () if is_built_in else others:
+            with contextlib.suppress(Exception):  # its simulations fail in the same way
+                user = factory(task, world, candidate, 0, **options)[1]
+                by_task[task.id] = type(user)
+                if type(user) not in users:
+                    users[type(user)] = _settings_of_user(user)
+        user_settings = _settings_of_users(users, by_task)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
@@ -133,7 +145,7 @@ def identify(
         raised = f"the factory of its agent raised {type(error).__name__}"
         user_settings = Settings(code=Code(unknown=raised))
     settings = Settings(implementation=agent)
-    if BUILT_IN_AGENTS.get(agent) is not factory:
+    if not is_built_in:
         # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
         update = {"implementation": agent, "code": code_of(factory)}
         settings = _declared(made).model_copy(update=update)
@@ -147,6 +159,25 @@ def _settings_of_user(user: User | None) -> Settings:
     if name is not None:
         return Settings(implementation=name)
     return _declared(user).model_copy(update={"code": code_of(type(user), parts=True, owner=user)})
+
+
+def _settings_of_users(users: Mapping[type, Settings], by_task: Mapping[str, type]) -> Settings:
+    """The settings of all users of a suite; of several ones also which task has which."""
+    first, *others = users.values()
+    if not others:
+        return first
+    names = {settings.implementation or "not recorded" for settings in users.values()}
+    codes = [settings.code for settings in users.values() if settings.code is not None]
+    if unknown := next((code.unknown for code in codes if code.unknown), None):
+        return Settings(implementation=", ".join(sorted(names)), code=Code(unknown=unknown))
+    files = {path: digest for code in codes for path, digest in code.files.items() if path != "(factory)"}
+    files["(users by task)"] = digest(
+        {name: users[kind].model_dump(mode="json") for name, kind in by_task.items()}
+    )
+    distributions = {name: version for code in codes for name, version in code.distributions.items()}
+    return Settings(
+        implementation=", ".join(sorted(names)), code=Code(files=files, distributions=distributions)
+    )
 
 
 def _declared(participant: object) -> Settings:

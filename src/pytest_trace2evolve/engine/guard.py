@@ -6,6 +6,7 @@ import errno
 import socket
 import ssl
 import traceback
+import types
 from collections.abc import Awaitable, Callable
 from itertools import dropwhile
 from pathlib import Path
@@ -37,6 +38,13 @@ _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """Errors of a disk, which are no failure of the agent."""
 
 
+def is_of_package(owner: object) -> bool:
+    """Whether an object is this package's code, by the definition of the object or of its class."""
+    # Attributes of an instance, `__class__` included, may raise.
+    definition = owner if type(owner) in (types.FunctionType, types.MethodType) else type(owner)
+    return _package(str(definition.__module__)) == _package(__name__)
+
+
 def run_agent_code(
     owner: object, name: str, call: Callable[[], Awaitable[T]], world: object = None
 ) -> Awaitable[T]:
@@ -55,7 +63,7 @@ def run_agent_code(
         AgentCodeError: it raised, `SystemExit` included, or cancelled its own task.
         InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
     """
-    if _package(str(getattr(owner, "__module__", ""))) == _package(__name__):
+    if is_of_package(owner):
         return call()
     return _run_apart(name, call, world)
 

@@ -7,6 +7,7 @@ there is no user: the agent works on a ticket, by tool calls only, until it says
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Literal
 
 from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message
@@ -64,7 +65,7 @@ class Turns:
             self.trace.extend(self._history)
             for message in self._history:
                 for call in message.tool_calls or ():
-                    self._session.call(call.name, call.arguments, call.requestor)
+                    self._session.call(call.name, deepcopy(call.arguments), call.requestor)
         elif not self._solo:
             self._append(Message(role="assistant", content=GREETING))
         self._session.sync()
@@ -111,7 +112,7 @@ class Turns:
         if not calls:
             return
         for call in calls:
-            result = self._session.call(call.name, call.arguments, call.requestor)
+            result = self._session.call(call.name, deepcopy(call.arguments), call.requestor)
             self._errors_left -= result.error
             self._append(result.answering(call))
         self._session.sync()

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import os
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pytest_trace2evolve.evidence.python_modules import (
     called_name,
     enclosing_packages,
     is_inert,
+    is_project_root,
     is_standard,
     locate,
     named_paths,
@@ -31,8 +33,8 @@ from pytest_trace2evolve.utils.canonical import digest_text
 MAX_DATA_FILES = 2_000
 """Files of a named folder of data beyond which a project should declare a fingerprint."""
 
-_OUTPUTS = frozenset({"baselines", "ledger", "results", "__pycache__"})
-"""Folders that runs write, which are no input of the code."""
+_OUTPUTS = frozenset({"baselines", "ledger", "results"})
+"""Folders at the root of a project that runs write: they are no input of the code."""
 
 
 class UnknownCodeError(Exception):
@@ -197,7 +199,11 @@ class CodeFiles:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 self._import_alias(module, node, alias)
-        elif isinstance(node, ast.Call) and called_name(node) in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and called_name(node) in (
+            "import_module",
+            "__import__",
+            "run_module",
+        ):
             for first in node.args[:1]:
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     package = module.package if first.value.startswith(".") else None
@@ -241,15 +247,19 @@ class CodeFiles:
         self._add_file(known.name if known else ".".join(place.with_suffix("").parts), path, None)
 
     def _add_data_folder(self, module: Module, folder: Path) -> None:
-        if folder.name in _OUTPUTS or folder.name.startswith(".") or INSTALLED & set(folder.parts):
+        if _is_no_input(folder):
             return
-        found = [
-            path
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-            and path.suffix not in (".py", ".pyc")
-            and not any(part.startswith(".") or part in _OUTPUTS for part in path.relative_to(folder).parts)
-        ]
+        found: list[Path] = []
+        seen = set()
+        for place, folders, names in os.walk(folder, followlinks=True):
+            here = Path(place)
+            folders[:] = sorted(name for name in folders if not _is_no_input(here / name))
+            if here.resolve() in seen:  # a link to a folder around it
+                folders.clear()
+                continue
+            seen.add(here.resolve())
+            files = (here / name for name in sorted(names) if not name.startswith("."))
+            found += (path for path in files if path.suffix not in (".py", ".pyc") and path.is_file())
         if len(found) > MAX_DATA_FILES:
             raise UnknownCodeError(
                 f"{folder.name}/ holds {len(found)} files, more than {MAX_DATA_FILES}; declare a fingerprint"
@@ -262,6 +272,13 @@ class CodeFiles:
         roots = module.import_root, module.data_roots[-1]
         names = (path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root))
         self._data[path] = next(names, path.name)
+
+
+def _is_no_input(folder: Path) -> bool:
+    """Whether a folder is hidden, of installed packages, or one that runs write."""
+    if folder.name.startswith(".") or folder.name == "__pycache__" or INSTALLED & set(folder.parts):
+        return True
+    return folder.name in _OUTPUTS and is_project_root(folder.parent)
 
 
 def _running_nodes(root: ast.AST) -> Iterator[ast.AST]:

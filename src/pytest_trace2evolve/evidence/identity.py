@@ -4,8 +4,9 @@ Code of a project counts by content: the module that defines an object, the proj
 directly or through others, and the data files that they name. Installed distributions count by name and
 version. An object may declare a `fingerprint` instead: a text, or a callable that returns one.
 
-The code is read, not run, so three things stay unseen: modules imported under a computed name, files opened
-under a computed name outside a named folder, and anything outside the project (a service, the environment).
+The code is read, not run, so four things stay unseen: modules imported under a computed name, files opened
+under a computed name outside a named folder, functions and values that other code replaces while it runs
+(except methods), and anything outside the project (a service, the environment).
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import functools
 import inspect
 import sys
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -186,6 +188,8 @@ class _CodeOfObjects:
         for base in cls.__mro__:
             path = _file_of_methods(base) or getattr(sys.modules.get(base.__module__), "__file__", None)
             self.files.add(base.__module__, path, base.__qualname__.partition(".")[0])
+            for method in _replaced_methods(base):
+                self.add(method)
 
 
 def _is_existing_path(text: str) -> bool:
@@ -213,6 +217,22 @@ def _file_of_methods(cls: type) -> str | None:
             if isinstance(file, str) and not file.startswith("<"):
                 return file
     return None
+
+
+def _replaced_methods(cls: type) -> Iterator[types.FunctionType]:
+    """The methods that another module of the project gave to a class."""
+    for value in vars(cls).values():
+        functions: list[object] = [value]
+        if isinstance(value, staticmethod | classmethod):
+            functions = [value.__func__]
+        elif isinstance(value, property):
+            functions = [value.fget, value.fset]
+        for function in functions:
+            if isinstance(function, types.FunctionType):
+                file = Path(function.__code__.co_filename)
+                is_elsewhere = function.__globals__.get("__name__") != cls.__module__
+                if is_elsewhere and file.is_file() and not is_foreign(file):
+                    yield function
 
 
 def _slots(cls: type) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """This package's folder."""
@@ -40,13 +40,18 @@ _OPENERS = frozenset(
         "join",
         "joinpath",
         "glob",
+        "iglob",
         "rglob",
+        "with_name",
         "listdir",
         "scandir",
         "FileSystemLoader",
     ]
 )
 """Calls whose arguments are parts of a path."""
+
+_LISTERS = frozenset({"glob", "iglob", "rglob", "iterdir", "listdir", "scandir"})
+"""Calls that list the files of a folder."""
 
 _RESOURCES = frozenset({"files", "PackageLoader", "get_data", "read_binary", "resource_filename"})
 """Calls that name a package and a file or folder in it."""
@@ -56,7 +61,9 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.
 
 _FILE_NAME = re.compile(r"^[^/\n\0][^\n\0]*\.\w{1,12}$")
 _FOLDER_NAME = re.compile(r"^[\w.][\w ./-]*$")
-_PLACEHOLDER = re.compile(r"\{|%[(srd]")
+_PLACEHOLDER = re.compile(r"\{|%[(srd]|[*?]")
+_UNKNOWN_FOLDER = re.compile(r"^(\{[^{}]*\}|%(\(\w+\))?s)(?=/)")
+"""A placeholder that stands for the folder of a path."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,7 @@ class Module:
     def data_roots(self) -> list[Path]:
         """Where its data may be: its folder, and those around it up to the root of its project."""
         folders = (self.import_root, *self.import_root.parents)
-        is_root = (any((folder / name).is_file() for name in _PROJECT_FILES) for folder in folders)
-        last = next(itertools.compress(folders, is_root), self.import_root)
+        last = next(filter(is_project_root, folders), self.import_root)
         return [folder for folder in self.path.parents if folder.is_relative_to(last)]
 
     @functools.cached_property
@@ -136,6 +142,7 @@ class Module:
             (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC)
             or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
             or (isinstance(node, ast.FunctionDef) and node.name == "__init_subclass__")
+            or (isinstance(node, ast.Name) and node.id == "__doc__")
             for node in ast.walk(self.tree)
         )
 
@@ -148,8 +155,12 @@ class Module:
         return ".".join([*base, *([node.module] if node.module else [])])
 
     def registers(self, node: ast.stmt) -> bool:
-        """Whether a decorator of the project or of an installed package may register a definition."""
-        for decorator in getattr(node, "decorator_list", ()):
+        """Whether a decorator, or another module's base class, may register a definition.
+
+        It is of the project or of an installed package.
+        """
+        bases = node.bases if isinstance(node, ast.ClassDef) else ()
+        for decorator in (*getattr(node, "decorator_list", ()), *bases):
             root = decorator
             while isinstance(root, ast.Call | ast.Attribute):
                 root = root.func if isinstance(root, ast.Call) else root.value
@@ -170,6 +181,10 @@ class Module:
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         # `splitlines` would split at form feeds too, which Python does not count as lines.
         return "\n".join(self.text.split("\n")[first - 1 : node.end_lineno])
+
+
+def is_project_root(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _PROJECT_FILES)
 
 
 def without_package(module: str) -> str:
@@ -213,7 +228,7 @@ def is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
     if whole and node.orelse:
         return False
     test = ast.unparse(node.test)
-    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or test.startswith("__name__ ==")
+    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 
 
 def run_modules(node: ast.AST) -> Iterator[str]:
@@ -294,8 +309,10 @@ def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
 
 def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
     """Existing files and folders that a node names, next to the module, below its root, or in both."""
+    yield from _listed_files(module, node)
     for text, is_path in _named_texts(module, node):
-        if PurePath(text).is_absolute():
+        text = text.lstrip("/")  # it may follow an unknown folder
+        if not text:
             continue
         for folder in module.data_roots:
             path = folder / text
@@ -309,6 +326,36 @@ def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
                 and path.resolve() not in (folder, *folder.parents)
             ):
                 yield path
+
+
+def _listed_files(module: Module, node: ast.AST) -> Iterator[Path]:
+    """The files of the module's own folder that a call lists: `Path(__file__).parent.glob("*.md")`."""
+    if not isinstance(node, ast.Call) or (name := called_name(node)) not in _LISTERS:
+        return
+    inner = node.args[0] if node.args else None
+    if isinstance(inner, ast.Call) and called_name(inner) == "join":  # glob.glob(os.path.join(…, "*.md"))
+        operands = inner.args
+    else:
+        operands = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args]
+    folders = [operand for operand in operands if _is_own_folder(module, operand)]
+    patterns = [part.value for part in operands if isinstance(part, ast.Constant)] or ["*"]
+    if not folders or len(patterns) > 1 or not isinstance(patterns[0], str) or "/" in patterns[0]:
+        return
+    find = module.path.parent.rglob if name == "rglob" else module.path.parent.glob
+    yield from (path for path in find(patterns[0] or "*") if path.is_file())
+
+
+def _is_own_folder(module: Module, node: ast.AST) -> bool:
+    """Whether an expression, or the value of a name of the module, is the folder of the module's file."""
+    if isinstance(node, ast.Name):
+        places = module.bindings.get(node.id, ())
+        bound = [getattr(module.tree.body[place], "value", None) for place in places]
+        if len(bound) != 1 or bound[0] is None:
+            return False
+        node = bound[0]
+    parts = list(ast.walk(node))
+    is_of_file = any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts)
+    return is_of_file and not any(isinstance(part, ast.Constant) for part in parts)
 
 
 def path_operands(node: ast.expr) -> list[ast.expr]:
@@ -363,8 +410,9 @@ def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
     if isinstance(node, ast.Name) and node.id in module.texts:
         return module.texts[node.id], True
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        head = _PLACEHOLDER.split(node.value, maxsplit=1)[0]
-        return head, head == node.value
+        text = _UNKNOWN_FOLDER.sub("", node.value)
+        head = _PLACEHOLDER.split(text, maxsplit=1)[0]
+        return head, head == text
     if isinstance(node, ast.FormattedValue):
         return _known_start(module, node.value)
     if isinstance(node, ast.Call) and called_name(node) == "format" and isinstance(node.func, ast.Attribute):
@@ -374,6 +422,10 @@ def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
         parts = node.values
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
         parts = [node.left, node.right]
+    if len(parts) > 1 and _known_start(module, parts[0]) == ("", False):
+        if not _known_start(module, parts[1])[0].startswith("/"):
+            return "", False
+        parts = parts[1:]  # the first is an unknown folder
     known = ""
     for part in parts:
         text, is_whole = _known_start(module, part)

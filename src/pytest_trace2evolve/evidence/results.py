@@ -68,8 +68,11 @@ def decode(path: Path) -> Any:
     return read_json(path, ResultsError, limit=RESULTS)
 
 
-def read_results(path: Path) -> ResultsFile:
+def read_results(path: Path, decoded: Any = None) -> ResultsFile:
     """Read `.json`, `.json.gz`, or a folder of `results.json` and `simulations/*.json`.
+
+    Args:
+        decoded: What `decode` returned for a path to a file, if it was called.
 
     Raises:
         ResultsError: the file is missing, damaged or not a results file; holds a number that is not finite; a
@@ -77,7 +80,7 @@ def read_results(path: Path) -> ResultsFile:
             carries recorded checks of another task.
     """
     meta, folder = _locate(path)
-    record = decode(meta)
+    record = decode(meta) if decoded is None or meta != path else decoded
     if not isinstance(record, dict):
         raise ResultsError(f"{path}: holds a JSON {type(record).__name__}, not a results object")
     lists: dict[str, Any] = {

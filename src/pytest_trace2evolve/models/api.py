@@ -25,6 +25,9 @@ MAX_CONTAINERS = 500_000
 """Lists and objects of an answer, including brackets in texts. Each takes at least 200 bytes of memory, and
 an answer within the byte limit could hold five million."""
 
+MAX_COMMAS = 1_000_000
+"""Commas of an answer, including those in texts: an answer of tiny values takes ten seconds to read."""
+
 _EMPTY_ANSWER: Mapping[str, Any] = {"choices": [{"message": {}}]}
 
 
@@ -57,9 +60,9 @@ def read_body(body: bytes) -> Any:
     """JSON from an endpoint, whatever a model wrote into it. Raises `ValueError` if it is not JSON.
 
     Bytes that are not text become U+FFFD, and numbers with too many digits become infinite. An answer that is
-    nested too deeply, or holds too many lists and objects, reads as an empty one.
+    nested too deeply, or holds too many values, reads as an empty one.
     """
-    if body.count(b"{") + body.count(b"[") > MAX_CONTAINERS:
+    if body.count(b"{") + body.count(b"[") > MAX_CONTAINERS or body.count(b",") > MAX_COMMAS:
         return _EMPTY_ANSWER
     try:
         text = body.decode(json.detect_encoding(body), "replace")

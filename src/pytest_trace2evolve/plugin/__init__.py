@@ -24,6 +24,33 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """End with status 4 and one line if a conftest file ends Python, or has hooks or options that do not fit.
+
+    Pytest reports the ordinary errors of a conftest file. These would end Python, mostly with 1.
+    """
+    given = early_config.known_args_namespace
+    is_active = options.are_given(given) or bool(early_config.getini("t2e_suites"))
+    try:
+        result = yield
+        if is_active:
+            parser.parse_known_args(args)  # finds an option that a conftest file declares a second time
+        return result
+    except (pytest.UsageError, pytest.exit.Exception, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        is_reported = getattr(error, "cause", None) is not None  # an error of the file, as pytest wraps it
+        if not is_active or is_reported or _only_reads_hooks(early_config):
+            raise
+        from pytest_trace2evolve.plugin.settings import usage_error
+        from pytest_trace2evolve.utils.crashes import described
+
+        raise usage_error(f"a conftest.py cannot be loaded: {described(error)}; correct it") from error
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Activate the plugin if an option or ini key of ours is given."""
@@ -84,15 +111,17 @@ def pytest_trace2evolve_crashes(
 
             flush_output()
         return status
-    except (pytest.UsageError, pytest.exit.Exception, SystemExit, GeneratorExit):
+    except (pytest.UsageError, pytest.exit.Exception, GeneratorExit):
         raise
     except BaseException as error:
         if _only_reads_hooks(config) or not options.is_active(config):
             raise
         if isinstance(error, KeyboardInterrupt) and hasattr(config, "workerinput"):
             raise  # the controller ends its workers so
-        from pytest_trace2evolve.utils.crashes import end_session
+        from pytest_trace2evolve.utils.crashes import EXIT_CRASH, end_session
 
+        if isinstance(error, SystemExit) and error.code == EXIT_CRASH:
+            raise  # of `require_output`
         return end_session(error, config.rootpath)
 
 

@@ -126,10 +126,11 @@ class PressureTests:
     def _refusal(self, items: list[pytest.Item]) -> str:
         """Why the options do not fit the collected tests; empty if they do."""
         from pytest_trace2evolve.plugin.options import has_options
-        from pytest_trace2evolve.plugin.settings import names_pressure
 
         config = self._config
         if any(_runs_cases(item) for item in items):
+            from pytest_trace2evolve.plugin.settings import names_pressure
+
             asked = has_options(config) or names_pressure(config)
             if self._run.agent is None and asked and not config.option.collectonly:
                 return "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"

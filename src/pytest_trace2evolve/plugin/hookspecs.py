@@ -29,4 +29,4 @@ def pytest_t2e_checks(config: pytest.Config) -> "Mapping[str, Check]":  # type: 
 
 @pytest.hookspec
 def pytest_t2e_environments(config: pytest.Config) -> "Mapping[str, Offer]":  # type: ignore[empty-body]  # as above
-    """Capability environments by capability; the fixture `environments` holds them beside the others."""
+    """Capability environments by capability; the fixture `environments` holds them with the others."""

@@ -1,5 +1,7 @@
 """Command-line options and ini keys. Standard library and pytest only: pytest loads this in every session."""
 
+import argparse
+
 import pytest
 
 from pytest_trace2evolve.session.option_table import OPTIONS
@@ -19,7 +21,12 @@ def add_options(parser: pytest.Parser) -> None:
 
 def has_options(config: pytest.Config) -> bool:
     """Whether the command line asks for a run (an ini key alone only runs the suites in its paths)."""
-    return any(getattr(config.option, option.destination, None) is not None for option in OPTIONS)
+    return are_given(config.option)
+
+
+def are_given(parsed: argparse.Namespace) -> bool:
+    """Whether any option of ours is among parsed ones."""
+    return any(getattr(parsed, option.destination, None) is not None for option in OPTIONS)
 
 
 def is_active(config: pytest.Config) -> bool:

@@ -81,15 +81,21 @@ def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
         owner = _owner(plugin, manager, config.rootpath)
         try:
             answers = ask(config=config)
-        except (Exception, SystemExit) as error:
+            if not isinstance(answers, list):
+                raise TypeError(f"a wrapper returned a {type(answers).__name__}, not the list of answers")
+            entries = [
+                entry for answer in answers for entry in _entries(answer, kind, f"{owner}: hook {name}")
+            ]
+        except (KeyboardInterrupt, Trace2EvolveError):
+            raise
+        except BaseException as error:  # `SystemExit` and the outcomes of pytest count
             raise ConfigError(
                 f"{_line_in(error, plugin, owner)}: hook {name} failed: {_described(error)}; correct the hook"
             ) from error
-        for answer in answers:
-            for key, value in _entries(answer, kind, f"{owner}: hook {name}"):
-                if key in owners:
-                    raise name_taken(_WHAT[kind], key, owners[key], owner)
-                found[key], owners[key] = value, owner
+        for key, value in entries:
+            if key in owners:
+                raise name_taken(_WHAT[kind], key, owners[key], owner)
+            found[key], owners[key] = value, owner
     return found
 
 
@@ -160,7 +166,10 @@ def _line_in(error: BaseException, plugin: Any, owner: str) -> str:
 
 
 def _described(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:_SHOWN_LETTERS]
+    try:
+        text = " ".join(str(error).split())[:_SHOWN_LETTERS]
+    except Exception as other:
+        text = f"its message cannot be shown ({type(other).__name__})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -7,6 +7,7 @@ every store can write it and every reader gets it back unchanged.
 
 import math
 import sys
+from copy import deepcopy
 from typing import Any, Literal
 
 import pydantic_core
@@ -170,7 +171,7 @@ def _escaped(value: Any) -> Any:
 
 def _storable_arguments(call: ToolCall) -> dict[str, Any]:
     if isinstance(call.arguments, dict) and not unstorable(call.arguments):
-        return call.arguments
+        return deepcopy(call.arguments)  # the agent may change its own
     try:
         dumped = pydantic_core.to_jsonable_python(call.arguments, inf_nan_mode="constants")
         if isinstance(dumped, dict) and not unstorable(dumped):

@@ -88,7 +88,7 @@ class Promise(Record):
         nouns: Such as `cancellation`.
         about: Words, one of which must stand before a verb or close behind it; empty if the verb is enough.
         unless: Words that give the clause another meaning.
-        statuses: Statuses of a record that make it true of that record, whoever caused them.
+        statuses: Statuses of a record that make it true of that record, no matter who caused them.
         phrases: Further phrases that are the claim.
         vague: Whether it counts only in a clause without another claim.
     """

@@ -5,6 +5,7 @@ DB and ENV_ASSERTION: the end state of a simulation compared with that of the go
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 
 from pytest_trace2evolve.errors import JudgeError, TraceError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -200,7 +201,7 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
     gold.initialise(task.initial_state)
     _replay(gold, task.history, world)
     for action in task.actions:
-        gold.perform(action)
+        gold.perform(action.model_copy(deep=True))
     matched = predicted.same_state(gold)
     checks = tuple(
         Check(
@@ -216,7 +217,7 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
 def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:
     for call in _answered_calls(trace):
         if world.has_tool(call.name) and world.changes_state(call.name):
-            session.call(call.name, call.arguments, call.requestor)
+            session.call(call.name, deepcopy(call.arguments), call.requestor)
     session.sync()
 
 

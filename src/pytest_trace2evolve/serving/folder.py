@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
@@ -67,21 +67,44 @@ Rank = Annotated[int, Field(ge=1, le=65_536)]
 Scale = Annotated[float, Field(gt=0)]
 
 
+_MAX_PATTERN = 500
+_MAX_REPEATS = 4
+_REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
+
+
+def _check_pattern(pattern: str) -> str:
+    """Reject a regular expression that could take for ever: peft matches it with the names of all layers."""
+    repeats = len(re.findall(r"[*+{]", pattern))
+    if len(pattern) > _MAX_PATTERN or repeats > _MAX_REPEATS or _REPEATED_GROUP.search(pattern):
+        raise ValueError(
+            f"a pattern may have {_MAX_PATTERN} characters and {_MAX_REPEATS} repetitions, none of a group"
+        )
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+Patterns = Annotated[
+    list[Pattern], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+
+
 class _AdapterSettings(BaseModel):
     """The parts of `adapter_config.json` that could change the base or make no adapter."""
 
     model_config = ConfigDict(strict=True)
 
     target_modules: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
+        list[Annotated[Pattern, Field(min_length=1)]],
         BeforeValidator(lambda names: [names] if isinstance(names, str) else names),
         Field(min_length=1),
     ]
     bias: Literal["none"] = "none"
     r: Rank = 8
     lora_alpha: Scale = 8
-    rank_pattern: dict[str, Rank] | None = None
-    alpha_pattern: dict[str, Scale] | None = None
+    rank_pattern: dict[Pattern, Rank] | None = None
+    alpha_pattern: dict[Pattern, Scale] | None = None
+    exclude_modules: Patterns | None = None
+    layers_pattern: Patterns | None = None
 
 
 def expanded(path: Path) -> Path:

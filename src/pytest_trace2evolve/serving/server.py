@@ -126,6 +126,10 @@ class ServerSettings:
     parent_pipe: bool = False
 
 
+class _StoppedError(BaseException):
+    """A signal came while the model was loaded. No `Exception`: the loading libraries handle those."""
+
+
 class _Shutdown:
     """Ends the process on SIGINT and SIGTERM: at once while the model loads, later in good order."""
 
@@ -138,7 +142,7 @@ class _Shutdown:
             os._exit(EXIT_INTERRUPTED)
         self.requested.set()
         if not self.serving:
-            raise SystemExit(0)
+            raise _StoppedError
 
     def enforce(self) -> None:
         """End the process some time after the request: a thread that hangs cannot be ended."""
@@ -169,7 +173,11 @@ def serve(settings: ServerSettings) -> int:
     if settings.parent_pipe:
         threading.Thread(target=_end_with_parent, name="trace2evolve-parent", daemon=True).start()
     shutdown = _Shutdown()
-    with _listen(settings.host, settings.port) as listening, shutdown.on_signals():
+    with (
+        contextlib.suppress(_StoppedError),
+        _listen(settings.host, settings.port) as listening,
+        shutdown.on_signals(),
+    ):
         os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
         for module in ("torch", "transformers", "peft", "safetensors", "starlette", "uvicorn"):
             check_installed(module, extra="local")

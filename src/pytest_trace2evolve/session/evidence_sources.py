@@ -207,7 +207,7 @@ def load_evidence(
         if is_evidence(record):
             sides.append(parse_evidence(record, path))
         else:
-            file = read_results(path)
+            file = read_results(path, record)
             groups.setdefault(key_of(mode_of(file), provenance(file).suite), []).append(file)
     keys = [key_of(side.provenance.mode, side.provenance.suite) for side in sides]
     for key in {*keys, *groups}:

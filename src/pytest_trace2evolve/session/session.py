@@ -442,10 +442,10 @@ def run(
     try:
         session.start(tasks)
         result = session.finish()
-        if session.refusal:
-            raise EndpointError(session.refusal)
         if result.error:
             raise StorageError(result.error)
+        if session.refusal:
+            raise EndpointError(session.refusal)
         return result
     except KeyboardInterrupt:
         session.stop("the run was interrupted")

@@ -42,7 +42,7 @@ def crash_line(error: BaseException, root: Path | None) -> str:
     Args:
         root: The project's folder, if there is a project.
     """
-    return f"crashed: {_described(error)}; {traceback_note(error, root)}"
+    return f"crashed: {described(error)}; {traceback_note(error, root)}"
 
 
 def traceback_note(error: BaseException, root: Path | None) -> str:
@@ -58,7 +58,7 @@ def traceback_note(error: BaseException, root: Path | None) -> str:
             write_atomic(folder / name, _traceback_text(error))
             return f"the traceback is in {folder / name}"
         except (OSError, MemoryError, RecursionError) as failure:
-            problem = _described(failure)
+            problem = described(failure)
     return f"its traceback cannot be written ({problem})"
 
 
@@ -140,7 +140,8 @@ def _is_ours(error: BaseException) -> bool:
     return packages[:1] == [__name__.partition(".")[0]]
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """An error in one short line, without secrets."""
     try:
         text = _secrets().out_of(f"{type(error).__name__}: {error}")
     except Exception as other:

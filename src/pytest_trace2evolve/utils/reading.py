@@ -63,8 +63,11 @@ _MAX_DOTS = 1_000
 """Dots of one TOML key: the parser's time grows with their square."""
 
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_LARGE_NUMBER = re.compile(rb"(?:^|[\s:,\[-])\d+(?:\.\d+)?[eE]\+?\d{3,}(?=[\s,\]}]|$)|\d{200}")
-"""What a number that overflows must look like; the hexadecimal digits of an id do not."""
+_LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3,}(?:[\s,\]}]|$)")
+_MANY_DIGITS = re.compile(rb"\d{200}")
+"""Every text with a number that overflows holds one of the two, and few others do. Two searches take half the
+time of one for both."""
+
 _BYTE_ORDER_MARKS = {
     b"\xef\xbb\xbf": "starts with a byte order mark; save it as UTF-8 without one",
     b"\xff\xfe": "cannot be read: UTF-16, not UTF-8; save it as UTF-8",
@@ -364,7 +367,8 @@ def parse_json(data: str | bytes | bytearray, *, unique: bool = False, nul: bool
             problem = problem.replace(theirs, ours)
         raise ValueError(f"not valid JSON with finite numbers: {problem}") from None
     # The parser reads 1e999 as infinity; only a file with such digits is worth walking through.
-    if _LARGE_NUMBER.search(data) and (problem := _first_problem(value, _finiteness_problem)):
+    may_overflow = _LARGE_EXPONENT.search(data) or _MANY_DIGITS.search(data)
+    if may_overflow and (problem := _first_problem(value, _finiteness_problem)):
         raise ValueError(f"not valid JSON with finite numbers: {problem}")
     if not nul and b"\\u0000" in data and _ESCAPED_NUL.search(data):
         raise ValueError("holds the character NUL; remove it")

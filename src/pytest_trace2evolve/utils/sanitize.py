@@ -20,6 +20,9 @@ _PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
 _TERMINAL = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\")
 """Colours, without concealed text (8), and the progress that pytest reports to a terminal."""
 
+_LINE_START = re.compile(r"(?:\x1b\[[0-7;9]*m)*\r(?!\n)")
+"""A return to the start of the line, with the colours that pytest puts before it."""
+
 
 def sanitize(text: str) -> str:
     """The text with every character that steers a terminal, or is invisible, written as an escape.
@@ -56,7 +59,7 @@ class SanitizedStream:
 
     Args:
         stream: Where the text goes.
-        terminal: Whether colours pass, and a carriage return at the beginning of a write.
+        terminal: Whether colours pass, and a carriage return with which a write begins, after colours.
 
     Attributes:
         raw: The wrapped stream, for what draws on a terminal.
@@ -87,9 +90,9 @@ class SanitizedStream:
 
     def _sanitized(self, text: str) -> str:
         parts = []
-        if text.startswith("\r") and not text.startswith("\r\n"):
-            parts.append("\r")
-            text, self._line_is_blank, self._line_end = text[1:], True, ""
+        if start := _LINE_START.match(text):
+            parts.append(start.group())
+            text, self._line_is_blank, self._line_end = text[start.end() :], True, ""
         place = 0
         for match in _TERMINAL.finditer(text):
             parts += [self._defused(sanitize(text[place : match.start()])), match.group()]

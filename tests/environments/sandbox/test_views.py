@@ -198,3 +198,26 @@ def test_dates_compute_as_ever() -> None:
         *(True, True, False, True, True, "2026-05-05 03:02:00", "05.05.2026", "2026-05-04T00:00:00", 1, 0),
         *(True, True, True, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "method"),
+    [
+        ("from fractions import Fraction", "Fraction.limit_denominator"),
+        ("from random import Random", "Random.shuffle"),
+        ("from collections import Counter", "Counter.most_common"),
+    ],
+)
+def test_nothing_is_kept_at_a_method_of_the_library(line: str, method: str) -> None:
+    source = f"""{line}
+def f():
+    method = {method}
+    try:
+        calls = method.calls
+    except AttributeError:
+        calls = 0
+    method.calls = calls + 1
+    return method.calls
+"""
+    with Sandbox(source, "module") as sandbox:
+        assert [sandbox.call("f") for _ in range(3)] == [1, 1, 1]

@@ -20,7 +20,7 @@ import keyword
 import random
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, MODULES
@@ -84,13 +84,12 @@ def namespace(views: Mapping[str, ModuleType]) -> dict[str, Any]:
 
 
 def attributes(views: Mapping[str, ModuleType]) -> list[tuple[Any, dict[str, Any]]]:
-    """The objects in views that can be written to, each with a copy of its attributes."""
-    found = {
-        id(value): value
-        for view in views.values()
-        for value in vars(view).values()
-        if hasattr(value, "__dict__")
-    }
+    """The objects in views that can be written to, and their methods, each with a copy of its attributes."""
+    listed = [value for view in views.values() for value in vars(view).values()]
+    classes = {base for value in listed if isinstance(value, type) for base in value.__mro__}
+    methods = [getattr(value, "__func__", value) for kind in classes for value in vars(kind).values()]
+    functions = [method for method in methods if isinstance(method, FunctionType)]
+    found = {id(value): value for value in (*listed, *functions) if hasattr(value, "__dict__")}
     return [(value, dict(vars(value))) for value in found.values() if not isinstance(value, ModuleType)]
 
 
