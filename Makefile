@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: install test check demo clean
+.PHONY: install test test-fast check demo clean
 
 install: $(STAMP)
 
@@ -30,6 +30,12 @@ ROOM = $(shell cd /dev/shm 2>/dev/null && [ "$$(df -Pk . | awk 'NR == 2 { print 
 test: check
 	$(if $(ROOM),TMPDIR=$(ROOM)) $(BIN)/pytest tests -n 2 --dist worksteal --timeout 300 \
 	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
+
+# The rooms whose tests start no session, server or training.
+FAST := records scoring gate evidence project engine models agents judges formats unit
+
+test-fast: install
+	$(BIN)/pytest $(addprefix tests/,$(FAST)) -n 2 --dist worksteal --timeout 300 -q
 
 DEMO := .trace2evolve/demo
 
