@@ -3,6 +3,7 @@
 In solo mode it works on a ticket in the prompt, with the tools of both sides and one that ends the work.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def _tagged(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
-class ChatParticipant:
+class ChatParticipant(ABC):
     """One side of one simulation, played by a model."""
 
     role: Requestor
@@ -85,9 +86,9 @@ class ChatParticipant:
         self._trial = trial
         self._tool_choice = tool_choice
 
+    @abstractmethod
     def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
         """The messages that the side sees, in the API's format."""
-        raise NotImplementedError
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The model's next message.
