@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.project.project import Project
@@ -35,6 +35,9 @@ from pytest_trace2evolve.session.planner import make_plan, resources_of
 from pytest_trace2evolve.session.session import run
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
 from pytest_trace2evolve.worlds.registry import Worlds
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 __all__ = [
     "Comparison",
@@ -66,6 +69,7 @@ def evaluate(
     *,
     tasks: Iterable[TaskName] | None = None,
     on_event: Callable[[Event], None] = ignore,
+    executor: "RayExecutor | None" = None,
     **options: Any,
 ) -> Run:
     """Run suites with a candidate, gate the result against its baseline, and store the evidence.
@@ -74,6 +78,7 @@ def evaluate(
         project: The project that holds the suites.
         tasks: Suites and ids of tasks, as pairs; all tasks of the suites, if not given.
         on_event: Called for each event of the run, in a thread of the run.
+        executor: Makes the simulations on other machines; None: this process makes them.
         **options: The options of the pytest plugin without `--t2e-`: `candidate`, `suites`, `model`,
             `trials`, `baseline`, `gate`, `max_cost`, … Values are of Python's types.
 
@@ -96,7 +101,8 @@ def evaluate(
         suite_names=list(project.suite_names),
         judge=read_judge(values),
     )
-    return run(plan, resources, on_event, None if tasks is None else _named_tasks(plan, tasks))
+    named = None if tasks is None else _named_tasks(plan, tasks)
+    return run(plan, resources, on_event, named, executor)
 
 
 def compare(

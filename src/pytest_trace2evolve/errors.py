@@ -83,6 +83,10 @@ class EndpointError(ConfigError):
     """An endpoint rejects the key, the model or the request, and would reject every further one too."""
 
 
+class ClusterError(EndpointError):
+    """A Ray cluster has no node left that could make a further simulation."""
+
+
 class ModelFolderError(ConfigError):
     """A folder with a model or an adapter cannot be served."""
 

@@ -64,7 +64,7 @@ def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float
     account, other = (Account(path, Budgets(**budgets)) for _ in range(2))  # type: ignore[arg-type]
     account.spend(CALL)
     account.spend(CALL)
-    for ask in (account.admit, other.raise_if_stopped, other.admit):
+    for ask in (account.pause_before_request, other.raise_if_stopped, other.pause_before_request):
         with pytest.raises(BudgetError) as caught:
             ask()
         assert str(caught.value) == text
@@ -78,13 +78,13 @@ def test_the_first_reason_stays(account: Account) -> None:
     account.stop("second", EndpointError)
     assert account.stopped == "first"
     with pytest.raises(BudgetError, match="first"):
-        account.admit()
+        account.pause_before_request()
 
 
 def test_a_refusal_and_a_failure_to_store_have_errors_of_their_own(account: Account, other: Account) -> None:
     account.stop("the endpoint refuses", EndpointError)
     with pytest.raises(EndpointError, match="the endpoint refuses"):
-        other.admit()
+        other.pause_before_request()
     account.stop("the disk is full", StorageError)
     assert other.stopped == other.unstored == "the disk is full"
     with pytest.raises(StorageError, match="the disk is full"):
@@ -97,10 +97,12 @@ def test_the_rate_limit_spaces_the_requests_of_all_processes(
     now = 1000.0
     monkeypatch.setattr("time.time", lambda: now)
     account, other = (Account(path, Budgets(requests_per_minute=600)) for _ in range(2))
-    pauses = [view.admit() for view in (account, other) * 3]
+    pauses = [view.pause_before_request() for view in (account, other) * 3]
     assert pauses == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
     now = 1060.0
-    assert [account.admit(), other.admit()] == pytest.approx([0.0, 0.1])  # an idle minute saves up nothing
+    assert [account.pause_before_request(), other.pause_before_request()] == pytest.approx(
+        [0.0, 0.1]
+    )  # an idle minute saves up nothing
     account.close()
     other.close()
 
@@ -133,7 +135,7 @@ def test_threads_and_processes_at_once_lose_nothing(path: Path, account: Account
 def test_without_budgets_everything_is_admitted(account: Account) -> None:
     assert account.budgets == NO_BUDGETS
     account.spend(Usage(prompt_tokens=10**9, cost=1e6))
-    assert account.admit() == 0.0
+    assert account.pause_before_request() == 0.0
     assert account.seconds_left is None
     assert account.shortage(Usage(prompt_tokens=10**9, cost=1e9), NOTHING_USED) == ""
 

@@ -1,5 +1,6 @@
 """The file of models' answers: shared by processes, whole after a kill, and reported if it is damaged."""
 
+import asyncio
 import multiprocessing
 import sqlite3
 import time
@@ -26,7 +27,7 @@ def _write(path: Path, worker: int, count: int) -> None:
     store = AnswerFile(path, "")
     for number in range(count):
         answer = Answer(trial=worker, side="agent", model="m", completion=completion(f"{number} by {worker}"))
-        store.put(f"k{number}", answer)
+        asyncio.run(store.put(f"k{number}", answer))
     store.close()
 
 
@@ -91,5 +92,5 @@ def test_a_damaged_answer_is_named_and_is_infrastructure(store: AnswerFile) -> N
         connection.execute("INSERT INTO answers VALUES ('k', '{\"trial\": 0}')")
     connection.close()
     with pytest.raises(InfrastructureError, match=r"answer k: side: Field required\); delete it"):
-        store.get("k")
+        asyncio.run(store.get("k"))
     store.close()

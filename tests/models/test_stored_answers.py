@@ -162,7 +162,7 @@ def test_the_first_recorded_answer_is_used(store: AnswerFile, tmp_path: Path) ->
 
     class Slow(ScriptedModel):
         async def complete(self, *args: Any, **kwargs: Any) -> Completion:
-            theirs.put(key, Answer(trial=0, side="user", model="m", completion=say("theirs")))
+            await theirs.put(key, Answer(trial=0, side="user", model="m", completion=say("theirs")))
             return await super().complete(*args, **kwargs)
 
     slow = StoredModel(Slow(say("late")), SETTINGS, "user", record=store)
@@ -193,5 +193,5 @@ def _write(path: Path, worker: int, count: int) -> None:
     store = AnswerFile(path, "")
     for number in range(count):
         answer = Answer(trial=worker, side="agent", model="m", completion=say(f"{number} by {worker}"))
-        store.put(f"k{number}", answer)
+        asyncio.run(store.put(f"k{number}", answer))
     store.close()

@@ -118,17 +118,17 @@ from pathlib import Path
 from pytest_trace2evolve.engine import budget as account
 
 account.time = types.SimpleNamespace(time=lambda: 1000.0)  # for the account no time passes
-_admit = account.Account.admit
+_pause = account.Account.pause_before_request
 
 
-def admit(self):
-    pause = _admit(self)
+def pause_before_request(self):
+    pause = _pause(self)
     with open({file!r}, "a") as file:
         file.write(f"{{pause}} {{time.monotonic() + pause}}\\n")
     return pause
 
 
-account.Account.admit = admit
+account.Account.pause_before_request = pause_before_request
 """
 
 

@@ -5,6 +5,7 @@ stop live in a file. SQLite keeps it consistent if a process is killed. Nothing 
 file has no use after the run.
 """
 
+import asyncio
 import sqlite3
 import threading
 import time
@@ -81,8 +82,18 @@ class Account:
                 ),
             )
 
-    def admit(self) -> float:
-        """Ask to send one request.
+    async def admit(self) -> None:
+        """Wait until a request may be sent.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: as `pause_before_request`.
+        """
+        if (pause := self.pause_before_request()) > 0:
+            await asyncio.sleep(pause)
+            self.raise_if_stopped()
+
+    def pause_before_request(self) -> float:
+        """Reserve the next request.
 
         Returns:
             Seconds to wait before it is sent, so that the rate limit holds.
@@ -108,7 +119,7 @@ class Account:
         """Raise if nothing more may be sent or started.
 
         Raises:
-            BudgetError, EndpointError, StorageError: as `admit`.
+            BudgetError, EndpointError, StorageError: as `pause_before_request`.
         """
         with self._lock:
             stopped, error, tokens, cost, started = self._database.execute(

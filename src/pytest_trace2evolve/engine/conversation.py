@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pytest_trace2evolve.engine.factories import ChatFactory
 from pytest_trace2evolve.engine.guard import is_cancelled, is_of_package, run_agent_code
@@ -22,11 +22,10 @@ from pytest_trace2evolve.errors import (
     ParticipantError,
     Trace2EvolveError,
 )
-from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.completion import dollars
 from pytest_trace2evolve.records.message import Message, storable_message
-from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.protocols import Agent, Journal, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.utils.canonical import storable_text
@@ -53,21 +52,24 @@ class Assignment:
     """One simulation to be made.
 
     Attributes:
-        factory: Makes the agent and the user.
+        factory: Makes the agent and the user; None if an executor has factories of its own.
         candidate: The candidate that the agent plays.
         trial: The trial, which is also the seed.
         solo: Whether the agent works on a ticket without a user.
         place: The suite and split of a sealed task, whose answers other places of a cache must not serve.
+        suite, side: Whose simulation it is, for an executor whose processes have factories of their own.
     """
 
     task: Task
     world: World
-    factory: AgentFactory
+    factory: AgentFactory | None
     candidate: Candidate
     trial: int
     limits: Limits
     solo: bool = False
     place: str = ""
+    suite: str = ""
+    side: Literal["baseline", "candidate"] = "candidate"
 
 
 async def _nothing() -> None:
@@ -104,6 +106,7 @@ async def _simulate(
 ) -> Simulation:
     task, world, trial, limits = assignment.task, assignment.world, assignment.trial, assignment.limits
     make = assignment.factory
+    assert make is not None
     if journal is not None:
         if limits.timeout is not None:
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))

@@ -2,17 +2,17 @@
 
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 from pytest_trace2evolve.agents.chat import ChatAgent, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.live import LiveSettings
-from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -41,6 +41,7 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.records.protocols import (
     Agent,
+    Answers,
     FirstTokens,
     Journal,
     Meter,
@@ -80,6 +81,8 @@ def _user(task: Task, trial: int, *, solo: bool = False) -> User:
     script = script_of(task)
     return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
 
+
+AnswerStores = dict[Literal["cache", "record"], Answers]
 
 BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
 
@@ -197,6 +200,23 @@ def open_cache(path: Path) -> AnswerFile:
     return AnswerFile(path, "delete it: the cache starts anew")
 
 
+@contextlib.contextmanager
+def answer_stores(settings: LiveSettings | None, cache: Path, recording: Path) -> Iterator[AnswerStores]:
+    """The stores of answers that a run uses, while it runs.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    with contextlib.ExitStack() as stack:
+        found: AnswerStores = {}
+        if settings is not None and settings.cache:
+            found["cache"] = stack.enter_context(contextlib.closing(open_cache(cache)))
+        if settings is not None and settings.record:
+            file = AnswerFile(recording, "record again")
+            found["record"] = stack.enter_context(contextlib.closing(file))
+        yield found
+
+
 @dataclass(frozen=True)
 class _Models:
     """The models of a simulation.
@@ -221,18 +241,23 @@ class ChatFactory:
 
     Args:
         settings: Which models talk, and whether answers are cached, recorded or played back.
-        loop: Where simulations run; closes what is opened here.
+        on_close: Takes coroutine functions that close what is opened here.
         meter: Counts what the endpoints answer, and says when they may be asked.
-        cache: The project's cache of answers.
-        recording: Where the processes of the run gather what they record.
+        cache: The project's cache of answers; None if it is not used.
+        record: Where the processes of the run gather what they record; None if nothing is recorded.
 
     Raises:
         EndpointError: a key is missing.
-        ConfigError: a store of answers is damaged.
     """
 
     def __init__(
-        self, settings: LiveSettings, loop: LoopThread, meter: Meter, *, cache: Path, recording: Path
+        self,
+        settings: LiveSettings,
+        on_close: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        meter: Meter,
+        *,
+        cache: Answers | None = None,
+        record: Answers | None = None,
     ) -> None:
         self._settings = settings
         self.plays = settings.cassette is not None
@@ -243,31 +268,22 @@ class ChatFactory:
 
         def opened(model: ModelSettings) -> ChatModel:
             chat = ChatModel(model, meter)
-            loop.on_close(chat.close)
+            on_close(chat.close)
             return chat
-
-        def closed_later(answers: AnswerFile) -> AnswerFile:
-            async def close() -> None:
-                answers.close()
-
-            loop.on_close(close)
-            return answers
 
         routes = settings.routes
         agent = opened(settings.agent if routes is None else routes.base)
         user = agent if settings.user == agent.settings else opened(settings.user)
-        kept = closed_later(open_cache(cache)) if settings.cache else None
-        record = closed_later(AnswerFile(recording, "record again")) if settings.record else None
         self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(user.settings)}
         self._models = _Models(agent, user)
         if routes is not None:
             routed = {NONE: agent, **{name: opened(model) for name, model in routes.models.items()}}
             self._requests |= {f"as {name}": KeyedRequests(model.settings) for name, model in routed.items()}
             self._models = _Models(agent, user, routed, agent)
-        elif kept or record:
+        elif cache or record:
             self._models = _Models(
-                StoredModel(agent, settings.agent, "agent", cache=kept, record=record),
-                StoredModel(user, settings.user, "user", cache=kept, record=record),
+                StoredModel(agent, settings.agent, "agent", cache=cache, record=record),
+                StoredModel(user, settings.user, "user", cache=cache, record=record),
             )
 
     def journaled(

@@ -31,6 +31,23 @@ DEFAULT_CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
+class RaySettings:
+    """A Ray cluster on which simulations are made.
+
+    Attributes:
+        address: The cluster's address, or `auto`.
+        per_actor: Simulations at once in one actor; None for the executor's default.
+        pip: A file of requirements that nodes install for the run; None for none.
+        env: Names of environment variables that are handed to the nodes.
+    """
+
+    address: str
+    per_actor: int | None = None
+    pip: Path | None = None
+    env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Routes:
     """What a routed agent chooses from.
 

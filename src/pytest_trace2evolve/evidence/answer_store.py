@@ -81,7 +81,10 @@ class AnswerFile:
         self._connection.execute(f"PRAGMA user_version = {FORMAT}")
         self._connection.execute("COMMIT")
 
-    def get(self, key: str) -> Answer | None:
+    async def get(self, key: str) -> Answer | None:
+        return self._read(key)
+
+    def _read(self, key: str) -> Answer | None:
         try:
             row = self._connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
             return None if row is None else Answer.model_validate_json(row[0])
@@ -90,7 +93,7 @@ class AnswerFile:
         except ValidationError as error:
             raise InfrastructureError(self._damaged(f"answer {key}: {problem_in(error)}")) from None
 
-    def put(self, key: str, answer: Answer) -> Answer:
+    async def put(self, key: str, answer: Answer) -> Answer:
         """Store an answer unless the key has one; returns the stored one.
 
         Raises:
@@ -107,7 +110,7 @@ class AnswerFile:
                     "same again"
                 ) from None
             raise InfrastructureError(self._damaged(error)) from None
-        return answer if done.rowcount else self.get(key) or answer
+        return answer if done.rowcount else self._read(key) or answer
 
     def items(self) -> Iterator[tuple[str, Answer]]:
         """All answers, in the order of their keys."""
@@ -116,7 +119,7 @@ class AnswerFile:
         except sqlite3.Error as error:
             raise InfrastructureError(self._damaged(error)) from None
         for key in keys:
-            answer = self.get(key)
+            answer = self._read(key)
             assert answer is not None, "answers are never deleted"
             yield key, answer
 

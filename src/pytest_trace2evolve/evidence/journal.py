@@ -109,6 +109,11 @@ class Journal:
         del self._entries[self._place :]
         return None
 
+    def rewind(self) -> tuple[JournalEntry, ...]:
+        """All answers so far, to be taken again from the first."""
+        self._place = 0
+        return tuple(self._entries)
+
     def add(self, entry: JournalEntry) -> None:
         request = json.dumps(entry.request)
         if entry.answer is None:

@@ -151,7 +151,8 @@ class ChatModel:
         retries = self.settings.retries
         problem = ""
         for attempt in range(1, retries.attempts + 1):
-            await self._wait_for_admission()
+            if self._meter is not None:
+                await self._meter.admit()
             pause: float | None = None
             try:
                 async with asyncio.timeout(self.settings.timeout):
@@ -188,11 +189,6 @@ class ChatModel:
             f"model {self.settings.model!r} at {self._where} gave no answer in {retries.attempts} tries, "
             f"last: {problem}"
         )
-
-    async def _wait_for_admission(self) -> None:
-        if self._meter is not None and (pause := self._meter.admit()) > 0:
-            await asyncio.sleep(pause)
-            self._meter.raise_if_stopped()  # the run may have been stopped meanwhile
 
     def _metered(self, completion: Completion) -> Completion:
         usage = completion.usage

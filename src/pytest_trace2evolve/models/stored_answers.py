@@ -86,19 +86,19 @@ class StoredModel:
             EndpointError: see `ChatModel.complete`.
         """
         key = self._requests.key(messages, tools, trial, tool_choice)
-        recorded = self._record.get(key) if self._record else None
+        recorded = await self._record.get(key) if self._record else None
         if recorded is not None:
             return _completion(recorded, cached=True)
         cache_key = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
-        cached = self._cache.get(cache_key) if self._cache else None
+        cached = await self._cache.get(cache_key) if self._cache else None
         answer = cached
         if answer is None:
             call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
             answer = await _answer(call, self._settings.model, self._side, trial)
         if self._cache is not None and cached is None and _is_complete(answer.completion):
-            self._cache.put(cache_key, answer)
+            await self._cache.put(cache_key, answer)
         if self._record is not None:
-            answer = self._record.put(key, answer)
+            answer = await self._record.put(key, answer)
         return _completion(answer, cached=cached is not None)
 
     def at(self, place: str) -> "StoredModel":

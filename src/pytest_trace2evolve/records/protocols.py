@@ -141,8 +141,8 @@ class FirstTokens(Protocol):
 class Meter(Protocol):
     """Counts what models use, and says when a request may be sent."""
 
-    def admit(self) -> float:
-        """Seconds to wait before a request is sent. Raises if no more requests may be sent."""
+    async def admit(self) -> None:
+        """Wait until a request may be sent. Raises if no more requests may be sent."""
 
     def raise_if_stopped(self) -> None:
         """Raise if no more requests may be sent."""
@@ -154,15 +154,25 @@ class Meter(Protocol):
 class Answers(Protocol):
     """A store of models' answers by their keys."""
 
-    def get(self, key: str) -> Answer | None:
+    async def get(self, key: str) -> Answer | None:
         """The answer of a key, if there is one."""
 
-    def put(self, key: str, answer: Answer) -> Answer:
+    async def put(self, key: str, answer: Answer) -> Answer:
         """Store an answer unless the key has one; returns the stored one."""
 
 
 class Journal(Protocol):
-    """The answers of one simulation, in the order in which they arrived."""
+    """The answers of one simulation, in the order in which they arrived.
+
+    Attributes:
+        redrawn: Whether answers were discarded, so that the simulation is not the one that was begun.
+    """
+
+    redrawn: bool
+
+    @property
+    def seconds(self) -> float:
+        """The time that the answers took which are still to be taken."""
 
     def take(self, request: str) -> JournalEntry | None:
         """The next answer, if it answers this request; None if a model has to be asked."""

@@ -15,7 +15,7 @@ from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
 from pytest_trace2evolve.engine.engine import POLL_SECONDS
-from pytest_trace2evolve.engine.factories import ChatFactory
+from pytest_trace2evolve.engine.factories import ChatFactory, answer_stores
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import (
     ConfigError,
@@ -129,14 +129,16 @@ class CaseRunner:
     ) -> None:
         self._plan = plan
         self._worlds = worlds
+        self._closing = contextlib.ExitStack()
         self._loop = LoopThread(1)
+        self._closing.callback(self._loop.close)
         self._outcomes: dict[str, Outcome] = {}
         self._made = 0
         self._account = account
         try:
             self._name, self._factory = self._agent(agents, account)
         except ConfigError:
-            self._loop.close()
+            self.close()
             raise
 
     @property
@@ -171,8 +173,8 @@ class CaseRunner:
         return outcome
 
     def close(self) -> None:
-        """Close the event loop."""
-        self._loop.close()
+        """Close the event loop, and what it used."""
+        self._closing.close()
 
     def _make(self, case: Case, world: World, key: str) -> Simulation:
         if self._store is None:
@@ -279,11 +281,9 @@ class CaseRunner:
     def _agent(self, agents: Mapping[str, AgentFactory], account: Account | None) -> tuple[str, AgentFactory]:
         if self._plan.live is not None:
             assert account is not None
-            stores = {
-                "cache": self._plan.project.answers_cache,
-                "recording": recording(self._plan.run_folder),
-            }
-            return CHAT, ChatFactory(self._plan.live, self._loop, account, **stores)
+            cache, record = self._plan.project.answers_cache, recording(self._plan.run_folder)
+            stores = self._closing.enter_context(answer_stores(self._plan.live, cache, record))
+            return CHAT, ChatFactory(self._plan.live, self._loop.on_close, account, **stores)
         name = self._plan.agent
         if name is None:
             raise ConfigError(

@@ -282,6 +282,33 @@ OPTIONS: tuple[Option, ...] = (
         metavar="N",
         type=whole(1, 4_096),
     ),
+    Option(
+        "ray",
+        "run",
+        "make simulations on a Ray cluster: its address, or auto",
+        metavar="ADDRESS|auto",
+    ),
+    Option(
+        "ray-per-actor",
+        "run",
+        "simulations at once in one process of the cluster (default: 32)",
+        metavar="N",
+        type=whole(1, 1_000),
+    ),
+    Option(
+        "ray-pip",
+        "run",
+        "requirements that the nodes install for the run",
+        metavar="FILE",
+        is_path=True,
+    ),
+    Option(
+        "ray-env",
+        "run",
+        "hand this environment variable to the nodes (repeatable)",
+        metavar="NAME",
+        is_repeatable=True,
+    ),
 )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, LiveSettings, Party
+from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, LiveSettings, Party, RaySettings
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving
 from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
 from pytest_trace2evolve.gate.protocols import Policy
@@ -75,6 +75,7 @@ class Options:
         confirm: Fresh simulations that the run may make to confirm falls.
         stages: Trials a task after each stage.
         concurrency: Simulations at once.
+        ray: The Ray cluster that makes them; None if this process does.
     """
 
     candidate: str | None = None
@@ -98,6 +99,7 @@ class Options:
     stages: tuple[int, ...] = ()
     baseline_endpoint: Endpoint = AS_THE_AGENT
     concurrency: int = DEFAULT_CONCURRENCY
+    ray: RaySettings | None = None
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
@@ -135,6 +137,7 @@ class Plan:
         stage_folders: The run folder of each stage.
         agent: Who talks in cases that no suite holds; None if nobody was named.
         draw: The id of the run's draw, for simulations that are not those of the store.
+        ray: The Ray cluster that makes simulations; None if this process does.
     """
 
     project: Project
@@ -159,6 +162,7 @@ class Plan:
     agent: str | None = None
     draw: str = ""
     concurrency: int = DEFAULT_CONCURRENCY
+    ray: RaySettings | None = None
 
     @property
     def alpha(self) -> float:

@@ -188,6 +188,7 @@ def make_plan(
         agent=None if listing else _agent_of_cases(options, names),
         draw=uuid4().hex,
         concurrency=options.concurrency,
+        ray=options.ray,
     )
 
 

@@ -5,20 +5,22 @@ import contextlib
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
-from pytest_trace2evolve.engine.factories import ChatFactory
+from pytest_trace2evolve.engine.factories import ChatFactory, answer_stores
+from pytest_trace2evolve.engine.live import LiveSettings, RaySettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.project.candidates import AgentFactory
+from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.evidence import CHAT, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export, recording
@@ -50,6 +52,9 @@ from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, outcome
 from pytest_trace2evolve.utils.files import Scratch
 
+if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.ray_executor import RayExecutor
+
 _STOP_SECONDS = 30.0
 """How long a stop waits for simulations: an agent may ignore that it is cancelled."""
 
@@ -64,6 +69,7 @@ class Session:
         plan: What to run.
         resources: What the project offers.
         on_event: Called for each event, in a thread of the session.
+        executor: Makes the simulations elsewhere; None: that of the plan, or this process.
 
     Attributes:
         plan: What is run, local models at the addresses of their servers.
@@ -79,12 +85,19 @@ class Session:
         StorageError: stored simulations cannot be read.
     """
 
-    def __init__(self, plan: Plan, resources: Resources, on_event: Callable[[Event], None] = ignore) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        resources: Resources,
+        on_event: Callable[[Event], None] = ignore,
+        executor: "RayExecutor | None" = None,
+    ) -> None:
         self.notes = list(plan.notes)
         self.forecast: Estimate | None = None
         self.refusal = ""
         self.servers = LocalServers()
         self._resources = resources
+        self._executor = executor or (None if plan.ray is None else _ray_executor(plan.ray))
         self._on_event = on_event
         self._closing = contextlib.ExitStack()
         self._tasks: list[TaskName] = []
@@ -137,17 +150,49 @@ class Session:
         self.servers.watch(self._on_server_end)
         threads = 1 if plan.judge is None else _SCORER_THREADS
         self._scorer = self._closing.enter_context(ThreadPoolExecutor(threads, "trace2evolve-scorer"))
+        cache, record = plan.project.answers_cache, recording(plan.run_folder)
+        talking = next(iter(plan.all_live), None)
+        self._stores = self._closing.enter_context(answer_stores(talking, cache, record))
         self._loop = LoopThread(plan.concurrency)
         self._closing.callback(self._loop.close)
-        self.engine = Engine(self._loop, self.account, plan.project.finished_folder)
-        self._factories = self._make_factories()
+        if self._executor is None:
+            self.engine = Engine(self._loop, self.account, plan.project.finished_folder)
+            self._factories: Mapping[tuple[str, SideName], AgentFactory] = self._make_factories()
+        else:
+            self._open_executor(self._executor)
+
+    def _open_executor(self, executor: "RayExecutor") -> None:
+        """Let another machine make the simulations: its processes have agents and models of their own."""
+        from pytest_trace2evolve.engine.ray_actor import RemoteSuite
+        from pytest_trace2evolve.engine.ray_executor import Work
+
+        plan = self.plan
+        self._closing.callback(executor.close)
+        suites = {
+            name: RemoteSuite(
+                LockedSuite(planned.suite, planned.path, planned.lock),
+                planned.agent,
+                plan.candidate,
+                planned.identity,
+            )
+            for name, planned in plan.suites.items()
+            if planned.recorded is None
+        }
+        sides: dict[tuple[str, SideName], LiveSettings | None] = {
+            (name, "candidate"): plan.live for name in suites
+        }
+        sides |= {(name, "baseline"): party.live for name, party in plan.baseline_sides.items()}
+        executor.open(Work(plan.project, suites, sides, self.account, self._stores, plan.concurrency))
+        executor.start(self._loop)
+        self.engine = Engine(self._loop, self.account, plan.project.finished_folder, executor.simulate)
+        self._factories = {}
 
     def _make_factories(self) -> dict[tuple[str, SideName], AgentFactory]:
         """Who makes the simulations of each suite and side; replayed suites have nobody."""
         plan, agents = self.plan, dict(self._resources.agents)
-        stores = {"cache": plan.project.answers_cache, "recording": recording(plan.run_folder)}
+        close, stores = self._loop.on_close, self._stores
         if plan.live is not None:
-            agents[CHAT] = ChatFactory(plan.live, self._loop, self.account, **stores)
+            agents[CHAT] = ChatFactory(plan.live, close, self.account, **stores)
         found: dict[tuple[str, SideName], AgentFactory] = {
             (name, "candidate"): agents[planned.agent]
             for name, planned in plan.suites.items()
@@ -157,7 +202,7 @@ class Session:
             if party.live is None or party.live == plan.live:
                 found[name, "baseline"] = agents[plan.suites[name].agent]
             else:
-                found[name, "baseline"] = ChatFactory(party.live, self._loop, self.account, **stores)
+                found[name, "baseline"] = ChatFactory(party.live, close, self.account, **stores)
         return found
 
     def _forecast(self) -> None:
@@ -352,6 +397,7 @@ class Session:
         runs, ledger = self._suite_runs(stopped), ProjectLedger(self.plan.project)
         outcomes = self._judge(runs, ledger, stopped or self._narrowed, stopped=bool(stopped))
         self.notes += [note for run in runs for note in run.unconfirmed]
+        self.notes += [] if self._executor is None else self._executor.notes
         self._store(runs, outcomes, ledger, stopped=stopped, others_failed=others_failed)
         if stopped and not self.plan.fresh and self.plan.live is not None:
             self.notes.append("what is finished is kept: rerun the same command to resume")
@@ -415,6 +461,14 @@ class Session:
             self._exported = False
 
 
+def _ray_executor(settings: RaySettings) -> "RayExecutor":
+    from pytest_trace2evolve.engine.ray_executor import PER_ACTOR, RayExecutor
+
+    per_actor = settings.per_actor or PER_ACTOR
+    pip = settings.pip or ()
+    return RayExecutor(settings.address, per_actor=per_actor, pip=pip, env=settings.env)
+
+
 def _is_measured(outcomes: Iterable[SuiteOutcome]) -> bool:
     return any(figures.measured for suite in outcomes for figures in suite.metrics.values())
 
@@ -424,6 +478,7 @@ def run(
     resources: Resources,
     on_event: Callable[[Event], None] = ignore,
     tasks: Iterable[TaskName] | None = None,
+    executor: "RayExecutor | None" = None,
 ) -> Run:
     """Run a plan from its first simulation to its verdict.
 
@@ -432,13 +487,14 @@ def run(
         resources: What the project offers.
         on_event: Called for each event, in a thread of the session.
         tasks: Suites and ids of tasks; all, if not given.
+        executor: Makes the simulations elsewhere; None: that of the plan, or this process.
 
     Raises:
         ConfigError, ResultsError, EndpointError, ModelFolderError: as `Session`.
         EndpointError: the endpoint refuses what every further simulation would ask too.
         StorageError: the evidence could not be stored.
     """
-    session = Session(plan, resources, on_event)
+    session = Session(plan, resources, on_event, executor)
     try:
         session.start(tasks)
         result = session.finish()

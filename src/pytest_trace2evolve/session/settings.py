@@ -11,6 +11,7 @@ from pytest_trace2evolve.engine.live import (
     DEFAULT_CONCURRENCY,
     Address,
     LiveSettings,
+    RaySettings,
     adapted,
     extra_instruction,
     model_folder,
@@ -132,8 +133,23 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
         stages=values.t2e_stages or (),
         baseline_endpoint=Endpoint(values.t2e_baseline_base_url, values.t2e_baseline_key_var),
         concurrency=values.t2e_concurrency or DEFAULT_CONCURRENCY,
+        ray=_ray(values, here),
         invocation_dir=here,
     )
+
+
+def _ray(values: Any, here: Path) -> RaySettings | None:
+    if values.t2e_ray is None:
+        if needless := _first_given(values, [option for option in OPTIONS if option.name.startswith("ray-")]):
+            raise ConfigError(f"{needless} has no effect without --t2e-ray")
+        return None
+    for option in ("replay", "playback"):
+        if getattr(values, f"t2e_{option}"):
+            raise ConfigError(f"--t2e-ray does not go with --t2e-{option}: there is nothing to distribute")
+    pip = None if values.t2e_ray_pip is None else here / values.t2e_ray_pip
+    if pip is not None and not pip.is_file():
+        raise ConfigError(f"--t2e-ray-pip {values.t2e_ray_pip}: no such file; name a file of requirements")
+    return RaySettings(values.t2e_ray, values.t2e_ray_per_actor, pip, tuple(values.t2e_ray_env or ()))
 
 
 def _check_output(flag: str, name: str, context: Context) -> None:

@@ -77,7 +77,7 @@ class TaskRunner:
     Attributes:
         engine: Makes what is not replayed.
         draws: Where simulations are stored, and what is declared before any can be seen.
-        factories: Who makes the simulations, by suite and side.
+        factories: Who makes the simulations, by suite and side; empty if an executor has its own.
         scorer: The threads in which simulations are scored and stored.
         tasks: The tasks in their order, which counts if the fresh simulations may not suffice for all falls.
     """
@@ -211,17 +211,20 @@ class TaskRunner:
 
     def _job(self, planned: PlannedSuite, task: Task, trial: int, *, baseline: bool = False) -> Job:
         plan, suite = self.plan, planned.suite
+        side: SideName = "baseline" if baseline else "candidate"
         is_stored = plan.live is not None
         return Job(
             Assignment(
                 task=task,
                 world=self._world(planned),
-                factory=self.factories[planned.name, "baseline" if baseline else "candidate"],
+                factory=self.factories.get((planned.name, side)),
                 candidate=plan.party(planned.name, baseline=baseline).candidate,
                 trial=trial,
                 limits=Limits(suite.max_steps, suite.max_errors, suite.timeout),
                 solo=suite.solo,
                 place=sealed_place(plan, planned, task.id) if is_stored else "",
+                suite=planned.name,
+                side=side,
             ),
             declare=partial(self.draws.declare, planned.name, task.id),
             place=self.draws.place(planned.name, task.id, trial, baseline=baseline) if is_stored else None,

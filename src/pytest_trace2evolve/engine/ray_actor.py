@@ -1,0 +1,389 @@
+"""One process of a Ray cluster that makes simulations: the project and its models are opened once.
+
+The driver keeps the budget, the rate limit, the journals and the stores of answers. A simulation sends it
+events, and waits for a reply where a local one would write a file.
+"""
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest_trace2evolve
+from pytest_trace2evolve import errors
+from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, AnswerStores, ChatFactory, identify
+from pytest_trace2evolve.engine.live import LiveSettings
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2EvolveError
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
+from pytest_trace2evolve.project.project import LockedSuite, Project
+from pytest_trace2evolve.records.completion import Answer, JournalEntry, Usage
+from pytest_trace2evolve.records.evidence import CHAT, Identity, code_differences
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.worlds.registry import Worlds
+
+Side = tuple[str, Literal["baseline", "candidate"]]
+"""A suite and one side of its comparison."""
+
+
+@dataclass(frozen=True)
+class RemoteSuite:
+    """A suite as a node runs it: its lock, its agent, and what the driver knows about their code."""
+
+    locked: LockedSuite
+    agent: str
+    candidate: Candidate
+    identity: Identity
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a process needs to know before its first simulation.
+
+    Attributes:
+        version: The driver's version of this package.
+        suites_folder: The folder of suites, relative to the project's.
+        is_limited: Whether the run has a rate limit, so that the driver admits each request.
+        stores: The stores of answers that the driver keeps.
+    """
+
+    version: str
+    suites_folder: str
+    suites: Mapping[str, RemoteSuite] = field(default_factory=dict)
+    is_limited: bool = False
+    stores: tuple[Literal["cache", "record"], ...] = ()
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What must not be stored by the cluster: Ray sends it to the process and keeps it nowhere.
+
+    Attributes:
+        sides: The models of each side, with their keys.
+        variables: Variables of the environment for code of the project.
+    """
+
+    sides: Mapping[Side, LiveSettings | None] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A simulation for a process to make.
+
+    Attributes:
+        entries: The journal so far; None without a journal.
+        redrawn: Whether answers of the journal were discarded before.
+    """
+
+    number: int
+    suite: str
+    side: Literal["baseline", "candidate"]
+    task_id: str
+    candidate: Candidate
+    trial: int
+    limits: Limits
+    solo: bool
+    place: str
+    entries: tuple[JournalEntry, ...] | None = None
+    redrawn: bool = False
+
+
+class Event(NamedTuple):
+    """What a simulation tells the driver.
+
+    Attributes:
+        simulation: The number of its order.
+        kind: What happened, or what is asked.
+        ask: The number of the question that the driver has to answer; 0 if it is none.
+    """
+
+    simulation: int
+    kind: Literal["took", "added", "use", "spent", "admit", "get", "put", "done", "failed"]
+    content: Any = None
+    ask: int = 0
+
+
+class Reply(NamedTuple):
+    """The driver's answer to a question: a value, or the class and text of an error."""
+
+    ask: int
+    value: Any = None
+    error: tuple[str, str] | None = None
+
+
+class Stop(NamedTuple):
+    """Nothing more may be sent: the class and text of what every further request raises."""
+
+    error: tuple[str, str]
+
+
+class Cancel(NamedTuple):
+    """The driver no longer waits for a simulation."""
+
+    simulation: int
+
+
+Message = Order | Reply | Stop | Cancel
+
+
+def described(error: Exception) -> tuple[str, str]:
+    """An error as it travels: the name of its class and its text."""
+    if isinstance(error, Trace2EvolveError):
+        return type(error).__name__, str(error)
+    return InfrastructureError.__name__, f"{type(error).__name__}: {error}"
+
+
+def as_error(name: str, text: str) -> Exception:
+    """The error that `described` described."""
+    found = getattr(errors, name, InfrastructureError)
+    error: Exception = found(text)
+    return error
+
+
+class _Channel:
+    """Sends events to the driver and waits for its replies."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self.stopped: tuple[str, str] | None = None
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._arrived.set()
+
+    async def ask(self, simulation: int, kind: Any, content: Any = None) -> Any:
+        number = next(self._numbers)
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        self.tell(Event(simulation, kind, content, number))
+        try:
+            return await answered
+        finally:
+            del self._asked[number]
+
+    def answer(self, reply: Reply) -> None:
+        asked = self._asked.get(reply.ask)
+        if asked is None or asked.done():  # its simulation was cancelled
+            return
+        if reply.error is None:
+            asked.set_result(reply.value)
+        else:
+            asked.set_exception(as_error(*reply.error))
+
+    async def collect(self, window: float) -> list[Event]:
+        """All events, once there is one; further events of the next `window` seconds with it."""
+        await self._arrived.wait()
+        await asyncio.sleep(window)
+        self._arrived.clear()
+        found = list(self._events)
+        self._events.clear()
+        return found
+
+
+class _RemoteMeter:
+    """The run's account, which the driver keeps."""
+
+    def __init__(self, channel: _Channel, *, is_limited: bool) -> None:
+        self._channel = channel
+        self._is_limited = is_limited
+
+    async def admit(self) -> None:
+        self.raise_if_stopped()
+        if self._is_limited and (pause := await self._channel.ask(0, "admit")) > 0:
+            await asyncio.sleep(pause)
+            self.raise_if_stopped()
+
+    def raise_if_stopped(self) -> None:
+        if self._channel.stopped is not None:
+            raise as_error(*self._channel.stopped)
+
+    def spend(self, usage: Usage) -> None:
+        self._channel.tell(Event(0, "spent", usage))
+
+
+class _RemoteAnswers:
+    """A store of answers, which the driver keeps."""
+
+    def __init__(self, channel: _Channel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+
+    async def get(self, key: str) -> Answer | None:
+        found: Answer | None = await self._channel.ask(0, "get", (self._name, key))
+        return found
+
+    async def put(self, key: str, answer: Answer) -> Answer:
+        stored: Answer = await self._channel.ask(0, "put", (self._name, key, answer))
+        return stored
+
+
+class _RemoteJournal:
+    """A simulation's journal, which the driver writes: `before_use` waits until it has."""
+
+    def __init__(self, order: Order, channel: _Channel) -> None:
+        self._number, self._channel = order.number, channel
+        self._entries = deque(order.entries or ())
+        self.redrawn = order.redrawn
+
+    @property
+    def seconds(self) -> float:
+        answers = [entry.answer for entry in self._entries]
+        return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
+
+    def take(self, request: str) -> JournalEntry | None:
+        if not self._entries:
+            return None
+        self._channel.tell(Event(self._number, "took", request))
+        if self._entries[0].request == request:
+            return self._entries.popleft()
+        self._entries.clear()
+        self.redrawn = True
+        return None
+
+    def add(self, entry: JournalEntry) -> None:
+        self._channel.tell(Event(self._number, "added", entry))
+
+    async def before_use(self) -> None:
+        await self._channel.ask(self._number, "use")
+
+
+class RayActor:
+    """Makes simulations in one process, all on one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._factories: dict[Side, AgentFactory] = {}
+        self._worlds: dict[str, World] = {}
+
+    async def node(self) -> str:
+        """The address of this process's node."""
+        import ray
+
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return address
+
+    async def open(self, setup: Setup, secrets: Secrets) -> str:
+        """Open the project and its models; returns why this process cannot run it, empty if it can."""
+        if setup.version != pytest_trace2evolve.__version__:
+            return (
+                f"its pytest-trace2evolve is {pytest_trace2evolve.__version__}, and this machine's is "
+                f"{setup.version}; install the same version on all nodes"
+            )
+        os.environ.update(secrets.variables)
+        self._channel = _Channel()
+        self._meter = _RemoteMeter(self._channel, is_limited=setup.is_limited)
+        try:
+            self._open(setup, secrets)
+        except (Trace2EvolveError, ImportError) as error:
+            return str(error)
+        return ""
+
+    def _open(self, setup: Setup, secrets: Secrets) -> None:
+        root = Path.cwd()
+        project = Project(root, root / setup.suites_folder)
+        extensions = project.extensions
+        worlds = Worlds(extensions.worlds)
+        agents = {**BUILT_IN_AGENTS, **extensions.agents}
+        stores: AnswerStores = {name: _RemoteAnswers(self._channel, name) for name in setup.stores}
+        for name, suite in setup.suites.items():
+            self._check(suite, project, worlds, agents)
+            self._worlds[name] = project.world(suite.locked.suite, worlds)
+        for (name, side), live in secrets.sides.items():
+            agent = setup.suites[name].agent
+            if agent == CHAT:
+                assert live is not None
+                factory = ChatFactory(live, self._closers.append, self._meter, **stores)
+                self._factories[name, side] = factory
+            else:
+                self._factories[name, side] = agents[agent]
+
+    @staticmethod
+    def _check(
+        suite: RemoteSuite, project: Project, worlds: Worlds, agents: Mapping[str, AgentFactory]
+    ) -> None:
+        """Check that this process runs what the driver has locked and identified.
+
+        Raises:
+            ConfigError: code or data differ; names them.
+            WorldError: the world cannot be opened here.
+        """
+        locked = suite.locked
+        project.verify_world(locked.suite, locked.lock, worlds)
+        if suite.agent not in agents and suite.agent != CHAT:
+            raise ConfigError(f"agent {suite.agent!r} is not registered there")
+        found = identify(
+            locked,
+            suite.agent,
+            suite.candidate,
+            agents=agents,
+            world=project.world(locked.suite, worlds),
+            code=worlds.code(locked.suite.provider, locked.suite.domain),
+        )
+        mine = (found.agent.code, found.user.code, found.world)
+        drivers = (suite.identity.agent.code, suite.identity.user.code, suite.identity.world)
+        different = [name for pair in zip(drivers, mine, strict=True) for name in code_differences(*pair)]
+        if different:
+            raise ConfigError(
+                f"code of suite {locked.name!r} differs from this machine's: {', '.join(different[:3])}"
+            )
+
+    async def send(self, messages: Sequence[Message]) -> None:
+        """Take orders and replies."""
+        for message in messages:
+            match message:
+                case Order():
+                    self._running[message.number] = asyncio.create_task(self._make(message))
+                case Reply():
+                    self._channel.answer(message)
+                case Cancel():
+                    if task := self._running.get(message.simulation):
+                        task.cancel()
+                case Stop():
+                    self._channel.stopped = message.error
+
+    async def exchange(self, messages: Sequence[Message], window: float) -> list[Event]:
+        """Take orders and replies, and return the next events: see `_Channel.collect`."""
+        await self.send(messages)
+        return await self._channel.collect(window)
+
+    async def close(self) -> None:
+        """Cancel what runs, and close the models."""
+        for task in self._running.values():
+            task.cancel()
+        for closer in self._closers:
+            await closer()
+
+    async def _make(self, order: Order) -> None:
+        try:
+            simulation = await self._simulate(order)
+            self._channel.tell(Event(order.number, "done", simulation))
+        except Exception as error:
+            self._channel.tell(Event(order.number, "failed", described(error)))
+        finally:
+            self._running.pop(order.number, None)
+
+    async def _simulate(self, order: Order) -> Simulation:
+        world = self._worlds[order.suite]
+        assignment = Assignment(
+            task=world.tasks()[order.task_id],
+            world=world,
+            factory=self._factories[order.suite, order.side],
+            candidate=order.candidate,
+            trial=order.trial,
+            limits=order.limits,
+            solo=order.solo,
+            place=order.place,
+        )
+        if order.entries is None:
+            return await simulate(assignment)
+        journal = _RemoteJournal(order, self._channel)
+        return await simulate(assignment, journal, journal.before_use)

@@ -1,0 +1,563 @@
+"""Makes simulations on a Ray cluster: the driver's side.
+
+Each actor is a process with one event loop and up to `per_actor` simulations. The driver exchanges messages
+with an actor in batches: one call of Ray carries the events of many simulations and the replies to earlier
+ones. Everything that has to be counted once or stored stays here: budget, rate limit, journals, answers.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import math
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest_trace2evolve
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.conversation import Assignment
+from pytest_trace2evolve.engine.factories import AnswerStores
+from pytest_trace2evolve.engine.live import LiveSettings
+from pytest_trace2evolve.engine.loop import LoopThread
+from pytest_trace2evolve.engine.ray_actor import (
+    Cancel,
+    Event,
+    Message,
+    Order,
+    RayActor,
+    RemoteSuite,
+    Reply,
+    Secrets,
+    Setup,
+    Side,
+    Stop,
+    as_error,
+    described,
+)
+from pytest_trace2evolve.errors import (
+    BudgetError,
+    ClusterError,
+    ConfigError,
+    EndpointError,
+    InfrastructureError,
+    StorageError,
+    shortened,
+)
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.utils.optional import require
+
+PER_ACTOR = 32
+"""Simulations at once in one actor, by default."""
+
+WINDOW = 0.02
+"""Seconds that an actor waits for further events before it returns the first: fewer, larger batches."""
+
+FLUSH_SECONDS = 0.005
+"""Seconds that a message waits for others if no batch is about to be sent."""
+
+MAX_LOSSES = 5
+"""Losses of an actor after which its simulation is lost: it may be what ends the process."""
+
+OPEN_SECONDS = 300.0
+"""How long an actor may take to start: its node may install packages first."""
+
+_ERROR_LINE = re.compile(r"^(?:[\w.]*\.)?(\w+(?:Error|Exception)): (.*)", re.MULTILINE)
+
+CONNECT_SECONDS = 10.0
+"""How long the cluster's address may take to accept a connection."""
+
+EXCLUDED = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
+"""What no node needs of a project's folder."""
+
+
+@dataclass
+class Job:
+    """A simulation that an actor makes.
+
+    Attributes:
+        finished: Its result; `_ActorLost` if the actor ended.
+    """
+
+    finished: "asyncio.Future[Simulation]"
+    journal: Journal | None
+    before_use: Callable[[], Awaitable[None]]
+
+
+class _ActorLost(Exception):  # noqa: N818 - not an error: the simulation is made elsewhere
+    """The actor of a simulation ended."""
+
+
+@dataclass(eq=False)
+class _Actor:
+    """An actor as the driver sees it.
+
+    Attributes:
+        handle: Ray's.
+        node: The address of its node.
+        jobs: What it makes, by number.
+        outbox: Messages that were not sent yet.
+        exchanging: Whether a batch is under way, so that messages have to be sent by themselves.
+    """
+
+    handle: Any
+    node: str
+    jobs: dict[int, Job] = field(default_factory=dict)
+    outbox: list[Message] = field(default_factory=list)
+    exchanging: bool = False
+    flush: asyncio.TimerHandle | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run hands to an executor before its first simulation.
+
+    Attributes:
+        suites: The suites that are not replayed, by name.
+        sides: The models of each side; None if its agent is not `chat`.
+        stores: The run's stores of answers.
+        concurrency: Simulations at once.
+    """
+
+    project: Project
+    suites: Mapping[str, RemoteSuite]
+    sides: Mapping[Side, LiveSettings | None]
+    account: Account
+    stores: AnswerStores
+    concurrency: int
+
+
+class RayExecutor:
+    """Makes simulations on a Ray cluster.
+
+        run = evaluate(project, candidate="v6", model="m", executor=RayExecutor("ray.example.org:6379"))
+
+    An executor serves one run. If this process is connected to Ray already, that connection is used with its
+    runtime environment, and `pip` has to be empty.
+
+    Args:
+        address: The cluster's address; `auto` is RAY_ADDRESS, or a cluster that runs on this machine, or one
+            that is started here.
+        per_actor: Simulations at once in one actor. An actor takes one CPU of the cluster.
+        pip: Requirements that nodes install for the run, or the path of a file of them.
+        env: Names of environment variables that are handed to the nodes.
+
+    Attributes:
+        losses: How many actors ended before the run did.
+        resumed: How many simulations were continued elsewhere.
+    """
+
+    def __init__(
+        self,
+        address: str = "auto",
+        *,
+        per_actor: int = PER_ACTOR,
+        pip: Sequence[str] | str | Path = (),
+        env: Sequence[str] = (),
+    ) -> None:
+        self.address = address
+        self.losses = self.resumed = 0
+        self._per_actor = per_actor
+        self._pip = [str(pip)] if isinstance(pip, Path) else pip
+        self._env = env
+        self._actors: list[_Actor] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self._replying: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Condition()
+        self._number = 0
+        self._starting = 0
+        self._stop: Stop | None = None
+        self._failure: ClusterError | None = None
+        self._closing = contextlib.ExitStack()
+        self._loop: LoopThread | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know after a run, a line each."""
+        if not self.losses:
+            return []
+        lost = f"{self.losses} process{'es' if self.losses > 1 else ''}"
+        note = f"Ray: {lost} ended with simulations under way; {self.resumed} were resumed on others; "
+        return [note + "answers that were on their way are not counted"]
+
+    # ---- before the first simulation
+
+    def open(self, work: Work) -> None:
+        """Connect to the cluster and start the actors.
+
+        Raises:
+            MissingExtraError: Ray is not installed.
+            ConfigError: the cluster cannot be reached, has no free CPU, or a node cannot run the project.
+        """
+        self._ray = require("ray", extra="ray")
+        missing = [name for name in self._env if name not in os.environ]
+        if missing:
+            raise ConfigError(f"variable {missing[0]} is to be handed to Ray's nodes, and is not set here")
+        self._work = work
+        self._setup = Setup(
+            version=pytest_trace2evolve.__version__,
+            suites_folder=os.path.relpath(work.project.suites_folder, work.project.root),
+            suites=work.suites,
+            is_limited=work.account.budgets.requests_per_minute is not None,
+            stores=tuple(work.stores),
+        )
+        sides = {side: live and live.map_models(_portable) for side, live in work.sides.items()}
+        self._secrets = Secrets(sides, {name: os.environ[name] for name in self._env})
+        with self._one_line():
+            self._connect()
+            count = self._count()
+            handles = [self._create() for _ in range(count)]
+            for handle in handles:
+                self._actors.append(_Actor(handle, ""))
+            ready = [handle.open.remote(self._setup, self._secrets) for handle in handles]
+            places = [handle.node.remote() for handle in handles]
+            for actor, place, problem in zip(self._actors, places, ready, strict=True):
+                actor.node = self._ray.get(place, timeout=OPEN_SECONDS)
+                self._check_reachable(actor.node)
+                self._check_opened(actor.node, self._ray.get(problem, timeout=OPEN_SECONDS))
+
+    def _connect(self) -> None:
+        ray = self._ray
+        if ray.is_initialized():
+            if self._pip:
+                raise ConfigError(
+                    "pip= has no effect, since Ray is connected already: name the packages in ray.init"
+                )
+            return
+        if self.address != "auto":
+            _check_listening(self.address)
+        environment: dict[str, Any] = {"working_dir": str(self._work.project.root), "excludes": EXCLUDED}
+        if self._pip:
+            environment["pip"] = self._pip[0] if isinstance(self._pip, list) else list(self._pip)
+        # Ray's own handler of SIGTERM would replace that of pytest.
+        if threading.current_thread() is threading.main_thread():
+            self._closing.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        ray.init(
+            address=None if self.address == "auto" else self.address,
+            runtime_env=environment,
+            log_to_driver=False,
+            logging_level="error",
+        )
+        self._closing.callback(ray.shutdown)
+
+    def _count(self) -> int:
+        """How many actors to start."""
+        cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        if not cpus:
+            raise ConfigError(f"the Ray cluster at {self.address} has no CPU; start a node with one")
+        return min(cpus, math.ceil(self._work.concurrency / self._per_actor))
+
+    def _create(self) -> Any:
+        options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        return self._ray.remote(**options)(RayActor).remote()
+
+    def _check_reachable(self, node: str) -> None:
+        here = self._ray.util.get_node_ip_address()
+        for live in self._work.sides.values():
+            for model in () if live is None else live.models:
+                if node != here and _is_loopback(model.endpoint()):
+                    raise ConfigError(
+                        f"node {node} of the Ray cluster cannot reach model {model.model!r} at "
+                        f"{model.endpoint()}; serve it at an address that all nodes reach"
+                    )
+
+    @staticmethod
+    def _check_opened(node: str, problem: str) -> None:
+        if problem:
+            raise ConfigError(f"node {node} of the Ray cluster cannot run the project: {problem}")
+
+    @contextlib.contextmanager
+    def _one_line(self) -> Iterator[None]:
+        """Report what Ray raises in one line."""
+        errors = self._ray.exceptions
+        try:
+            yield
+        except (errors.RayError, errors.GetTimeoutError, OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"Ray at {self.address}: {_line(error)}") from None
+
+    # ---- simulations
+
+    def start(self, loop: LoopThread) -> None:
+        """Begin to exchange messages with the actors, on the loop of the run."""
+        self._loop = loop
+        loop.run(self._start())
+
+    async def _start(self) -> None:
+        for actor in self._actors:
+            self._serve(actor)
+
+    async def simulate(
+        self,
+        assignment: Assignment,
+        journal: Journal | None = None,
+        before_use: Callable[[], Awaitable[None]] | None = None,
+    ) -> Simulation:
+        """Make a simulation on a node: see `conversation.simulate`.
+
+        Raises:
+            ClusterError: no node is left.
+            InfrastructureError: it was lost with several nodes, one after the other.
+        """
+        order = Order(
+            number=0,
+            suite=assignment.suite,
+            side=assignment.side,
+            task_id=assignment.task.id,
+            candidate=assignment.candidate,
+            trial=assignment.trial,
+            limits=assignment.limits,
+            solo=assignment.solo,
+            place=assignment.place,
+        )
+        for _ in range(MAX_LOSSES):
+            actor = await self._place()
+            self._number += 1
+            order = replace(order, number=self._number)
+            if journal is not None:
+                order = replace(order, entries=journal.rewind(), redrawn=journal.redrawn)
+            job = Job(asyncio.get_running_loop().create_future(), journal, before_use or _nothing)
+            actor.jobs[order.number] = job
+            self._post(actor, order)
+            try:
+                return await job.finished
+            except _ActorLost:
+                self.resumed += 1
+            except asyncio.CancelledError:
+                self._post(actor, Cancel(order.number))
+                raise
+            finally:
+                actor.jobs.pop(order.number, None)
+                async with self._free:
+                    self._free.notify_all()
+        raise InfrastructureError(
+            f"task {assignment.task.id!r}: its process on a Ray node ended {MAX_LOSSES} times"
+        )
+
+    async def _place(self) -> _Actor:
+        """The actor with the fewest simulations, once one has room."""
+        async with self._free:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if not self._actors and not self._starting:
+                    raise ClusterError(
+                        f"the Ray cluster at {self.address} has no node left that can run the project; start "
+                        "nodes, then run the same again to resume"
+                    )
+                free = [actor for actor in self._actors if len(actor.jobs) < self._per_actor]
+                if free:
+                    return min(free, key=lambda actor: len(actor.jobs))
+                await self._free.wait()
+
+    def _post(self, actor: _Actor, message: Message) -> None:
+        actor.outbox.append(message)
+        if actor.exchanging and actor.flush is None:
+            actor.flush = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush, actor)
+
+    def _flush(self, actor: _Actor) -> None:
+        actor.flush = None
+        if actor.outbox and actor in self._actors:
+            messages, actor.outbox = actor.outbox, []
+            actor.handle.send.options(num_returns=0).remote(messages)
+
+    def _serve(self, actor: _Actor) -> None:
+        task = asyncio.get_running_loop().create_task(self._exchange(actor))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _exchange(self, actor: _Actor) -> None:
+        """Exchange messages with an actor until it ends."""
+        while True:
+            messages, actor.outbox = actor.outbox, []
+            actor.exchanging = True
+            try:
+                events = await actor.handle.exchange.remote(messages, WINDOW)
+            except self._ray.exceptions.RayActorError:
+                await self._on_loss(actor)
+                return
+            except self._ray.exceptions.RayError as error:
+                self._fail(actor, error)
+                return
+            actor.exchanging = False
+            questions = [task for event in events if (task := self._take(actor, event)) is not None]
+            self._stop_if_stopped()
+            if questions:
+                # Most replies are there at once, and travel with the next batch.
+                await asyncio.wait(questions, timeout=FLUSH_SECONDS)
+
+    def _take(self, actor: _Actor, event: Event) -> "asyncio.Task[None] | None":
+        """Handle an event; a question is answered in a task of its own."""
+        if event.ask:
+            task = asyncio.get_running_loop().create_task(self._answer(actor, event))
+            self._replying.add(task)
+            task.add_done_callback(self._replying.discard)
+            return task
+        if event.kind == "spent":
+            self._work.account.spend(event.content)
+            return None
+        job = actor.jobs.get(event.simulation)
+        if job is None or job.finished.done():  # it was cancelled
+            return None
+        try:
+            match event.kind:
+                case "took":
+                    assert job.journal is not None
+                    job.journal.take(event.content)
+                case "added":
+                    assert job.journal is not None
+                    job.journal.add(event.content)
+                case "done":
+                    job.finished.set_result(event.content)
+                case "failed":
+                    job.finished.set_exception(as_error(*event.content))
+        except StorageError as error:
+            job.finished.set_exception(error)
+            self._post(actor, Cancel(event.simulation))
+        return None
+
+    async def _answer(self, actor: _Actor, event: Event) -> None:
+        try:
+            reply = Reply(event.ask, await self._value(actor, event))
+        except Exception as error:
+            reply = Reply(event.ask, error=described(error))
+        self._post(actor, reply)
+
+    async def _value(self, actor: _Actor, event: Event) -> Any:
+        match event.kind:
+            case "use":
+                if job := actor.jobs.get(event.simulation):
+                    await job.before_use()
+            case "admit":
+                return self._work.account.pause_before_request()
+            case "get":
+                name, key = event.content
+                return await self._work.stores[name].get(key)
+            case "put":
+                name, key, answer = event.content
+                return await self._work.stores[name].put(key, answer)
+        return None
+
+    def _stop_if_stopped(self) -> None:
+        """Let no actor send anything more once the budget is spent."""
+        if self._stop is not None:
+            return
+        try:
+            self._work.account.raise_if_stopped()
+        except (BudgetError, EndpointError, StorageError) as error:
+            self._stop = Stop(described(error))
+            for actor in self._actors:
+                self._post(actor, self._stop)
+
+    # ---- losses
+
+    def _fail(self, actor: _Actor, error: Exception) -> None:
+        """End the run: the cluster cannot carry what an actor has to send."""
+        self._failure = ClusterError(
+            f"node {actor.node} of the Ray cluster cannot send a simulation: {_line(error)}; make room "
+            "there, then run the same again to resume"
+        )
+        for lost in self._actors:
+            for job in lost.jobs.values():
+                if not job.finished.done():
+                    job.finished.set_exception(self._failure)
+
+    async def _on_loss(self, actor: _Actor) -> None:
+        """Let the simulations of an actor be made elsewhere, and start another one."""
+        self._actors.remove(actor)
+        self.losses += 1
+        self._ray.kill(actor.handle)  # it may be unreachable only, and must ask no model any more
+        self._starting += 1
+        for job in actor.jobs.values():
+            if not job.finished.done():
+                job.finished.set_exception(_ActorLost())
+        try:
+            await self._replace()
+        finally:
+            self._starting -= 1
+            async with self._free:
+                self._free.notify_all()
+
+    async def _replace(self) -> None:
+        handle = self._create()
+        try:
+            async with asyncio.timeout(OPEN_SECONDS if not self._actors else None):
+                node = await handle.node.remote()
+                self._check_opened(node, await handle.open.remote(self._setup, self._secrets))
+        except (self._ray.exceptions.RayError, ConfigError, TimeoutError):
+            self._ray.kill(handle)
+            return
+        actor = _Actor(handle, node)
+        if self._stop is not None:
+            actor.outbox.append(self._stop)
+        self._actors.append(actor)
+        self._serve(actor)
+
+    # ---- the end
+
+    async def _end(self) -> None:
+        tasks = [*self._serving, *self._replying]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the actors, and the connection if `open` made it."""
+        if self._loop is not None:  # Ray must not be asked once it is shut down: it would start a cluster
+            self._loop.run(self._end())
+            self._loop = None
+        for actor in self._actors:
+            with contextlib.suppress(Exception):  # its node may be gone
+                self._ray.kill(actor.handle)
+        self._actors.clear()
+        self._closing.close()
+
+
+async def _nothing() -> None:
+    """No ledger has to name the draw."""
+
+
+def _portable(model: ModelSettings) -> ModelSettings:
+    """The same settings without reference to this machine's environment."""
+    return replace(model, base_url=model.endpoint(), token=model.key())
+
+
+def _is_loopback(url: str | None) -> bool:
+    host = urlsplit(url or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_listening(address: str) -> None:
+    """Check that something listens at an address: Ray itself waits for minutes.
+
+    Raises:
+        ConfigError: nothing does.
+    """
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=CONNECT_SECONDS):
+            return
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster can be reached at {address} ({error}); start one with 'ray start --head', or "
+            "check the address"
+        ) from None
+
+
+def _line(error: Exception) -> str:
+    """What Ray says, in one line; of a traceback from another process its last error."""
+    text = str(error)
+    if found := [*_ERROR_LINE.finditer(text)]:
+        text = f"{found[-1][1]}: {text[found[-1].start(2) :]}"
+    return shortened(" ".join(text.split()) or type(error).__name__, 300)
