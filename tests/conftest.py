@@ -8,24 +8,31 @@ from pathlib import Path
 
 # `pytester` drops the modules that a session in this process imports. These are imported here, once: a second
 # copy of httpcore2 has exceptions that nothing catches, numpy refuses one, and the others cost a second each.
+import _pytest.pytester
 import aiohttp  # noqa: F401
+import filelock  # noqa: F401
 import httpcore2  # noqa: F401
 import openai  # noqa: F401
 import pytest
+import rich._emoji_codes  # noqa: F401
 import scipy.optimize
 import scipy.stats  # noqa: F401
+import yaml  # noqa: F401
 from hypothesis import HealthCheck, settings
 
 from pytest_trace2evolve.agents.reference import OracleAgent
 from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.improve import trainings
 from pytest_trace2evolve.models import chat  # noqa: F401
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.serving import process
 from pytest_trace2evolve.users.reference import GoldUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.attack.sessions import Sessions
 from tests.fake_world import FakeWorld
+from tests.forks import Forks, forking
 from tests.hotel import HotelProject, HotelServer, hotel_server, prepare_environment
 
 pytest_plugins = ["pytester"]
@@ -90,6 +97,34 @@ def sessions() -> Iterator[Sessions]:
     """The process that forks sessions and commands."""
     with Sessions() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def server_forks() -> Iterator[Forks]:
+    """The process that forks servers and trainings."""
+    with Forks("servers") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def forked_servers(server_forks: Forks) -> Iterator[None]:
+    """Local servers and trainings start with a fork, for tests of anything but their start."""
+    with forking(server_forks, process, trainings):
+        yield
+
+
+@pytest.fixture(scope="session")
+def session_forks() -> Iterator[Forks]:
+    """The process that forks sessions and their workers."""
+    with Forks("sessions") as running:
+        yield running
+
+
+@pytest.fixture
+def forked_sessions(session_forks: Forks) -> Iterator[None]:
+    """Sessions that `pytester` runs in processes of their own, and their workers, start with a fork."""
+    with forking(session_forks, _pytest.pytester):
+        yield
 
 
 @pytest.fixture

@@ -15,8 +15,13 @@ from datetime import date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
+from _pytest.config import default_plugins
+
 PRELOADED = (
+    *(f"_pytest.{name}" for name in default_plugins),
+    "_pytest._argcomplete",
     "anyio._backends._asyncio",
+    "filelock",
     "httpcore2",
     "httpx2",
     "hypothesis",
@@ -27,9 +32,15 @@ PRELOADED = (
     "pytest_trace2evolve.models.chat",
     "pytest_trace2evolve.plugin",
     "pytest_trace2evolve.plugin.case_fixtures",
+    "pytest_trace2evolve.plugin.hookspecs",
+    "pytest_trace2evolve.project.extensions",
+    "rich._emoji_codes",
+    "safetensors",
     "scipy.optimize",
     "scipy.stats",
     "truststore",
+    "xml.etree.ElementTree",
+    "yaml",
 )
 
 
@@ -37,6 +48,9 @@ def serve() -> None:
     """Fork for each request until standard input ends."""
     for name in PRELOADED:
         __import__(name)
+    from pytest_trace2evolve.utils.http import tls_context
+
+    tls_context()
     gc.freeze()  # pytest collects garbage several times a session: not what was there before
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     for line in sys.stdin:

@@ -44,19 +44,25 @@ discovery = { cases = "cases/discovery.jsonl" }
 heldout = { cases = "cases/heldout.jsonl" }
 """
 
+LACKING = (6, 14, 17, 25, 29, 30, 34, 39)
+"""Places of cases that the embedded model fails because it lacks the capability."""
+
+DISCOVERY = (*LACKING, 9, 16, 23, 37, 1, 10, 18)
+"""Just enough to learn from: it also passes four that need the capability, and three are beside it."""
+
 RUNS = {"t2e_goal": "hold", "t2e_gate": "strict", "t2e_temperature": 0.0, "t2e_trials": 1}
 """Options of runs in which an adapter without effect is promoted."""
 
 
-def write_project(root: Path, *, discovery: int = 40, heldout: int = 2) -> Project:
-    """A project with just enough cases to learn from, and cases that decide."""
+def write_project(root: Path, *, discovery: Sequence[int] = DISCOVERY, heldout: int = 2) -> Project:
+    """A project with cases of discovery at these places of suite `support`, and cases that decide."""
     shutil.copytree(REPOSITORY / "candidates", root / "candidates")
     (root / "suites").mkdir()
     (root / "suites" / "small.toml").write_text(SUITE)
     (root / "cases").mkdir()
-    for split, count in (("discovery", discovery), ("heldout", heldout)):
+    for split, places in (("discovery", sorted(discovery)), ("heldout", range(heldout))):
         lines = (REPOSITORY / "suites" / "support" / f"{split}.jsonl").read_text().splitlines()
-        (root / "cases" / f"{split}.jsonl").write_text("\n".join(lines[:count]) + "\n")
+        (root / "cases" / f"{split}.jsonl").write_text("".join(f"{lines[place]}\n" for place in places))
     assert main(["--root", str(root), "lock"]) == 0
     return Project(root=root, suites_folder=root / "suites")
 

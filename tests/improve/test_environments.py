@@ -99,6 +99,7 @@ def test_held_out_tasks_of_the_project_are_looked_for(
     assert played == [], "the embedded model was calibrated before"
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_another_base_is_calibrated_once(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,12 +10,15 @@ from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 from tests.ci_files import REPOSITORY
-from tests.improve.evolutions import CAPABILITY, write_project
+from tests.improve.evolutions import CAPABILITY, DISCOVERY, write_project
 from tests.plugin.conftest import DeskProject, project
 
 __all__ = ["project"]
 
-pytestmark = pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet")
+pytestmark = [
+    pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet"),
+    pytest.mark.usefixtures("forked_servers"),
+]
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def root(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def support(pytester: pytest.Pytester, root: Path) -> pytest.Pytester:
     """A project with two cases of each split, which is too few to learn from."""
-    write_project(root, discovery=2, heldout=2)
+    write_project(root, discovery=(0, 1), heldout=2)
     pytester.makeini("[pytest]\naddopts = -q --t2e-gate=strict\n")
     return pytester
 
@@ -123,6 +126,7 @@ def test_an_impossible_budget_ends_it_before_the_session(support: pytest.Pyteste
 
 
 RECIPE = "groups = 2\nrollouts = 2\nredraws = 0\nkl_every = 0\nthreads = 1\n"
+SIZE = len(DISCOVERY) + 2
 OPTIONS = "--config recipe.toml --steps 1 --most 1 --heldout 2 --heldout-rollouts 1"
 
 
@@ -137,8 +141,8 @@ def test_a_red_session_ends_with_a_trained_and_gated_adapter(pytester: pytest.Py
         [
             "evolving v6 on pocket: 1 adapter at most, up to *",
             "* failed, * passed in *",
-            f"capabilities: * of 40 traces failed; missing: {CAPABILITY} *",
-            f"gate: v6+{CAPABILITY}: 42 of 42 tasks",
+            f"capabilities: * of {len(DISCOVERY)} traces failed; missing: {CAPABILITY} *",
+            f"gate: v6+{CAPABILITY}: {SIZE} of {SIZE} tasks",
             f"v6+{CAPABILITY} *",
             "rollouts: *",
         ]

@@ -18,16 +18,25 @@ from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 from tests.adapter_folders import write_adapter
-from tests.improve.evolutions import CAPABILITY, FakeTrainer, evolved, planned, write_project, write_weights
+from tests.improve.evolutions import (
+    CAPABILITY,
+    DISCOVERY,
+    FakeTrainer,
+    evolved,
+    planned,
+    write_project,
+    write_weights,
+)
 
 pytestmark = [
     pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet"),
+    pytest.mark.usefixtures("forked_servers"),
     pytest.mark.xdist_group("evolution"),  # one evolution for all
 ]
 
 ROUTED = "v6+routed"
 TRAINED = f"v6+{CAPABILITY}"
-RUN_SIZE = 42
+RUN_SIZE = len(DISCOVERY) + 2
 
 
 class Finished:
@@ -94,7 +103,7 @@ def test_a_red_run_ends_with_a_promoted_and_a_routed_adapter(finished: Finished)
         for simulation in map(_read, (folder / "gate-routed" / "simulations").glob("*.json"))
     ]
     assert [len(choices) for choices in routed] == [1] * RUN_SIZE
-    assert f"{TRAINED}: 42 of 42 tasks" in finished.heard
+    assert f"{TRAINED}: {RUN_SIZE} of {RUN_SIZE} tasks" in finished.heard
     text = evolution_text(state, project.adapters)
     for part in (TRAINED, ROUTED, "promoted", "router: right on ", "rollouts: "):
         assert part in text

@@ -98,8 +98,7 @@ class DeskProject:
         return self.pytester.runpytest_inprocess("--t2e-agent=listed", *arguments)
 
     def spread(self, *arguments: str) -> pytest.RunResult:
-        """A session in this process, or where it has workers of its own, in another: that takes two seconds
-        more."""
+        """A session in this process, or where it has workers of its own, in another."""
         apart = any(one.startswith("-n") and one != "-n0" for one in arguments)
         run = self.pytester.runpytest_subprocess if apart else self.pytester.runpytest_inprocess
         return run(*arguments)
@@ -156,7 +155,7 @@ class DeskProject:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forked_sessions: None) -> DeskProject:
     """A fresh project."""
     # This checkout before any that is installed, in processes of their own too.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))

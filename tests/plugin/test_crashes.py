@@ -52,12 +52,10 @@ def broken(project: DeskProject, target: str, statement: str = "raise KeyError('
 
 def session(project: DeskProject, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A session of the listed agent in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "--t2e-agent=listed", "--candidate=v1", *arguments],
-        cwd=project.root,
-        capture_output=True,
-        text=True,
+    done = project.pytester.run(
+        sys.executable, "-m", "pytest", "--t2e-agent=listed", "--candidate=v1", *arguments
     )
+    return subprocess.CompletedProcess(arguments, int(done.ret), done.stdout.str(), done.stderr.str())
 
 
 @pytest.mark.parametrize(

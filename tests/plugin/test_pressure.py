@@ -80,7 +80,7 @@ class PressureProject:
 
 
 @pytest.fixture
-def project(pytester, monkeypatch):
+def project(pytester, monkeypatch, forked_sessions):
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{REPOSITORY / 'src'}")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", str(pytester.path / "hypothesis"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import Forks
 from tests.patience import HANG_SECONDS
 from tests.screen import Screen
 
@@ -27,9 +28,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.report import live_display
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Progress
 
+live_display._TICK = 0.02  # items wait for paintings
 COUNTS = Path(os.environ["COUNTS"])
 
 
@@ -136,7 +139,9 @@ def surroundings(**more: str) -> dict[str, str]:
 class Session:
     """A pytest session whose output is a terminal of a given size."""
 
-    def __init__(self, folder: Path, *arguments: str, rows: int, columns: int, **environment: str) -> None:
+    def __init__(
+        self, forks: Forks, folder: Path, *arguments: str, rows: int, columns: int, **environment: str
+    ) -> None:
         self.screen = Screen(rows, columns)
         self.painted: list[str] = []
         self.written = self.unread = b""
@@ -144,7 +149,7 @@ class Session:
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = surroundings(**environment)
         command = [sys.executable, "-m", "pytest", *ARGUMENTS, *arguments]
-        self.process = subprocess.Popen(
+        self.process = forks.popen(
             command, cwd=folder, env=environment, stdin=follower, stdout=follower, stderr=follower
         )
         os.close(follower)
@@ -183,12 +188,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Start]:
+def start(folder: Path, session_forks: Forks) -> Iterator[Start]:
     """Starts a session on a terminal."""
     sessions: list[Session] = []
 
     def begin(*arguments: str, rows: int = 24, columns: int = 80, **environment: str) -> Session:
-        sessions.append(Session(folder, *arguments, rows=rows, columns=columns, **environment))
+        sessions.append(Session(session_forks, folder, *arguments, rows=rows, columns=columns, **environment))
         return sessions[-1]
 
     yield begin

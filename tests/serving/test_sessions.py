@@ -198,6 +198,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
     assert kept["user"]["model"] == "base"
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_a_routed_candidate_chooses_among_promoted_adapters(adapted: DeskProject, models: Path) -> None:
     result = session(adapted, models, "--candidate=v0+routed", "--t2e-save-baseline=routed")
     assert result.ret in (0, 1), result.stdout.str()

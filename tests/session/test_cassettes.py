@@ -1,9 +1,11 @@
 """Recording and playback in whole sessions against a chat endpoint on loopback."""
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
+import _pytest.pytester
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
@@ -43,8 +45,9 @@ def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
         assert headers[0][name] == headers[1][name]
 
 
-def test_playback_opens_no_socket(project: DeskProject, tape: Path) -> None:
+def test_playback_opens_no_socket(project: DeskProject, tape: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a conftest that forbids it; and the openai client is not even imported."""
+    monkeypatch.setattr(_pytest.pytester, "subprocess", subprocess)  # a fork has it imported already
     project.write(
         "conftest.py",
         (project.root / "conftest.py").read_text()

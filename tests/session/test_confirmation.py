@@ -15,6 +15,7 @@ import pytest
 from pytest_trace2evolve.gate import policy
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from tests.forks import Forks
 from tests.patience import until
 from tests.plugin.conftest import CONFTEST, DeskProject, Letters, letters, project
 from tests.session.test_kills import TASK
@@ -329,7 +330,9 @@ def test_a_budget_that_ends_amid_confirmation_leaves_the_task_suspected(
         assert letters(again)["note"] == "FAILED"
 
 
-def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(desk: DeskProject, letters: Letters) -> None:
+def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(
+    desk: DeskProject, session_forks: Forks, letters: Letters
+) -> None:
     answer, asked_again = script(), []
 
     def held(request: ChatRequest) -> Reply:
@@ -351,7 +354,7 @@ def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(desk: DeskProje
 
         given = ["--candidate=v3", "--t2e-trials=2", "--t2e-gate=noisy", "-v", "-pno:xdist"]
         line = [sys.executable, "-m", "pytest", *command(server, *given, "--t2e-concurrency=3")]
-        child = subprocess.Popen(line, cwd=desk.root, stdout=subprocess.DEVNULL)
+        child = session_forks.popen(line, cwd=desk.root, stdout=subprocess.DEVNULL)
         until(lambda: (len(asked_again) >= 40 and fresh()) or child.poll() is not None)
         child.kill()
         child.wait()

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pytest_trace2evolve.testing import ChatServer
+from tests.forks import Forks
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import CONFTEST, DeskProject, project
 from tests.session.test_live import SECRET, SOLVED
@@ -93,13 +94,15 @@ def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None
     result.stderr.fnmatch_lines([told])
 
 
-def test_an_interrupt_stops_every_process_and_tells_what_was_used(project: DeskProject) -> None:
+def test_an_interrupt_stops_every_process_and_tells_what_was_used(
+    project: DeskProject, session_forks: Forks
+) -> None:
     """The signal reaches the controller alone, before any item has reported."""
     with ChatServer(SOLVED) as server:
         server.release(20)
         command = [sys.executable, "-m", "pytest", "-n2", "--t2e-model=m", "--t2e-trials=60"]
         command += [f"--t2e-base-url={server.base_url}", "--t2e-concurrency=2"]
-        child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
+        child = session_forks.popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
         until(lambda: server.count.attempts > 20 or child.poll() is not None)
         os.kill(child.pid, signal.SIGINT)
         text, _ = child.communicate(timeout=HANG_SECONDS)  # though nobody answers what is still asked

@@ -16,6 +16,7 @@ import pytest
 from pytest_trace2evolve.engine import factories as chat
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Misbehaviour, Reply
+from tests.forks import Forks
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
 from tests.session.test_kills import group
@@ -70,7 +71,9 @@ def stored(project: DeskProject) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGINT"])
-def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(project: DeskProject, by: str) -> None:
+def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(
+    project: DeskProject, session_forks: Forks, by: str
+) -> None:
     with ChatServer(Numbered()) as server:
         command = [sys.executable, "-m", "pytest", "-q", "-pno:xdist", "--t2e-model=m", "--t2e-seed=0"]
         command += [f"--t2e-base-url={server.base_url}", "--t2e-trials=2", "--t2e-concurrency=7"]
@@ -78,7 +81,7 @@ def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(project: DeskPro
         for number in (9, 17):
             server.release(number)
             served = server.count.served + number
-            child = subprocess.Popen(
+            child = session_forks.popen(
                 command, cwd=project.root, stdout=subprocess.DEVNULL, start_new_session=True
             )
             until(lambda served=served: server.count.served == served)
@@ -94,8 +97,8 @@ def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(project: DeskPro
             drawn |= now
         assert len(drawn) > 3
         server.release()
-        last = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False)
-    assert "7 passed" in last.stdout, last.stdout
+        last = project.pytester.run(*command)
+    last.assert_outcomes(passed=7)
     assert journals(project) == {}
     made = [answers(one) for one in stored(project)]
     for texts in drawn.values():

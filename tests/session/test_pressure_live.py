@@ -13,6 +13,7 @@ from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from pytest_trace2evolve.utils.resources import has_embedded_model
+from tests.forks import Forks
 from tests.patience import until
 from tests.plugin.test_pressure import HEAD, PressureProject, project, told
 
@@ -185,14 +186,16 @@ def test_the_embedded_model_talks_if_nobody_is_named(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-def test_a_killed_search_goes_on_with_the_answers_that_had_arrived(few: PressureProject) -> None:
+def test_a_killed_search_goes_on_with_the_answers_that_had_arrived(
+    few: PressureProject, session_forks: Forks
+) -> None:
     cases = few.root / "synthetic" / "few.jsonl"
     cases.write_text(cases.read_text(encoding="utf-8").partition("\n")[0] + "\n", encoding="utf-8")
     with ChatServer(Numbered()) as server:
         command = [sys.executable, "-m", "pytest", "-q", "-pno:xdist", "synthetic", "--t2e-model=m"]
         command += [f"--t2e-base-url={server.base_url}", "--t2e-user-model=u"]
         server.release(2)
-        child = subprocess.Popen(command, cwd=few.root, stdout=subprocess.DEVNULL)
+        child = session_forks.popen(command, cwd=few.root, stdout=subprocess.DEVNULL)
         finished = few.root / ".trace2evolve" / "finished"
         until(lambda: any(path.read_text().count("\n") == 2 for path in finished.rglob("*.journal")))
         child.kill()
@@ -200,7 +203,7 @@ def test_a_killed_search_goes_on_with_the_answers_that_had_arrived(few: Pressure
         (journal,) = finished.rglob("*.journal")
         drawn = re.findall(r"\[answer \d+\]", journal.read_text())
         server.release()
-        subprocess.run(command, cwd=few.root, capture_output=True, check=False)
+        few.pytester.run(*command)
     assert list(finished.rglob("*.journal")) == []
     (trace,) = finished.rglob("*.json")
     said = re.findall(r"\[answer \d+\]", trace.read_text())

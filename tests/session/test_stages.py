@@ -18,6 +18,7 @@ from pytest_trace2evolve.gate.policy import Strict
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan
+from tests.forks import Forks
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
 from tests.session.test_confirmation import baseline, command, script
@@ -207,14 +208,14 @@ def test_a_schedule_rises(desk: DeskProject, schedule: str) -> None:
     result.stderr.fnmatch_lines([f"*argument --t2e-stages: '{schedule}' is no schedule: *"])
 
 
-def test_an_interrupt_in_the_first_stage_ends_all(desk: DeskProject) -> None:
+def test_an_interrupt_in_the_first_stage_ends_all(desk: DeskProject, session_forks: Forks) -> None:
     with ChatServer(SOLVED) as server:
         saved(desk, server)
         server.hold()
         asked, runs = len(server.requests), len(desk.runs)
         given = ["--candidate=v3", "--t2e-stages=1,2,4", "--t2e-gate=patient", "-pno:xdist"]
         line = [sys.executable, "-m", "pytest", *command(server, *given, "--t2e-concurrency=1")]
-        child = subprocess.Popen(line, cwd=desk.root, stdout=subprocess.PIPE, text=True)
+        child = session_forks.popen(line, cwd=desk.root, stdout=subprocess.PIPE, text=True)
         until(lambda: len(server.requests) > asked or child.poll() is not None)
         child.send_signal(signal.SIGINT)
         text, _ = child.communicate(timeout=HANG_SECONDS)

@@ -115,6 +115,7 @@ def test_other_environments_are_measured_with_scenarios_of_their_own(tmp_path: P
     assert replace(order, others=0).measurement().scenarios == {"a": 10}
 
 
+@pytest.mark.usefixtures("forked_servers")
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_adapter_does_not_exist_until_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -25,7 +25,7 @@ from pytest_trace2evolve.models.api import read_body, read_completion, read_firs
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
-from pytest_trace2evolve.utils.http import bounded_client
+from pytest_trace2evolve.utils.http import bounded_client, tls_context
 from pytest_trace2evolve.utils.secrets import Secrets
 
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
@@ -78,7 +78,6 @@ class ChatModel:
         limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
         )
-        ssl_context = httpx2.create_ssl_context()
         self._clients = [
             openai.AsyncOpenAI(
                 api_key=key,
@@ -88,7 +87,7 @@ class ChatModel:
                     limits=limits,
                     timeout=httpx2.Timeout(settings.timeout, connect=10.0),
                     auth=auth,
-                    verify=ssl_context,
+                    verify=tls_context(),
                 ),
             )
             for _ in range(-(-settings.max_connections // POOL_SIZE))

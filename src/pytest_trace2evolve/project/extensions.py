@@ -193,6 +193,10 @@ def may_register(root: Path, suites_folder: Path) -> bool:
     )
 
 
+_QUICK = ("--capture=no", "-p", "no:unraisableexception")
+"""Options with which nothing is captured, and the garbage of all that is imported is not collected twice."""
+
+
 def load(root: Path, suites_folder: Path) -> Extensions:
     """Load a project as `pytest <suites folder>` does, and read the hooks.
 
@@ -208,7 +212,7 @@ def load(root: Path, suites_folder: Path) -> Extensions:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            pytest.main(["--capture=no", f"--rootdir={root}", str(suites_folder)], plugins=[reader])
+            pytest.main([*_QUICK, f"--rootdir={root}", str(suites_folder)], plugins=[reader])
     except BaseException as error:
         reader.error = reader.error or error
     # pytest removes the folders of its ini key `pythonpath` again; factories may import from them later.
@@ -276,3 +280,8 @@ class _Reader:
         except BaseException as error:
             self.error = error
         self._end("the hooks are read", returncode=0)
+
+    @_hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: "pytest.ExceptionInfo[BaseException]") -> None:
+        """Shorten the traceback of the end: nobody sees it, and pytest parses the files of all its frames."""
+        excinfo.traceback = excinfo.traceback.cut(path=__file__)

@@ -94,9 +94,7 @@ class GitHub:
         sleep: Callable[[float], None] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        import httpx2
-
-        from pytest_trace2evolve.utils.http import bounded_client
+        from pytest_trace2evolve.utils.http import bounded_client, tls_context
 
         if not _REPOSITORY.fullmatch(repository):
             raise ConfigError(f"--repo {repository!r} is not OWNER/NAME")
@@ -109,7 +107,7 @@ class GitHub:
             MAX_ANSWER_BYTES,
             base_url=api_url.rstrip("/"),
             timeout=timeout,
-            verify=httpx2.create_ssl_context(),
+            verify=tls_context(),
             headers={
                 "accept": "application/vnd.github+json",
                 "authorization": f"Bearer {token}",

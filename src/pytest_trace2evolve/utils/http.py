@@ -5,9 +5,11 @@ timeout, and a few megabytes of gzip expand to gigabytes within one read.
 """
 
 import asyncio
+import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, TypeVar
 
 import httpx2
@@ -28,6 +30,12 @@ T = TypeVar("T")
 
 class AnswerLimitError(httpx2.TransportError):
     """An answer is larger than allowed, or comes in an encoding that cannot be bounded."""
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """The certificates that this process trusts; reading them takes longer than a short request."""
+    return httpx2.create_ssl_context()
 
 
 def bounded_client(max_bytes: int = MAX_ANSWER, **options: Any) -> httpx2.AsyncClient:

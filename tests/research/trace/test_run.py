@@ -305,6 +305,7 @@ def test_a_search_gets_its_budget_and_tasks_of_its_own(
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.usefixtures("forked_servers")
 @pytest.mark.filterwarnings("ignore")
 def test_choosing_and_measuring_with_the_embedded_model(tmp_path: Path) -> None:
     seed = seed_in(tmp_path)
