@@ -62,7 +62,7 @@ def test_commands_read_the_project(
     assert sorted((project / "ledger").iterdir()) == ledger
 
 
-@pytest.mark.parametrize("recorded", ["--t2e-replay=runs/live", "--t2e-playback=tapes/v1.jsonl"])
+@pytest.mark.parametrize("recorded", ["--t2e-results=runs/live", "--t2e-playback=tapes/v1.jsonl"])
 def test_a_recorded_run_and_a_cassette_end_as_they_did(
     project: Path, pytester: pytest.Pytester, recorded: str
 ) -> None:

@@ -67,7 +67,7 @@ def check(options: argparse.Namespace) -> int:
     return 0 if all(report.passed for report in reports) else REFUSED
 
 
-def calibrate(options: argparse.Namespace) -> int:
+def tune(options: argparse.Namespace) -> int:
     """Find the difficulty of environments at which a model can learn."""
     from pytest_trace2evolve.environments.calibration import estimate, read_spec
     from pytest_trace2evolve.records.environment import Outcome
@@ -135,10 +135,10 @@ def synthesize(options: argparse.Namespace) -> int:
     )
     spec = read_spec(options, project, Path.cwd())
     judge = ModelSettings(
-        model=options.judge,
-        base_url=options.judge_base_url,
-        url_option="--judge-base-url",
-        key_var=options.judge_key_var,
+        model=options.writer,
+        base_url=options.writer_base_url,
+        url_option="--writer-base-url",
+        api_key_env=options.writer_api_key_env,
         temperature=1.0,
         seed=0,
     )
@@ -169,7 +169,7 @@ async def _synthesize(
         return await synthesize(
             task,
             writer,
-            name=options.judge,
+            name=options.writer,
             root=root,
             calibrate=lambda environments, name: calibrate(environments, name, base, spec),
             rounds=options.rounds,

@@ -12,13 +12,13 @@ from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.utils.option_types import finite, integer
 
 _DECISIVE = (
-    *("suite", "trials", "gate", "goal", "confirm", "judge", "judge-base-url", "user-model", "user-base-url"),
-    *("temperature", "seed", "reasoning-effort", "extra-body"),
+    *("suite", "trials", "gate", "goal", "max-reruns", "judge", "judge-base-url"),
+    *("user-model", "user-base-url", "temperature", "seed", "reasoning-effort", "extra-body"),
 )
 """Options of a run that change its result."""
 
 _PACING = (
-    *("key-var", "user-key-var", "concurrency", "call-timeout", "requests-per-minute"),
+    *("api-key-env", "user-api-key-env", "concurrency", "call-timeout", "requests-per-minute"),
     *("max-cost", "max-tokens", "max-minutes"),
 )
 """Options of a run that change its pace, or whether it ends."""
@@ -45,7 +45,7 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--candidate", metavar="ID", help="whose failures (default: the run's candidate, or v0)")
     add("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
     add("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
-    add("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
+    add("--max-adapters", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
     add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
     add("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
     add("--steps", type=integer, metavar="N", help="steps of each training")

@@ -74,7 +74,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("suite", "run", "run this suite (repeatable)", metavar="NAME", is_repeatable=True),
     Option(
-        "replay",
+        "results",
         "run",
         "replay recorded runs from a tau2 results file or folder (repeatable)",
         metavar="PATH",
@@ -148,7 +148,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "evolve-options",
         "improve",
-        "options of trace2evolve evolve, as '--most 2 --steps 20'",
+        "options of trace2evolve evolve, as '--max-adapters 2 --steps 20'",
         metavar="TEXT",
     ),
     Option(
@@ -182,8 +182,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("base-url", "live", "the model's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
     Option("user-base-url", "live", "the user model's endpoint (default: the agent's)", metavar="URL"),
-    Option("key-var", "live", "variable that holds the key (default: OPENAI_API_KEY)", metavar="NAME"),
-    Option("user-key-var", "live", "the same for the user model (default: the agent's)", metavar="NAME"),
+    Option(
+        "api-key-env",
+        "live",
+        "environment variable that holds the API key (default: OPENAI_API_KEY)",
+        metavar="NAME",
+    ),
+    Option("user-api-key-env", "live", "the same for the user model (default: the agent's)", metavar="NAME"),
     Option("temperature", "live", "the agent's temperature (default: 0)", metavar="T", type=temperature),
     Option(
         "seed",
@@ -250,9 +255,9 @@ OPTIONS: tuple[Option, ...] = (
         is_path=True,
     ),
     Option(
-        "confirm",
+        "max-reruns",
         "gate",
-        "fresh simulations that may confirm falls, both sides together (default: 640; 0: none)",
+        "reruns that may confirm falls, fresh simulations of both sides (default: 640; 0: none)",
         metavar="N",
         type=whole(0, 10**6),
     ),
@@ -270,7 +275,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="URL",
     ),
     Option(
-        "baseline-key-var",
+        "baseline-api-key-env",
         "live",
         "variable that holds the key for it (default: the agent's)",
         metavar="NAME",
