@@ -16,7 +16,10 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in lines that end, however long the arguments are."""
+    """Reports wrong arguments in lines that end, however long the arguments are. Takes no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
         super().error(sanitize_line(message, LONGEST_LINE - len(f"{self.prog}: error: ")))

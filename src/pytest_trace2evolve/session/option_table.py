@@ -95,7 +95,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "baseline-mode",
         "gate",
-        "if it exists: fail (save, default), replace it (update) or add tasks (new-only)",
+        "if the baseline exists: fail (save, default), replace it (update) or add tasks (new-only)",
         choices=("save", "update", "new-only"),
     ),
     Option(
@@ -142,7 +142,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "evolve",
         "improve",
-        "then train adapters for what failing tests lack, and gate them (trace2evolve evolve)",
+        "afterwards train and gate adapters for failed tasks (trace2evolve evolve)",
         is_flag=True,
     ),
     Option(
@@ -154,7 +154,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "freeze",
         "cases",
-        "add the cases on which such tests failed to synthetic/pressure.jsonl",
+        "add the cases that failed in tests with run_case to synthetic/pressure.jsonl",
         is_flag=True,
     ),
     Option("judge", "run", "judge of natural-language assertions (OpenAI-compatible)", metavar="MODEL"),
@@ -173,7 +173,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="MODEL",
         is_path=True,
     ),
-    Option("adapter", "live", "a LoRA adapter that the agent's model, a folder, talks with", metavar="PATH"),
+    Option("adapter", "live", "LoRA adapter for the agent's model, which must be a folder", metavar="PATH"),
     Option(
         "route",
         "live",
@@ -188,7 +188,12 @@ OPTIONS: tuple[Option, ...] = (
         "environment variable that holds the API key (default: OPENAI_API_KEY)",
         metavar="NAME",
     ),
-    Option("user-api-key-env", "live", "the same for the user model (default: the agent's)", metavar="NAME"),
+    Option(
+        "user-api-key-env",
+        "live",
+        "environment variable of the user model's API key (default: the agent's)",
+        metavar="NAME",
+    ),
     Option("temperature", "live", "the agent's temperature (default: 0)", metavar="T", type=temperature),
     Option(
         "seed",
@@ -197,12 +202,12 @@ OPTIONS: tuple[Option, ...] = (
         metavar="N",
         type=whole(-MOST_SEED, MOST_SEED),
     ),
-    Option("reasoning-effort", "live", "sent to the agent's model", metavar="LEVEL"),
+    Option("reasoning-effort", "live", "reasoning effort that is sent to the agent's model", metavar="LEVEL"),
     Option("extra-body", "live", "merged into the agent's requests", metavar="JSON"),
     Option(
         "fresh",
         "live",
-        "make every live simulation again, next to those of earlier runs: a further draw",
+        "run every live simulation again, in addition to those of earlier runs: another draw",
         is_flag=True,
     ),
     Option(
@@ -230,14 +235,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "call-timeout",
         "live",
-        "give up one try of a model call after this time and try again (default: 600)",
+        "retry a model call that takes longer than this (default: 600)",
         metavar="SECONDS",
         type=amount(86_400),
     ),
     Option(
         "cache",
         "live",
-        "take models' answers from .trace2evolve/cache.sqlite if it has them, keep new ones",
+        "reuse models' answers stored in .trace2evolve/cache.sqlite, and store new ones",
         is_flag=True,
     ),
     Option(
@@ -264,20 +269,20 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "stages",
         "gate",
-        "live: add trials in stages and stop where the gate decides (default: 2,4,8)",
+        "live: add trials in stages and stop if the gate decides (default: 2,4,8)",
         metavar="N,N,…|default",
         type=stages,
     ),
     Option(
         "baseline-base-url",
         "live",
-        "where fresh trials ask the baseline's model (default: the agent's, if it is the same model)",
+        "endpoint of the baseline's model for reruns (default: the agent's, if it is the same model)",
         metavar="URL",
     ),
     Option(
         "baseline-api-key-env",
         "live",
-        "variable that holds the key for it (default: the agent's)",
+        "environment variable of the baseline model's API key (default: the agent's)",
         metavar="NAME",
     ),
     Option(
