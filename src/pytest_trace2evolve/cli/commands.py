@@ -29,7 +29,7 @@ SPLIT = text("--split", "SPLIT", "only this split")
 PROVIDER = text("--provider", None, "the world's provider (default: inspect_evals)")
 POLICY = text("--policy", None, "gate policy (default: calibrated)")
 JUDGE_URL = text("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
-JUDGE = (text("--judge", "MODEL", "judge of natural-language assertions"), JUDGE_URL)
+JUDGE = (text("--judge", "MODEL", "judge model, for natural-language assertions"), JUDGE_URL)
 MARGIN = real("--margin", "M", "margin of the reward for goal hold", share)
 CONTENT = text(
     "--content", None, "wording: train (default) or heldout", choices=("train", "heldout"), default="train"
@@ -388,7 +388,7 @@ CAPABILITIES = Command(
         ),
         OneOf(
             (
-                text("--judge", "MODEL", "discover and label capabilities with this model"),
+                text("--judge", "MODEL", "judge model, to discover and label capabilities"),
                 flag("--rules", "label by rules, offline (default)"),
             )
         ),

@@ -107,8 +107,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "goal",
         "gate",
-        "claim to be better (improve, default), not worse (hold), or nothing: "
-        "discard only on shown harm (no-regression)",
+        "improve (default), hold (not worse) or no-regression (discard only on shown harm)",
         choices=("improve", "hold", "no-regression"),
     ),
     Option(
@@ -157,7 +156,7 @@ OPTIONS: tuple[Option, ...] = (
         "add the cases that failed in tests with run_case to synthetic/pressure.jsonl",
         is_flag=True,
     ),
-    Option("judge", "run", "judge of natural-language assertions (OpenAI-compatible)", metavar="MODEL"),
+    Option("judge", "run", "judge model, for natural-language assertions", metavar="MODEL"),
     Option("judge-base-url", "run", "the judge's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
     Option(
         "model",
