@@ -33,6 +33,7 @@ from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.improve.loop import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.records.completion import Answer, Completion
@@ -138,8 +139,9 @@ def targets(root: Path) -> Iterator[Target]:
     yield command("promote", root / "run/verdict.json", "json", *promote, seeds=20)
     yield command("comment", root / "summary.json", "json", "comment", "--pr=1", "--repo=a/b", "summary.json")
     yield command("lock", root / "suites/suites.lock", "json", "check", strict=False, seeds=10)
-    yield command("suite", root / "suites/hotel.toml", "toml", "check", seeds=25)
-    yield command("splits", root / "suites/_splits.toml", "toml", "check")
+    yield reader("suite", root / "suites/hotel.toml", "toml", lambda: _project(root).suite("hotel"), seeds=25)
+    yield reader("splits", root / "suites/_splits.toml", "toml", lambda: _project(root).splits)
+    yield command("check-suite", root / "suites/hotel.toml", "toml", "check", strict=False, seeds=6, every=8)
     yield command("power", own, "toml", *power, seeds=0, every=12)
     yield reader("policy", own, "toml", lambda: read_policy(own, {}), seeds=25)
     yield command("candidate", root / "candidates/v6.md", "markdown", "check", strict=False, seeds=8, every=6)
@@ -232,6 +234,10 @@ def _weights(width: int) -> bytes:
 
 def _there(path: Path) -> Path:
     return path
+
+
+def _project(root: Path) -> Project:
+    return Project(root, root / "suites")
 
 
 def _candidate(root: Path) -> object:

@@ -179,7 +179,7 @@ def test_a_flag_beyond_the_budget_is_suspected_and_the_reason_is_told(
         result = compared(desk, server, "--t2e-max-reruns=31")
         assert (letters(result)["close"], letters(result)["note"]) == ("SUSPECTED", "SUSPECTED")
         result.stdout.fnmatch_lines(
-            ["note: desk: 1 task that fell could not be confirmed: the 31 fresh simulations of *confirm are*"]
+            ["note: desk: 1 task that fell could not be confirmed: the 31 fresh simulations of *reruns are*"]
         )
         assert len(fresh_traces(desk, "baseline")) == 8
         result = compared(desk, server, "--t2e-max-reruns=0")
