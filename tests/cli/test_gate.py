@@ -134,8 +134,8 @@ def test_three_files_of_one_candidate_become_three_trials(
     files = [
         str(recorded / f"retail-gpt-4o-prompt-{side}-trial-{n}.json.gz") for side in "ab" for n in (1, 2, 3)
     ]
-    arguments = [part for file in files[:3] for part in ("--baseline", file)]
-    arguments += [part for file in files[3:] for part in ("--candidate", file)]
+    arguments = [part for file in files[:3] for part in ("--baseline-results", file)]
+    arguments += [part for file in files[3:] for part in ("--candidate-results", file)]
     main(["compare", *arguments])
     out = capsys.readouterr().out
     assert out.count("trials renumbered 0 to 2") == 2

@@ -94,7 +94,14 @@ def test_files_of_one_side_must_agree_among_themselves(
     run: Path, capsys: pytest.CaptureFixture[str], project: DeskProject
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", max_steps=50)
-    arguments = ("--baseline", str(one), "--baseline", str(other), "--candidate", str(run))
+    arguments = (
+        "--baseline-results",
+        str(one),
+        "--baseline-results",
+        str(other),
+        "--candidate-results",
+        str(run),
+    )
     status, _, err = told(capsys, "compare", *arguments, "--provider=fake")
     assert status == 2
     assert "one.json and " in err
