@@ -1,4 +1,4 @@
-"""What an idle plugin adds to a pytest session, how fast 10,000 items are collected, and `trace2evolve lint`.
+"""What an idle plugin adds to a pytest session, how fast 10,000 items are collected, `trace2evolve check`.
 
 python benchmarks/session.py
 """
@@ -94,14 +94,14 @@ import contextlib, io, time
 started = time.perf_counter()
 from pytest_trace2evolve.cli.main import main
 with contextlib.redirect_stdout(io.StringIO()):
-    main(["lint"])
+    main(["check"])
 print(time.perf_counter() - started)
 """
 """The command over this repository's own project, its imports included."""
 
 
-def linting() -> list[float]:
-    """Seconds of `trace2evolve lint`, one a fresh process."""
+def checking() -> list[float]:
+    """Seconds of `trace2evolve check`, one a fresh process."""
     command = [sys.executable, "-c", LINT]
     runs = (
         subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
@@ -119,10 +119,10 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         print(f"collecting {ITEMS:,} items: {collecting(Path(name)):.2f} s for the whole command")
-    lint = linting()
+    seconds = checking()
     print(
-        f"trace2evolve lint: {statistics.median(lint):.2f} s "
-        f"(median of {RUNS}, {min(lint):.2f} to {max(lint):.2f})"
+        f"trace2evolve check: {statistics.median(seconds):.2f} s "
+        f"(median of {RUNS}, {min(seconds):.2f} to {max(seconds):.2f})"
     )
 
 

@@ -52,8 +52,8 @@ __all__ = [
     "evaluate",
 ]
 
-_PLURALS = {"suites": "suite", "replays": "replay"}
-"""Names of the API for options that may be repeated."""
+_PLURALS = {"suites": "suite"}
+"""Names of the API for options that may be repeated and have no plural name."""
 
 
 class Comparison(recorded.Comparison):

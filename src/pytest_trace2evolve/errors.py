@@ -12,9 +12,14 @@ LONGEST_LINE = 2_000
 """Characters of the longest line that reports an error."""
 
 
-def nearest(wrong: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the known name that it resembles, or all known names."""
+def nearest(wrong: str, known: Iterable[str], *, most: int = 0) -> str:
+    """The remedy for an unknown name: the known name that it resembles, or all known names.
+
+    Of more than `most` names, which may be many, the `most` nearest.
+    """
     names = sorted(known)
+    if 0 < most < len(names):
+        return f"nearest are {', '.join(similar(wrong, names, most=most, cutoff=0) or names[:most])}"
     near = similar(wrong, names, most=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
 

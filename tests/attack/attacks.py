@@ -190,7 +190,7 @@ def edited_verdict(target: Target, rng: random.Random) -> bool:
     for decision in ("inconclusive", "discard"):
         text = text.replace(f'"verdict": "{decision}"', '"verdict": "promote"')
     (outcome.run / "verdict.json").write_text(text + "\n", encoding="utf-8")
-    return target.command("promote", outcome.run.name).status == 0
+    return target.command("baseline", "promote", outcome.run.name).status == 0
 
 
 def forged_traces(target: Target, rng: random.Random) -> bool:
@@ -217,7 +217,7 @@ def forged_folder(target: Target, rng: random.Random) -> bool:
     said = {record["task_id"]: record for record in _records(good).values()}
     for path, record in _records(bad).items():
         path.write_text(json.dumps({**said[record["task_id"]], "id": record["id"]}), encoding="utf-8")
-    return target.session("v1", f"--t2e-replay={bad}", without_model=True).promoted
+    return target.session("v1", f"--t2e-results={bad}", without_model=True).promoted
 
 
 def _records(run: Path) -> dict[Path, dict[str, Any]]:
@@ -284,7 +284,7 @@ def replay(target: Target, rng: random.Random) -> bool:
     (best / "results.json").write_text(json.dumps(header), encoding="utf-8")
     for path in chosen.values():
         shutil.copy(path, best / "simulations")
-    return target.session("v1", "--t2e-replay=best", without_model=True).promoted
+    return target.session("v1", "--t2e-results=best", without_model=True).promoted
 
 
 def texts(target: Target, rng: random.Random) -> bool:

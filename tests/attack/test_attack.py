@@ -139,13 +139,13 @@ class Sequence:
             edit.undo()
 
     def require_named(self, edit: Edit) -> None:
-        """See that `lint`, `ledger`, `promote` of the edited run or a gated run names an edit."""
+        """See that `check`, `ledger`, `baseline promote` of the edited run or a gated run names an edit."""
         if edit.run:
-            done = self.project.command("promote", edit.run, "--dry-run")
+            done = self.project.command("baseline", "promote", edit.run, "--dry-run")
             assert done.status != 0, done.text
             text = done.text
         else:
-            text = self.project.command("lint").text + self.project.command("ledger").text
+            text = self.project.command("check").text + self.project.command("ledger").text
         if not edit.is_named(text) and not edit.run:
             outcome = self.project.session("v1")
             self.took(outcome)
@@ -161,7 +161,7 @@ class Sequence:
 
     def lint(self) -> None:
         """Check baselines and the ledger: what was edited there is named until it is undone."""
-        text = self.project.command("lint").text + self.project.command("ledger").text
+        text = self.project.command("check").text + self.project.command("ledger").text
         for edit in self.edits:
             assert edit.is_named(text) or not edit.blocks, f"{edit.names}: {text}"
 
@@ -246,7 +246,7 @@ def test_an_edit_is_named_until_it_is_undone(kind: str, judged: Sequence) -> Non
         judged.require_named(edit)
     finally:
         edit.undo()
-    text = project.command("lint").text + project.command("ledger").text
+    text = project.command("check").text + project.command("ledger").text
     assert not edit.is_named(text), text
     assert not edit.is_named(project.session("v1").done.text) or edit.run
 

@@ -83,7 +83,7 @@ def test_a_run_is_evidence_with_a_scripted_user_and_replays(cases: CaseProject) 
     for case in (*CASES["heldout"], *CASES["pressure"]):
         assert stored[case.id]["user_scenario"]["script"] == case.task.user_scenario["script"]
     replayed = cases.desk.pytester.runpytest_inprocess(
-        "suites/help.toml", "--t2e-replay=run", "--t2e-gate=off"
+        "suites/help.toml", "--t2e-results=run", "--t2e-gate=off"
     )
     replayed.assert_outcomes(passed=9)
 

@@ -101,7 +101,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(trials: Path) -> None:
     pytest.importorskip("matplotlib")
     paths = [trials.parent / name for name in ("one.svg", "other.svg", "one.png")]
     for path in paths:
-        assert main(["calibrate", str(trials), "--resamples", "20", "--picture", str(path)]) == 0
+        assert main(["calibrate", str(trials), "--resamples", "20", "--plot", str(path)]) == 0
     first, second, other = (path.read_bytes() for path in paths)
     assert first == second
     assert first.startswith(b"<?xml")
@@ -116,8 +116,8 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(trials: Path) -> None:
         (["--seed", "-1"], "--seed -1: must be 0 or more"),
         (["--margin", "5"], "--margin 5: must lie between 0 and 1; five points are 0.05"),
         (["--policy", "srict"], "unknown gate policy 'srict'; did you mean 'strict'?"),
-        (["--picture", "a.jpg"], "--picture a.jpg: must end in .svg or .png"),
-        (["--picture", "no/a.svg"], "--picture no/a.svg: its folder does not exist; make it first"),
+        (["--plot", "a.jpg"], "--plot a.jpg: must end in .svg or .png"),
+        (["--plot", "no/a.svg"], "--plot no/a.svg: its folder does not exist; make it first"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(

@@ -93,22 +93,23 @@ def test_compare_takes_several_files_a_side(
 ) -> None:
     old, new = str(desk_runs["v1"]), str(desk_runs["v2"])
     capsys.readouterr()
-    assert main(["compare", *STRICT, "--baseline", old, "--candidate", new, "--candidate", old]) in (0, 1)
+    two = ["--baseline-results", old, "--candidate-results", new]
+    assert main(["compare", *STRICT, *two, "--candidate-results", old]) in (0, 1)
     out = capsys.readouterr().out
     assert "note: v2, v1: trials renumbered 0 to 1" in out
-    assert main(["compare", "--baseline", old, "--baseline", old, "--candidate", new]) == 2
+    assert main(["compare", *two, "--baseline-results", old]) == 2
     assert "is twice in" in capsys.readouterr().err
 
 
 def test_lock_writes_and_checks(desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lock", "--check"]) == 0
+    assert main(["check"]) == 0
     Path("suites/desk.toml").write_text(SUITE.replace(', "free"', ""), encoding="utf-8")
     capsys.readouterr()
-    assert main(["lock", "--check"]) == 1
-    assert "task 'free' was taken out of split 'discovery'" in capsys.readouterr().err
+    assert main(["check"]) == 1
+    assert "task 'free' was taken out of split 'discovery'" in capsys.readouterr().out
     assert main(["lock"]) == 0
     assert "desk: heldout 4, discovery 2; fake 1.0; " in capsys.readouterr().out
-    assert main(["lock", "--check"]) == 0
+    assert main(["check"]) == 0
 
 
 def test_real_runs_compare_as_published(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,8 +134,8 @@ def test_three_files_of_one_candidate_become_three_trials(
     files = [
         str(recorded / f"retail-gpt-4o-prompt-{side}-trial-{n}.json.gz") for side in "ab" for n in (1, 2, 3)
     ]
-    arguments = [part for file in files[:3] for part in ("--baseline", file)]
-    arguments += [part for file in files[3:] for part in ("--candidate", file)]
+    arguments = [part for file in files[:3] for part in ("--baseline-results", file)]
+    arguments += [part for file in files[3:] for part in ("--candidate-results", file)]
     main(["compare", *arguments])
     out = capsys.readouterr().out
     assert out.count("trials renumbered 0 to 2") == 2

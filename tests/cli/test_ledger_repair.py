@@ -53,14 +53,14 @@ def test_damage_withholds_a_promotion_and_a_repair_gives_it_back(
 
 
 def test_lint_names_damage_until_a_repair_accepts_it(damaged: DeskProject, command: Command) -> None:
-    done = command("lint")
+    done = command("check")
     assert done.returncode == 1
     told = [line for line in done.stdout.splitlines() if line.startswith("ledger")]
     assert len(told) == 1
     assert "was deleted" in told[0]
     assert "trace2evolve ledger repair" in told[0]
     command("ledger", "repair", "--yes")
-    assert "ledger" not in command("lint").stdout
+    assert "ledger" not in command("check").stdout
 
 
 def test_a_discard_stays_under_damage(damaged: DeskProject) -> None:
@@ -70,13 +70,13 @@ def test_a_discard_stays_under_damage(damaged: DeskProject) -> None:
 
 def test_promote_waits_for_the_repair(damaged: DeskProject, command: Command) -> None:
     run = next(path.name for path in damaged.runs if "-v2-" in path.name)
-    done = command("promote", run)
+    done = command("baseline", "promote", run)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
         "trace2evolve: the ledger is damaged (2 problems: see 'trace2evolve ledger')"
     )
     command("ledger", "repair", "--yes")
-    assert command("promote", run).returncode == 0
+    assert command("baseline", "promote", run).returncode == 0
 
 
 def test_new_damage_counts_again(damaged: DeskProject, command: Command) -> None:
@@ -158,7 +158,7 @@ def test_no_test_after_a_repair_has_a_lower_number(kept: tuple[int, ...], lost: 
 def test_saved_baselines_are_entries(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
     assert project.run("--candidate=v1").ret == 0
-    assert command("promote", project.runs[-1].name, "--name", "v0").returncode == 0
+    assert command("baseline", "promote", project.runs[-1].name, "--name", "v0").returncode == 0
     saves = [one for one in Ledger(project.root / "ledger").read().in_time if isinstance(one, BaselineSave)]
     assert [one.baseline.id for one in saves] == ["v0", "v0"]
     assert [one.replaces for one in saves] == [None, saves[0].baseline.digest]

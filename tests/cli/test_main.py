@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def shell(folder: Path, command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def runnable(commands: tuple[Command, ...] = COMMANDS) -> Iterator[Command]:
+def runnable(commands: Iterable[Command] = tuple(chain(*COMMANDS.values()))) -> Iterator[Command]:
     """All commands that run, including those below another."""
     for command in commands:
         if command.actions:
@@ -142,7 +143,7 @@ def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest
     ("arguments", "text"),
     [
         (["score", "nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
-        (["compare", "one.json"], "compare takes BASELINE and CANDIDATE, or --baseline FILE"),
+        (["compare", "one.json"], "compare takes BASELINE and CANDIDATE, or --baseline-results FILE"),
         (["compare", "a", "b", "--policy", "strikt"], "unknown gate policy 'strikt'; did you mean 'strict'?"),
         (["compare", "a", "b", "--split", "heldout"], "--split names a split of a suite: give --suite too"),
         (["--root", "nowhere", "lock"], "--root nowhere: it holds no suites/; name the project's folder"),
@@ -163,7 +164,7 @@ def test_bad_input_is_one_line_and_exit_2(
 
 
 @needs_full
-@pytest.mark.parametrize(("arguments", "errors"), [("lint", ""), ("lint", "2>&1"), ("--help", "")])
+@pytest.mark.parametrize(("arguments", "errors"), [("check", ""), ("check", "2>&1"), ("--help", "")])
 def test_a_command_whose_output_cannot_be_written_ends_with_3(
     folder: Path, arguments: str, errors: str
 ) -> None:
@@ -178,7 +179,7 @@ def test_errors_that_nobody_can_read_keep_the_status(folder: Path) -> None:
 
 
 @in_a_shell
-@pytest.mark.parametrize("arguments", ["lint", "init", "train --from-run x"])
+@pytest.mark.parametrize("arguments", ["check", "init", "train --from-run x"])
 def test_a_deleted_current_folder_is_reported_in_one_line(folder: Path, arguments: str) -> None:
     line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
     done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
@@ -186,7 +187,7 @@ def test_a_deleted_current_folder_is_reported_in_one_line(folder: Path, argument
     assert done.stderr == "trace2evolve: the current folder was deleted; change to another one\n"
 
 
-@pytest.mark.parametrize("arguments", [["lint"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["check"], ["--help"]])
 def test_a_command_whose_reader_is_gone_keeps_its_status(folder: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "pytest_trace2evolve", *arguments]
     with subprocess.Popen(
@@ -201,7 +202,7 @@ def test_a_command_whose_reader_is_gone_keeps_its_status(folder: Path, arguments
 
 
 @in_a_shell
-@pytest.mark.parametrize(("arguments", "status"), [("lint", 1), ("score nosuch", 2)])
+@pytest.mark.parametrize(("arguments", "status"), [("check", 1), ("score nosuch", 2)])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_no_crash(folder: Path, arguments: str, status: int, closed: str) -> None:
     done = shell(folder, f"pytest_trace2evolve {arguments} {closed}")

@@ -201,7 +201,7 @@ def test_a_run_is_its_own_projects_wherever_the_reader_stands(
         (("nowhere", "close"), "'nowhere' is no path and no run in "),
         (("2", "close"), "run '2' is the beginning of several: "),
         (("", "close"), "a folder without results.json is no results folder"),
-        (("RUN", "clos"), "holds no simulation of task 'clos'; did you mean 'close'?"),
+        (("RUN", "clos"), "holds no simulation of task 'clos'; nearest are close, "),
         (("RUN", "close", "--trial", "2"), "task 'close' of RUN has no trial 2; it has 0, 1"),
     ],
 )
@@ -279,7 +279,7 @@ def test_hostile_names_in_an_error_are_inert_too(
             one[key] = f"\x1b[2J {one[key]}"
     path.write_text(json.dumps(record), encoding="utf-8")
     error = shown(capsys, str(path), "zzz")[2]
-    assert "known are \\x1b[2J close" in error
+    assert "nearest are \\x1b[2J " in error
     assert "\x1b" not in error
 
 

@@ -34,6 +34,7 @@ from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.improve.loop import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.records.completion import Answer, Completion
@@ -116,9 +117,9 @@ def targets(root: Path) -> Iterator[Target]:
     spaced.write_text(json.dumps(json.loads(baseline.read_text())))
     own = root / "policies/own.toml"
     calibrate = ("calibrate", "results.json", "--resamples=5")
-    lock = ("lock", "--check")
+    promote = ("baseline", "promote", "run", "--dry-run")
     against = ("compare", "spaced.json", "baselines/hotel/v0.json")
-    power = ("power", "--tasks=4", "--trials=2", "--rows=100", "--policy=own")
+    power = ("power", "--tasks=4", "--trials=2", "--comparisons=100", "--policy=own")
     simulation = next((root / "run/simulations").glob("*.json"))
     entry = next((root / "ledger").glob("*.json"))
 
@@ -136,20 +137,19 @@ def targets(root: Path) -> Iterator[Target]:
     yield command("calibrate", results, "json", *calibrate, seeds=0, every=9)
     yield command("capabilities", results, "json", "capabilities", "results.json", seeds=4, every=5)
     yield command("show", results, "json", "show", "results.json", task, seeds=10, every=2)
-    yield command("promote", root / "run/verdict.json", "json", "promote", "run", "--dry-run", seeds=20)
+    yield command("promote", root / "run/verdict.json", "json", *promote, seeds=20)
     yield command("comment", root / "summary.json", "json", "comment", "--pr=1", "--repo=a/b", "summary.json")
-    yield command("lock-check", root / "suites/suites.lock", "json", *lock, strict=False, seeds=10)
-    yield command("suite", root / "suites/hotel.toml", "toml", "lock", "--check", seeds=25)
-    yield command("splits", root / "suites/_splits.toml", "toml", "lock", "--check")
+    yield command("lock", root / "suites/suites.lock", "json", "check", strict=False, seeds=10)
+    yield reader("suite", root / "suites/hotel.toml", "toml", lambda: _project(root).suite("hotel"), seeds=25)
+    yield reader("splits", root / "suites/_splits.toml", "toml", lambda: _project(root).splits)
+    yield command("check-suite", root / "suites/hotel.toml", "toml", "check", strict=False, seeds=6, every=8)
     yield command("power", own, "toml", *power, seeds=0, every=12)
     yield reader("policy", own, "toml", lambda: read_policy(own, {}), seeds=25)
-    yield command("candidate", root / "candidates/v6.md", "markdown", "lint", strict=False, seeds=8, every=6)
-    yield command("lint-suite", root / "suites/hotel.toml", "toml", "lint", strict=False, seeds=6, every=8)
-    yield command("lint-lock", root / "suites/suites.lock", "json", "lint", strict=False, seeds=6, every=8)
-    yield command("baselines", baseline, "json", "baselines", strict=False, seeds=5)
-    yield command("lint-baseline", baseline, "json", "lint", strict=False, seeds=6, every=8)
+    yield command("candidate", root / "candidates/v6.md", "markdown", "check", strict=False, seeds=8, every=6)
+    yield command("baselines", baseline, "json", "baseline", "list", strict=False, seeds=5)
+    yield command("check-baseline", baseline, "json", "check", strict=False, seeds=6, every=8)
     yield command("ledger", entry, "json", "ledger", strict=False)
-    yield command("lint-ledger", entry, "json", "lint", strict=False, seeds=6, every=8)
+    yield command("check-ledger", entry, "json", "check", strict=False, seeds=6, every=8)
     yield command("cases-check", root / "cases.jsonl", "jsonl", "cases", "check", "cases.jsonl", seeds=15)
     yield command("cases-show", root / "cases.jsonl", "jsonl", "cases", "show", "cases.jsonl", seeds=5)
     yield reader("candidate-file", root / "candidates/v6.md", "markdown", lambda: _candidate(root))
@@ -235,6 +235,10 @@ def _weights(width: int) -> bytes:
 
 def _there(path: Path) -> Path:
     return path
+
+
+def _project(root: Path) -> Project:
+    return Project(root, root / "suites")
 
 
 def _candidate(root: Path) -> object:

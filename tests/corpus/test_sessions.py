@@ -19,7 +19,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskP
 
 def refusal(project: DeskProject, *arguments: str) -> str:
     """The one line with which a session ends."""
-    asked = set(LIVE) & set(arguments) or any("--t2e-replay" in one for one in arguments)
+    asked = set(LIVE) & set(arguments) or any("--t2e-results" in one for one in arguments)
     run = project.pytester.runpytest_inprocess if asked else project.run
     result = run(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -38,7 +38,7 @@ def refusal(project: DeskProject, *arguments: str) -> str:
     [
         "--t2e-concurrency",
         "--t2e-trials",
-        "--t2e-confirm",
+        "--t2e-max-reruns",
         "--t2e-max-tokens",
         "--t2e-seed",
         "--t2e-case-budget",
@@ -71,7 +71,7 @@ def test_an_amount_that_is_none_is_a_usage_error(project: DeskProject, value: st
 
 @pytest.mark.parametrize(
     "option",
-    ["--t2e-run-folder", "--t2e-summary", "--t2e-record", "--t2e-playback", "--t2e-replay"],
+    ["--t2e-run-folder", "--t2e-summary", "--t2e-record", "--t2e-playback", "--t2e-results"],
 )
 @pytest.mark.parametrize("value", ["a" * 5_000, "a/" * 2_500, "x" * 256])
 def test_a_path_that_is_too_long_is_one_line(project: DeskProject, option: str, value: str) -> None:
@@ -122,7 +122,7 @@ def test_a_file_that_no_parser_should_follow_is_one_line(
     assert cause in line
 
 
-@pytest.mark.parametrize("option", ["--t2e-playback", "--t2e-replay", "--t2e-baseline"])
+@pytest.mark.parametrize("option", ["--t2e-playback", "--t2e-results", "--t2e-baseline"])
 def test_a_fifo_is_not_waited_for(project: DeskProject, option: str) -> None:
     os.mkfifo(project.root / "fifo.json")
     assert "a FIFO, not a regular file" in refusal(project, f"{option}=fifo.json")

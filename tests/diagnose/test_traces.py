@@ -69,7 +69,7 @@ def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert capabilities(str(run), "--runs", "10") == 0
+    assert capabilities(str(run), "--repeats", "10") == 0
     out = capsys.readouterr().out
     assert "10 runs of the rules are one run: they agree with themselves, which is no stability" in out
     assert "labelled by rules in one run" in out
@@ -78,7 +78,7 @@ def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[
 def test_the_picture_is_the_same_for_the_same_figures(run: Path) -> None:
     pytest.importorskip("matplotlib")
     for name in ("a.svg", "b.svg", "c.png"):
-        assert capabilities(str(run), "--picture", name) == 0
+        assert capabilities(str(run), "--plot", name) == 0
     assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
 
@@ -113,7 +113,7 @@ def test_who_learns_from_it_all_the_same_has_it_written_down(
     project: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert capabilities(str(run), "--json", "--split", "heldout") == 0
+    assert capabilities(str(run), "--json", "--include-sealed", "heldout") == 0
     assert json.loads(capsys.readouterr().out)["traces"] == 40
     entries = [one for one in Ledger(project / "ledger").read().entries.values() if isinstance(one, Access)]
     assert len(entries) == 20
@@ -130,8 +130,8 @@ def test_without_a_lock_nothing_says_what_decides(
         f"trace2evolve: suite 'desk' of domain support is not in {project}/suites/suites.lock, which says "
         "what decides; run 'trace2evolve lock'\n"
     )
-    assert capabilities(str(run), "--split", "nowhere") == 2
-    assert "--split nowhere: no such split" in capsys.readouterr().err
+    assert capabilities(str(run), "--include-sealed", "nowhere") == 2
+    assert "--include-sealed nowhere: no such split" in capsys.readouterr().err
 
 
 def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,15 +150,18 @@ def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.Captu
     ("arguments", "told"),
     [
         (["nowhere"], "nowhere: no such path, and no project here whose runs could be meant; give --root"),
-        (["run.json", "--split", "heldout"], "--split heldout: no project here has splits; give --root"),
-        (["run.json", "--runs", "0"], "--runs 0: must be 1 or more"),
+        (
+            ["run.json", "--include-sealed", "heldout"],
+            "--include-sealed heldout: no project here has splits; give --root",
+        ),
+        (["run.json", "--repeats", "0"], "--repeats 0: must be 1 or more"),
         (
             ["run.json", "--judge-base-url", "http://localhost"],
             "--judge-base-url is for a judge: name one with --judge",
         ),
         (["run.json", "--dry-run"], "--dry-run is for a judge: name one with --judge"),
         (["run.json", "run.json"], "simulation '"),
-        (["run.json", "--picture", "x.pdf"], "--picture x.pdf: must end in .svg or .png"),
+        (["run.json", "--plot", "x.pdf"], "--plot x.pdf: must end in .svg or .png"),
         (["run.json", "--suite", "desk"], "--suite desk: run.json holds no such suite; known are run.json"),
     ],
 )

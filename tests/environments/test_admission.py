@@ -254,11 +254,11 @@ def test_the_command_reports_every_check_and_what_is_searched_for(
         ),
         (["check", "--seeds", "0"], "--seeds 0: must be 1 or more"),
         (["check", "--difficulty", "9"], "difficulty 9: must be from 1 to 5"),
-        (["calibrate", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),
-        (["calibrate", "--seeds", "1"], "--seeds 1: must be 2 or more"),
-        (["calibrate", "--temperature", "3"], "--temperature 3: must be from 0 to 2"),
-        (["calibrate", "--base-url", "http://x/v1"], "--base-url has no effect without --model"),
-        (["calibrate", "--candidate", "v99"], "v99"),
+        (["tune", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),
+        (["tune", "--seeds", "1"], "--seeds 1: must be 2 or more"),
+        (["tune", "--temperature", "3"], "--temperature 3: must be from 0 to 2"),
+        (["tune", "--base-url", "http://x/v1"], "--base-url has no effect without --model"),
+        (["tune", "--candidate", "v99"], "v99"),
     ],
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(

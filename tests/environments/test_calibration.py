@@ -102,7 +102,7 @@ def test_at_the_end_of_the_scale_another_mix_is_tried_where_the_reward_fits(
 
 def calibrated(tmp_path: Path, *arguments: str) -> int:
     (tmp_path / "suites").mkdir(exist_ok=True)
-    return cli.main(["--root", str(tmp_path), "environment", "calibrate", *arguments])
+    return cli.main(["--root", str(tmp_path), "environment", "tune", *arguments])
 
 
 def served(script: Callable[[ChatRequest], Reply], tmp_path: Path, *arguments: str) -> tuple[int, ChatServer]:

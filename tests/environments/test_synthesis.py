@@ -60,7 +60,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def synthesize(server: ChatServer, *more: str) -> int:
     return main(
         [
-            *("environment", "synthesize", NAME, "--judge", "writer", "--judge-base-url", server.base_url),
+            *("environment", "synthesize", NAME, "--writer", "writer", "--writer-base-url", server.base_url),
             *("--model", "base", "--base-url", server.base_url, "--seeds", "3", "--rollouts", "2"),
             *("--difficulty", "1", "--description", "Finds the parcel that is meant.", *more),
         ]
@@ -148,6 +148,6 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
 def test_bad_input_is_one_line(
     project: Path, arguments: list[str], told_is: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["environment", "synthesize", *arguments, "--judge", "writer"]) == 2
+    assert main(["environment", "synthesize", *arguments, "--writer", "writer"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"trace2evolve: {told_is}")

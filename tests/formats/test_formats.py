@@ -28,10 +28,9 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("command", "lines"),
     [
-        ("lock --check", ["*suites.lock: every suite is as locked"]),
-        ("lint", ["*v0.json: warning: not in the ledger, so an edit of it cannot be found: *"]),
+        ("check", ["*v0.json: warning: not in the ledger, so an edit of it cannot be found: *"]),
         (
-            "baselines",
+            "baseline list",
             ["support v0 * m * 9 * 1 * 9 current –", "support v1 * v1 ← v0 * replaces v0 6a1279ce…, *"],
         ),
         (
@@ -49,7 +48,11 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["nothing was recorded: support::discovery may be read"],
         ),
         ("score runs/live/results.json", ["results.json * support * 9 * 1.000 * 1.000 * 100.0% *"]),
-        ("promote runs/strict", ["run * was promoted before: baselines/support/v1.json; nothing changed"]),
+        (
+            "baseline promote runs/strict",
+            ["run * was promoted before: baselines/support/v1.json; nothing changed"],
+        ),
+        ("show runs/live --failed", ["* · candidate v1 · 0 of 9 tasks failed"]),
     ],
 )
 def test_commands_read_the_project(
@@ -62,7 +65,7 @@ def test_commands_read_the_project(
     assert sorted((project / "ledger").iterdir()) == ledger
 
 
-@pytest.mark.parametrize("recorded", ["--t2e-replay=runs/live", "--t2e-playback=tapes/v1.jsonl"])
+@pytest.mark.parametrize("recorded", ["--t2e-results=runs/live", "--t2e-playback=tapes/v1.jsonl"])
 def test_a_recorded_run_and_a_cassette_end_as_they_did(
     project: Path, pytester: pytest.Pytester, recorded: str
 ) -> None:

@@ -26,7 +26,7 @@ from pytest_trace2evolve.records.verdict import Goal
 NO_AGENT = (
     "--rate 0.5 --spread 0.5: a rate lies between 0 and 1, and a spread between 0 and sqrt(rate × (1 − rate))"
 )
-SMALL = ["power", "--tasks", "20", "--trials", "2", "--rows", "100"]
+SMALL = ["power", "--tasks", "20", "--trials", "2", "--comparisons", "100"]
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
@@ -86,7 +86,10 @@ def test_fresh_trials_end_with_the_budget() -> None:
 
 
 def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "--agent", "noisy", "--margin", "0.2", "--alpha", "0.1", "--live", "--json"]) == 0
+    assert (
+        main([*SMALL, "--agent-profile", "noisy", "--margin", "0.2", "--alpha", "0.1", "--live", "--json"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert (found["tasks"], found["trials"], found["margin"], found["live"]) == (20, 2, 0.2, True)
     assert [(one["goal"], one["effect"]) for one in found["chances"]] == [
@@ -111,10 +114,13 @@ def test_the_table_names_what_would_be_enough(capsys: pytest.CaptureFixture[str]
     [
         (["--tasks", "1"], "--tasks 1: must be 2 or more"),
         (["--trials", "0"], "--trials 0: must be 1 or more"),
-        (["--rows", "9"], "--rows 9: must be 100 or more"),
+        (["--comparisons", "9"], "--comparisons 9: must be 100 or more"),
         (["--alpha", "0.5"], "--alpha 0.5: must lie between 0 and 0.5"),
         (["--rate", "0.5"], "--rate and --spread go together: give both"),
-        (["--rate", "0.5", "--spread", "0.1", "--agent", "noisy"], "give --agent, or --rate and --spread"),
+        (
+            ["--rate", "0.5", "--spread", "0.1", "--agent-profile", "noisy"],
+            "give --agent-profile, or --rate and --spread",
+        ),
         (["--policy", "strict", "--alpha", "0.1"], "policy 'strict' has no level: leave --alpha out"),
         (["--rate", "0.5", "--spread", "0.5"], NO_AGENT),
     ],

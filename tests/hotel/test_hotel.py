@@ -137,7 +137,7 @@ def test_a_guard_split_is_reported_with_the_verdict(hotel: HotelProject) -> None
 
 def test_a_command_reads_the_project(hotel: HotelProject, sessions: Sessions) -> None:
     hotel.baseline("v0")
-    done = hotel.fork("trace2evolve", "baselines", "--json")
+    done = hotel.fork("trace2evolve", "baseline", "list", "--json")
     assert done.status == 0, done.text
     [baseline] = json.loads(done.text)["baselines"]
     assert (baseline["suite"], baseline["candidate"], baseline["tasks"]) == ("hotel", "v0", TASKS)

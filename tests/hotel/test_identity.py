@@ -74,7 +74,7 @@ def test_a_broken_tool_is_refused_by_name_until_it_is_locked(
     result.stderr.fnmatch_lines(
         ["*the implementation of its tools changed (hotel/world.py) since suites.lock *"]
     )
-    checked = hotel.fork("trace2evolve", "lock", "--check")
+    checked = hotel.fork("trace2evolve", "check")
     assert checked.status == 1
     assert "the implementation of its tools changed (hotel/world.py)" in checked.text
     hotel.lock()

@@ -119,7 +119,7 @@ class FakeTrainer:
             )
 
 
-def planned(project: Project, options: str = "--candidate v6 --most 1", **runs: Any) -> EvolutionPlan:
+def planned(project: Project, options: str = "--candidate v6 --max-adapters 1", **runs: Any) -> EvolutionPlan:
     """The plan of an evolution, as the command makes it."""
     fresh = Project(root=project.root, suites_folder=project.suites_folder)  # reads everything anew
     values = run_values(None)

@@ -47,7 +47,7 @@ def test_where_nothing_can_be_learned_the_status_and_the_run_stand(support: pyte
     result = support.runpytest_inprocess(
         "--candidate=v6",
         "--t2e-evolve",
-        "--t2e-evolve-options=--most 2",
+        "--t2e-evolve-options=--max-adapters 2",
         "--t2e-trials=1",
         *("-p", "no:cacheprovider"),
     )
@@ -63,7 +63,7 @@ def test_where_nothing_can_be_learned_the_status_and_the_run_stand(support: pyte
     resume = (
         f"trace2evolve: to resume from this run: trace2evolve --root {support.path} evolve --from-run {run}"
     )
-    assert lines[why + 1] == f"{resume} --candidate v6 --most 2 --t2e-trials=1 --t2e-gate=strict"
+    assert lines[why + 1] == f"{resume} --candidate v6 --max-adapters 2 --t2e-trials=1 --t2e-gate=strict"
 
 
 def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_session(
@@ -79,7 +79,7 @@ def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_sessi
     ("arguments", "message"),
     [
         (["--t2e-agent=oracle"], "--t2e-agent does not go with --t2e-evolve, which trains"),
-        (["--t2e-replay=x"], "--t2e-replay does not go with --t2e-evolve"),
+        (["--t2e-results=x"], "--t2e-results does not go with --t2e-evolve"),
         (["--t2e-stages=2,4"], "--t2e-stages does not go with --t2e-evolve: a run that may"),
         (["--t2e-gate=off"], "--t2e-gate=off: an adapter is promoted by the gate's verdict alone"),
         (["--t2e-model=~nobody_here/m"], "~nobody_here/m: no such folder: nobody here has"),
@@ -105,7 +105,7 @@ def test_what_leaves_nothing_to_evolve_is_a_usage_error(
 
 
 def test_its_options_have_no_effect_alone(project: DeskProject) -> None:
-    result = project.pytester.runpytest_inprocess("--t2e-evolve-options=--most 2")
+    result = project.pytester.runpytest_inprocess("--t2e-evolve-options=--max-adapters 2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "--t2e-evolve-options has no effect without --t2e-evolve" in result.stderr.str()
 
@@ -127,14 +127,14 @@ def test_an_impossible_budget_ends_it_before_the_session(support: pytest.Pyteste
 
 RECIPE = "groups = 2\nrollouts = 2\nredraws = 0\nkl_every = 0\nthreads = 1\n"
 SIZE = len(DISCOVERY) + 2
-OPTIONS = "--config recipe.toml --steps 1 --most 1 --heldout 2 --heldout-rollouts 1"
+OPTIONS = "--config recipe.toml --steps 1 --max-adapters 1 --heldout 2 --heldout-rollouts 1"
 
 
 def test_a_red_session_ends_with_a_trained_and_gated_adapter(pytester: pytest.Pytester, root: Path) -> None:
     """With a real training of one step."""
     write_project(root)
     (root / "recipe.toml").write_text(RECIPE)
-    pytester.makeini("[pytest]\naddopts = -q --t2e-trials=1 --t2e-confirm=0\n")
+    pytester.makeini("[pytest]\naddopts = -q --t2e-trials=1 --t2e-max-reruns=0\n")
     result = pytester.runpytest_inprocess("--candidate=v6", "--t2e-evolve", f"--t2e-evolve-options={OPTIONS}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED, "the session's own status"
     result.stdout.fnmatch_lines(

@@ -181,13 +181,13 @@ def test_a_resumed_training_keeps_its_threads(finished: Finished, project: Proje
     train = FakeTrainer(project.root, finished.train.weights)
     train.interrupts = CAPABILITY
     with pytest.raises(KeyboardInterrupt):
-        evolved(planned(project, "--candidate v6 --most 1 --parallel 2"), project, train)
+        evolved(planned(project, "--candidate v6 --max-adapters 1 --parallel 2"), project, train)
     assert "threads = 1\n" in (state_path(project).parent / "recipe.toml").read_text()
 
 
 def test_after_its_minutes_no_further_stage_begins(finished: Finished, project: Project) -> None:
     rewind(project, Stage.GATE)
-    plan = planned(project, "--candidate v6 --most 1 --max-minutes 0.001")
+    plan = planned(project, "--candidate v6 --max-adapters 1 --max-minutes 0.001")
     with pytest.raises(ConfigError, match=r"^--max-minutes 0.001: .* were spent before stage 'gate'; fin"):
         evolved(plan, project, finished.train)
 
@@ -205,7 +205,7 @@ def test_a_removed_adapter_is_reported_as_gone(finished: Finished, project: Proj
 
 def from_run(project: Project, finished: Finished, options: str = "", **runs: Any) -> EvolutionPlan:
     run = project.root / ".trace2evolve" / "evolving" / finished.plan.name / "run"
-    return planned(project, f"--from-run {run} --most 1 {options}", **runs)
+    return planned(project, f"--from-run {run} --max-adapters 1 {options}", **runs)
 
 
 def test_a_run_names_its_candidate_and_its_suites(finished: Finished, project: Project) -> None:

@@ -88,7 +88,7 @@ def test_every_command_that_reads_a_run_refuses_another_world(
     commands = {
         "train": ["train", "--from-run", "run"],
         "evolve": ["evolve", "--from-run", "run", "--candidate", "v6"],
-        "synthesize": ["environment", "synthesize", "politeness", "--description", "x", "--judge", "m"],
+        "synthesize": ["environment", "synthesize", "politeness", "--description", "x", "--writer", "m"],
     }
     given = [*commands[command], *(["--from-run", "run"] if command == "synthesize" else [])]
     assert main(given) == 2

@@ -29,7 +29,7 @@ ALL = Environments().names
 
 
 def test_every_stage_is_counted() -> None:
-    found = budget_of(plan(most=2, heldout=10, rollouts=4), ALL)
+    found = budget_of(plan(max_adapters=2, heldout=10, rollouts=4), ALL)
     assert found.rollouts == {
         "the run": 444,
         "calibration": 0,
@@ -40,26 +40,26 @@ def test_every_stage_is_counted() -> None:
     }
     assert found.total == sum(found.rollouts.values())
     assert found.minutes is not None
-    told = budget_text(plan(most=2, heldout=10, max_minutes=30.0), found)
+    told = budget_text(plan(max_adapters=2, heldout=10, max_minutes=30.0), found)
     assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 7,456 rollouts (the run 444, ")
     assert told.endswith("; limits: minutes 30")
 
 
 def test_a_calibration_may_try_every_difficulty(tmp_path: Path) -> None:
     """Of the embedded model in built-in environments it was done before."""
-    assert budget_of(plan(most=2), [*ALL, "own"]).rollouts["calibration"] == 24 * 8 * 5
-    assert budget_of(plan(most=2), ALL).rollouts["calibration"] == 0
+    assert budget_of(plan(max_adapters=2), [*ALL, "own"]).rollouts["calibration"] == 24 * 8 * 5
+    assert budget_of(plan(max_adapters=2), ALL).rollouts["calibration"] == 0
     other = tmp_path / "other"
     shutil.copytree(embedded_model(), other)
     (other / "generation_config.json").write_text("{}", encoding="utf-8")
-    found = budget_of(plan(most=2, base=read_model(other)), ALL)
+    found = budget_of(plan(max_adapters=2, base=read_model(other)), ALL)
     assert found.rollouts["calibration"] == 2 * 24 * 8 * 5
     assert found.minutes is None
-    assert budget_of(plan(most=9), ALL).rollouts["the gate"] == 444 * (len(ALL) + 1)
+    assert budget_of(plan(max_adapters=9), ALL).rollouts["the gate"] == 444 * (len(ALL) + 1)
 
 
 def test_a_run_that_is_there_is_not_made_again() -> None:
-    found = budget_of(plan(run=Path("r"), most=2), ALL).rollouts
+    found = budget_of(plan(run=Path("r"), max_adapters=2), ALL).rollouts
     assert (found["the run"], found["confirmation"]) == (0, 640 * 3)
 
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_there_is_not_made_again() -> None:
 def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, parallel: int) -> None:
     def budget(**changes: object) -> tuple[int, float]:
         told = {
-            "most": most,
+            "max_adapters": most,
             "heldout": heldout,
             "parallel": parallel,
             "recipe": Recipe(steps=steps),
@@ -79,7 +79,7 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
         return found.total, found.minutes
 
     rollouts, minutes = budget()
-    for more in ({"most": most + 1}, {"recipe": Recipe(steps=steps + 1)}, {"heldout": heldout + 2}):
+    for more in ({"max_adapters": most + 1}, {"recipe": Recipe(steps=steps + 1)}, {"heldout": heldout + 2}):
         assert budget(**more) > (rollouts, minutes)
     faster = budget(parallel=parallel + 1)
     assert faster[0] == rollouts
@@ -93,7 +93,10 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
             {"max_rollouts": 10},
             r"^--max-rollouts 10: up to [\d,]+ are needed \(the run 444, .*\); allow more",
         ),
-        ({"max_minutes": 2.5}, r"^--max-minutes 2.5: about \d+ are needed; allow more, or lower --most"),
+        (
+            {"max_minutes": 2.5},
+            r"^--max-minutes 2.5: about \d+ are needed; allow more, or lower --max-adapters",
+        ),
     ],
 )
 def test_an_impossible_budget_is_refused(changes: dict[str, object], told: str) -> None:

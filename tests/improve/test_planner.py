@@ -109,14 +109,14 @@ def test_runs_that_could_promote_nothing_are_rejected(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--most 0", "--most 0: must be 1 or more"),
+        ("--max-adapters 0", "--max-adapters 0: must be 1 or more"),
         ("--heldout 1", "--heldout 1: must be 2 or more"),
         ("--parallel 0", "--parallel 0: must be 1 or more"),
         ("--max-minutes 0", "--max-minutes 0: must be more than 0"),
         ("--candidate v6+x", "candidate 'v6+x' talks with an adapter, and adapters are trained on the base"),
         ("--from-run nothing", "'nothing' is no path and no run in "),
         ("--mots 2", "--t2e-evolve-options: unrecognized arguments: --mots 2"),
-        ("--most '2", "--t2e-evolve-options: No closing quotation"),
+        ("--max-adapters '2", "--t2e-evolve-options: No closing quotation"),
     ],
 )
 def test_wrong_options_are_one_line(project: Project, options: str, message: str) -> None:
@@ -137,7 +137,7 @@ def test_a_missing_extra_is_reported_before_anything_is_played(
 def test_the_size_of_a_run_follows_from_its_plan(project: Project) -> None:
     plan = planned(project, t2e_gate="calibrated", t2e_goal=None, t2e_trials=2)
     assert (plan.suites, plan.simulations, plan.fresh) == (("small",), 84, 640)
-    assert planned(project, t2e_gate="calibrated", t2e_confirm=8).fresh == 8
+    assert planned(project, t2e_gate="calibrated", t2e_max_reruns=8).fresh == 8
     assert planned(project).fresh == 0, "strict confirms nothing"
 
 

@@ -1,4 +1,4 @@
-"""`trace2evolve routing`: what it prints, and what it refuses."""
+"""`trace2evolve eval-router`: what it prints, and what it refuses."""
 
 import json
 from collections import Counter
@@ -126,7 +126,7 @@ def test_a_generated_environment_of_the_project_is_known(
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(generated, "generated_offers", lambda root, worlds: {"parcel_tracing": own})
-    assert main(["routing", "parcel_tracing", "--tasks", "2", "--json"]) == 0
+    assert main(["eval-router", "parcel_tracing", "--openings", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["table"] == ["parcel_tracing"]
     assert told["confusion"]["labels"] == ["parcel_tracing", NONE]
@@ -139,7 +139,7 @@ def test_a_generated_environment_of_the_project_is_known(
     [
         ([], "no adapter of base 'pocket' is promoted, so there is no table: name capabilities, as in"),
         (["precondition"], "unknown environment 'precondition'; did you mean 'precondition_verification'?"),
-        ([ONE, "--tasks", "0"], "--tasks 0: must be 1 or more"),
+        ([ONE, "--openings", "0"], "--openings 0: must be 1 or more"),
         ([ONE, "--base", "nowhere"], "nowhere: no such folder"),
     ],
 )
@@ -151,7 +151,7 @@ def test_bad_input_is_one_line(
     told: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["routing", *arguments]) == 2
+    assert main(["eval-router", *arguments]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

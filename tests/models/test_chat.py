@@ -139,8 +139,8 @@ def test_pauses_respect_retry_after_and_grow() -> None:
             {"model": "other"},
             "refuses model 'other': 404 The model 'other' does not exist.; check the model's name",
         ),
-        ({"key_var": "WRONG_KEY"}, "refuses model 'm': 401 Incorrect API key provided.; check WRONG_KEY"),
-        ({"key_var": "NO_KEY"}, "model 'm' needs a key: set NO_KEY"),
+        ({"api_key_env": "WRONG_KEY"}, "refuses model 'm': 401 Incorrect API key provided.; check WRONG_KEY"),
+        ({"api_key_env": "NO_KEY"}, "model 'm' needs a key: set NO_KEY"),
     ],
 )
 def test_permanent_errors_are_not_retried(

@@ -277,13 +277,13 @@ def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, valu
 
 
 def test_baselines_are_listed(project: DeskProject, command: Command) -> None:
-    assert "no baselines in " in command("baselines").stdout
+    assert "no baselines in " in command("baseline", "list").stdout
     project.baseline("v0")
     first = evidence_digest(saved(project))
     save(project, "update", "--t2e-trials=2")
     save(project, "save", "--candidate=v1", name="v1")
     aged(project, 3.2)
-    done = command("baselines")
+    done = command("baseline", "list")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {line.split()[1]: " ".join(line.split()) for line in done.stdout.splitlines()[1:]}
     assert rows["v0"] == f"desk v0 3 days v0 – 7 2 14 current replaces {first[:8]}…"
@@ -299,23 +299,25 @@ def test_baselines_are_listed_as_json_with_lock_and_lineage(project: DeskProject
     project.write("suites/desk.toml", SMALL)
     project.lock()
     found: dict[str, dict[str, Any]] = {
-        one["name"]: one for one in json.loads(command("baselines", "--json").stdout)["baselines"]
+        one["name"]: one for one in json.loads(command("baseline", "list", "--json").stdout)["baselines"]
     }
     assert found["v0"]["replaces"] == first == found["before"]["digest"]
     assert found["v0"]["replaces_name"] == "before"
     assert (found["v0"]["lock"], found["v0"]["trials"], found["v0"]["simulations"]) == ("stale", [1, 1], 7)
     assert found["v0"]["changed"][0].startswith("lock '")
     assert 0 <= found["v0"]["age_days"] < 1
-    text = " ".join(command("baselines").stdout.split())
+    text = " ".join(command("baseline", "list").stdout.split())
     assert "baselines/desk/v0.json: lock stale: lock '" in text
     project.write("suites/suites.lock", '{"schema_version":1,"suites":{}}')
-    assert {one["lock"] for one in json.loads(command("baselines", "--json").stdout)["baselines"]} == {"none"}
+    assert {one["lock"] for one in json.loads(command("baseline", "list", "--json").stdout)["baselines"]} == {
+        "none"
+    }
 
 
 def test_a_damaged_baseline_is_listed_and_named(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
     project.write("baselines/desk/bad.json", "{")
-    done = command("baselines")
+    done = command("baseline", "list")
     assert done.returncode == 1
     assert done.stderr.startswith(f"trace2evolve: {project.root}/baselines/desk/bad.json: not valid JSON")
     assert "damaged" in done.stdout
@@ -333,4 +335,4 @@ def test_a_baseline_of_an_older_version_still_loads(project: DeskProject, comman
             "note: desk: not recorded on the baseline: max errors",
         ]
     )
-    assert " – v0 " in " ".join(command("baselines").stdout.split())
+    assert " – v0 " in " ".join(command("baseline", "list").stdout.split())

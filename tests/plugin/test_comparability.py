@@ -94,12 +94,19 @@ def test_files_of_one_side_must_agree_among_themselves(
     run: Path, capsys: pytest.CaptureFixture[str], project: DeskProject
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", max_steps=50)
-    arguments = ("--baseline", str(one), "--baseline", str(other), "--candidate", str(run))
+    arguments = (
+        "--baseline-results",
+        str(one),
+        "--baseline-results",
+        str(other),
+        "--candidate-results",
+        str(run),
+    )
     status, _, err = told(capsys, "compare", *arguments, "--provider=fake")
     assert status == 2
     assert "one.json and " in err
     assert "two.json cannot be one side: max steps 200 and 50; compare them apart" in err
-    result = project.pytester.runpytest_inprocess(f"--t2e-replay={one}", f"--t2e-replay={other}")
+    result = project.pytester.runpytest_inprocess(f"--t2e-results={one}", f"--t2e-results={other}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *cannot be one side: max steps 200 and 50; *"])
 

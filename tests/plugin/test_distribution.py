@@ -103,8 +103,8 @@ def test_a_path_outside_the_project_does_not_move_the_rootdir(
     recorded = elsewhere / "recorded"
     (project.root / "first").rename(recorded)
     run = project.pytester.runpytest_subprocess
-    stray = run("--candidate", "v1", "--t2e-replay", str(recorded), f"--rootdir={project.root}")
+    stray = run("--candidate", "v1", "--t2e-results", str(recorded), f"--rootdir={project.root}")
     assert stray.ret == 4
-    stray.stderr.fnmatch_lines([f"ERROR: --t2e-replay {recorded}: *; write --t2e-replay={recorded}"])
-    result = run("--candidate", "v1", f"--t2e-replay={recorded}", f"--t2e-baseline={recorded}", "-n2")
+    stray.stderr.fnmatch_lines([f"ERROR: --t2e-results {recorded}: *; write --t2e-results={recorded}"])
+    result = run("--candidate", "v1", f"--t2e-results={recorded}", f"--t2e-baseline={recorded}", "-n2")
     result.stdout.fnmatch_lines([f"rootdir: {project.root}", "desk · heldout: DISCARD *"])

@@ -86,9 +86,9 @@ def test_lock_knows_a_world_of_the_conftest_in_a_process_of_its_own(
     made = process(here, *root, "lock")
     assert (made.returncode, made.stderr) == (0, "")
     assert made.stdout.startswith("desk: heldout 4, discovery 3; fake ")
-    checked = process(here, *root, "lock", "--check")
+    checked = process(here, *root, "check")
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert "every suite is as locked" in checked.stdout
+    assert checked.stdout == ""
 
 
 def test_compare_scores_in_a_world_of_the_conftest_in_a_process_of_its_own(measured: DeskProject) -> None:
@@ -104,13 +104,12 @@ def test_compare_scores_in_a_world_of_the_conftest_in_a_process_of_its_own(measu
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("lock", "--check"), "every suite is as locked"),
         (("score", "v0"), "v0    desk             14     0.286   0.286     100.0%"),
         (("compare", "v0", "v1", "--suite", "desk", "--policy", "strict"), "PROMOTE"),
         (("calibrate", "v0", "--policy", "strict", "--resamples", "10"), "strict"),
         (("show", "v0", "idle"), "reward: 1"),
         (("capabilities", "v0"), "unexplained: "),
-        (("lint",), ""),
+        (("check",), ""),
         (("environment", "list"), "precondition_verification"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -171,7 +170,7 @@ def pytest_t2e_worlds(config):
     return {config.world_name: opened}
 """,
     )
-    done = command("lock", "--check", folder=project.root / "suites")
+    done = command("check", folder=project.root / "suites")
     assert (done.returncode, done.stderr) == (0, "")
     assert "noise" not in done.stdout
     found = Project(project.root, project.root / "suites").extensions
@@ -181,7 +180,7 @@ def pytest_t2e_worlds(config):
 def test_options_in_addopts_start_no_run(project: DeskProject, command: Command) -> None:
     project.write("pytest.ini", INI + "addopts = --candidate v1 --t2e-agent listed --t2e-stages 2,4 -n 2\n")
     before = sorted(project.root.rglob("*"))
-    done = command("lock", "--check")
+    done = command("check")
     assert (done.returncode, done.stderr) == (0, "")
     assert [path for path in sorted(project.root.rglob("*")) if "__pycache__" not in str(path)] == [
         path for path in before if "__pycache__" not in str(path)
@@ -250,7 +249,7 @@ def test_what_cannot_be_loaded_is_one_line_that_names_it(
     project: DeskProject, command: Command, conftest: str, expected: str
 ) -> None:
     project.write("conftest.py", conftest)
-    done = command("lock", "--check")
+    done = command("check")
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
@@ -261,7 +260,7 @@ def test_what_cannot_be_loaded_is_one_line_that_names_it(
 
 def test_settings_that_pytest_refuses_are_told_in_its_words(project: DeskProject, command: Command) -> None:
     project.write("pytest.ini", INI + "addopts = --no-such-option\n")
-    done = command("lock", "--check")
+    done = command("check")
     assert done.returncode == 2
     assert done.stderr.startswith(f"trace2evolve: pytest cannot be configured in {project.root}: ")
     assert "unrecognized arguments: --no-such-option" in done.stderr
@@ -329,7 +328,7 @@ def test_a_name_that_is_taken_is_an_error_that_names_both(
 ) -> None:
     project.write("conftest.py", conftest)
     project.write("another.py", WORLD)
-    done = command("lock", "--check")
+    done = command("check")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert expected in done.stderr
     session = project.pytester.runpytest_inprocess("--t2e-agent=nop")
@@ -360,13 +359,13 @@ def test_an_installed_world_is_known_and_has_its_name_alone(
     from tests.fake_world import FakeWorld
 
     installed("trace2evolve.worlds", Point("fake", "pkg:World", FakeWorld))
-    done = command("lock", "--check")
+    done = command("check")
     assert "world 'fake' is registered twice, by entry point 'pkg:World' and by conftest.py" in done.stderr
     (project.root / "conftest.py").unlink()
-    done = command("lock", "--check")
+    done = command("check")
     assert (done.returncode, done.stderr) == (0, "")
     installed("trace2evolve.worlds", Point("fake", "other:World", FakeWorld))
-    done = command("lock", "--check")
+    done = command("check")
     assert "by entry point 'pkg:World' and by entry point 'other:World'" in done.stderr
     installed("trace2evolve.worlds", Point("tau2", "pkg:Tau2", FakeWorld))
 
@@ -376,7 +375,7 @@ def test_an_installed_world_cannot_take_a_built_in_name(
 ) -> None:
     (project.root / "conftest.py").unlink()
     installed("trace2evolve.worlds", Point("tau2", "pkg:Tau2", None))
-    done = command("lock", "--check")
+    done = command("check")
     twice = "world 'tau2' is registered twice, by pytest-trace2evolve and by entry point 'pkg:Tau2'"
     assert twice in done.stderr
 
@@ -409,21 +408,13 @@ def test_a_project_without_hooks_does_not_load_pytest(project: DeskProject) -> N
     """A world that is built in, in a process of its own: nothing of pytest is imported."""
     (project.root / "conftest.py").unlink()
     source = (
-        "import sys; from pytest_trace2evolve.cli.main import main; status = main(['lock', '--check']);"
+        "import sys; from pytest_trace2evolve.cli.main import main; status = main(['check']);"
         "print(status, sorted({'pytest', '_pytest'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", source], cwd=project.root, capture_output=True, text=True, timeout=60
     )
-    assert done.stdout == "2 []\n"  # the world is unknown now
-    helped = subprocess.run(
-        [sys.executable, "-c", source.replace("['lock', '--check']", "['lint']")],
-        cwd=project.root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert helped.stdout.endswith("[]\n")
+    assert done.stdout.endswith("\n0 []\n")  # after a warning: the world is unknown now
 
 
 def test_an_installed_plugin_that_requires_this_package_is_loaded(
@@ -438,10 +429,10 @@ def test_an_installed_plugin_that_requires_this_package_is_loaded(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pytest-desk\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[pytest11]\ndesk = pytest_desk\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ["PYTHONPATH"]]))
-    assert "unknown provider 'fake'" in process(project.root, "lock", "--check").stderr
+    assert "unknown provider 'fake'" in process(project.root, "check").stdout
     with (info / "METADATA").open("a") as file:
         file.write("Requires-Dist: pytest-trace2evolve>=0.1\n")
-    done = process(project.root, "lock", "--check")
+    done = process(project.root, "check")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -459,6 +450,6 @@ def test_hooks_are_loaded_once_a_command(
     measured.write("policies/own.toml", 'base = "strict"\n')
     assert command("compare", "v0", "v1", "--suite", "desk", "--policy", "own").stderr == ""
     assert loads == [measured.root]
-    assert command("lint").stderr == ""
+    assert command("check").stderr == ""
     assert command("environment", "list").stderr == ""
     assert loads == [measured.root] * 3

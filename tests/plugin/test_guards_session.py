@@ -50,7 +50,7 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     heldout, transfer = NAMES[:20], NAMES[20:30]
     with_splits(project, heldout=heldout, transfer=transfer)
     candidates(project, transfer[:6], heldout)
-    result = judged(project, "v2", "--t2e-confirm=0")
+    result = judged(project, "v2", "--t2e-max-reruns=0")
     result.stdout.fnmatch_lines(
         [
             "reward_drop * undecided * 0.016 *",
@@ -124,7 +124,7 @@ def test_no_regression_discards_what_broke_and_no_baseline_comes_of_it(
     assert judged(project, "v3", "--t2e-goal=no-regression").ret == 0
     monkeypatch.chdir(project.root)
     capsys.readouterr()
-    assert main(["promote", project.runs[-1].name]) != 0
+    assert main(["baseline", "promote", project.runs[-1].name]) != 0
     told = capsys.readouterr().err
     assert "had goal no-regression, which shows nothing that a baseline could rest on" in told
     assert "run it with goal improve or hold" in told

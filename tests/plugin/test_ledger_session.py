@@ -401,7 +401,7 @@ def test_a_run_that_measured_too_little_repeats_no_promotion(
             "*the code of its user cannot be identified (the factory of its agent raised ConnectionError)*",
         ]
     )
-    assert main(["--root", str(project.root), "promote", project.runs[-1].name]) == 2
+    assert main(["--root", str(project.root), "baseline", "promote", project.runs[-1].name]) == 2
     assert not (project.root / "baselines" / "desk" / "v1.json").exists()
     monkeypatch.delenv("OUTAGE")
     result = project.run("--candidate=v1", LENIENT)
@@ -468,7 +468,7 @@ def test_the_report_names_the_recorded_and_the_fresh_decision(project: DeskProje
     assert [one.repeats for one in (first, second, third)] == [None, first.name, second.name]
     assert [one.decision.value for one in (first, second, third)] == ["promote", *["inconclusive"] * 2]
     assert len({one.alpha for one in (first, second, third)}) == 1
-    assert main(["--root", str(project.root), "promote", project.runs[-1].name]) == 2
+    assert main(["--root", str(project.root), "baseline", "promote", project.runs[-1].name]) == 2
 
 
 def test_a_recorded_discard_is_final(project: DeskProject) -> None:

@@ -177,7 +177,13 @@ def test_recorded_runs_answer_no_case(project):
         "--t2e-gate=off",
     )
     result = project.pytester.runpytest_inprocess(
-        "synthetic", "suites/tau2-retail.toml", f"--t2e-replay={run}", "--t2e-gate=off", "-rs", "-k", "search"
+        "synthetic",
+        "suites/tau2-retail.toml",
+        f"--t2e-results={run}",
+        "--t2e-gate=off",
+        "-rs",
+        "-k",
+        "search",
     )
     assert "recorded runs answer no case: give --t2e-agent or --t2e-model" in told(result)
     result.assert_outcomes(skipped=1, deselected=114)

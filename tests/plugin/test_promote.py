@@ -1,4 +1,4 @@
-"""`trace2evolve promote`: a promoted run becomes the baseline, whole, once, where nothing has changed."""
+"""`trace2evolve baseline promote`: a promoted run becomes the baseline, once, if nothing has changed."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def edit(path: Path, **changes: Any) -> None:
 def refused(project: DeskProject, command: Command, text: str, *arguments: str, run: str = "") -> None:
     """A promotion that ends in one line and changes nothing."""
     before = everything(project)
-    done = command("promote", run or project.runs[-1].name, *arguments)
+    done = command("baseline", "promote", run or project.runs[-1].name, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     pytest.LineMatcher(done.stderr.splitlines()).fnmatch_lines([f"trace2evolve: {text}"])
     assert len(done.stderr.splitlines()) == 1
@@ -107,7 +107,7 @@ def test_a_failure_elsewhere_is_recorded(promoted: DeskProject, command: Command
     assert (verdict(promoted)["verdict"], verdict(promoted)["others_failed"]) == ("promote", True)
     assert (
         "note: tests outside the suites failed in that run"
-        in command("promote", promoted.runs[-1].name).stdout
+        in command("baseline", "promote", promoted.runs[-1].name).stdout
     )
 
 
@@ -128,7 +128,7 @@ def test_a_promoted_run_becomes_the_baseline(promoted: DeskProject, command: Com
     run = promoted.runs[-1].name
     old = everything(promoted)
     beaten = evidence_digest(read_evidence(promoted.root / "baselines/desk/v0.json"))
-    done = command("promote", run)
+    done = command("baseline", "promote", run)
     assert (done.returncode, done.stderr) == (0, "")
     new = read_evidence(promoted.root / "baselines/desk/v1.json")
     assert (new.provenance.replaces, new.provenance.promoted_from) == (beaten, run)
@@ -145,7 +145,9 @@ def test_a_promoted_run_becomes_the_baseline(promoted: DeskProject, command: Com
     result.stdout.fnmatch_lines(
         [f"trace2evolve: baseline v1: 0 days old, 1 trial, candidate v1 ← v0, replaces {beaten[:8]}…"]
     )
-    assert f"replaces v0 {beaten[:8]}…, promoted from {run}" in " ".join(command("baselines").stdout.split())
+    assert f"replaces v0 {beaten[:8]}…, promoted from {run}" in " ".join(
+        command("baseline", "list").stdout.split()
+    )
 
 
 def test_the_printed_line_commits_it(promoted: DeskProject, command: Command) -> None:
@@ -158,7 +160,7 @@ def test_the_printed_line_commits_it(promoted: DeskProject, command: Command) ->
     git("init", "-q")
     git("config", "user.name", "a")
     git("config", "user.email", "a@b.c")
-    done = command("promote", promoted.runs[-1].name, folder=promoted.root / "suites")
+    done = command("baseline", "promote", promoted.runs[-1].name, folder=promoted.root / "suites")
     line = done.stdout.splitlines()[-1]
     assert line.startswith(
         "git add ../baselines/desk/v1.json ../candidates/v1.md && git commit -m 'Promote v1 on desk"
@@ -176,9 +178,9 @@ def test_the_printed_line_commits_it(promoted: DeskProject, command: Command) ->
 
 def test_a_second_promotion_changes_nothing(promoted: DeskProject, command: Command) -> None:
     run = promoted.runs[-1].name
-    command("promote", run)
+    command("baseline", "promote", run)
     before = everything(promoted)
-    done = command("promote", run)
+    done = command("baseline", "promote", run)
     told = f"run {run} was promoted before: baselines/desk/v1.json; nothing changed\n"
     assert (done.returncode, done.stdout) == (0, told)
     assert everything(promoted) == before
@@ -186,7 +188,7 @@ def test_a_second_promotion_changes_nothing(promoted: DeskProject, command: Comm
 
 def test_a_dry_run_writes_nothing(promoted: DeskProject, command: Command) -> None:
     before = everything(promoted)
-    done = command("promote", promoted.runs[-1].name, "--dry-run")
+    done = command("baseline", "promote", promoted.runs[-1].name, "--dry-run")
     assert done.returncode == 0
     assert "baselines/desk/v1.json: would be written" in done.stdout
     assert "it would be committed with:\ngit add baselines/desk/v1.json" in done.stdout
@@ -195,16 +197,16 @@ def test_a_dry_run_writes_nothing(promoted: DeskProject, command: Command) -> No
 
 def test_a_run_is_named_by_folder_id_or_its_beginning(promoted: DeskProject, command: Command) -> None:
     run = promoted.runs[-1]
-    assert command("promote", str(run), "--dry-run").returncode == 0
-    assert command("promote", f".trace2evolve/runs/{run.name}", "--dry-run").returncode == 0
-    assert command("promote", run.name[:-2], "--dry-run").returncode == 0
+    assert command("baseline", "promote", str(run), "--dry-run").returncode == 0
+    assert command("baseline", "promote", f".trace2evolve/runs/{run.name}", "--dry-run").returncode == 0
+    assert command("baseline", "promote", run.name[:-2], "--dry-run").returncode == 0
     refused(promoted, command, "run '20' is the beginning of several: *; give more of the id", run="20")
     refused(promoted, command, f"'nope' is no path and no run in {run.parent}; *", run="nope")
     refused(promoted, command, "*/suites: holds no verdict.json: it is no gated run, *", run="suites")
 
 
 def test_another_name_can_be_given(promoted: DeskProject, command: Command) -> None:
-    command("promote", promoted.runs[-1].name, "--name", "best")
+    command("baseline", "promote", promoted.runs[-1].name, "--name", "best")
     assert set(everything(promoted)) == {"desk/v0.json", "desk/best.json"}
     refused(promoted, command, "--name '../x': a name is up to 100 letters, *", "--name", "../x")
 
@@ -213,7 +215,7 @@ def test_the_baseline_that_was_beaten_may_be_replaced_by_name(
     promoted: DeskProject, command: Command
 ) -> None:
     beaten = evidence_digest(read_evidence(promoted.root / "baselines/desk/v0.json"))
-    assert command("promote", promoted.runs[-1].name, "--name", "v0").returncode == 0
+    assert command("baseline", "promote", promoted.runs[-1].name, "--name", "v0").returncode == 0
     new = read_evidence(promoted.root / "baselines/desk/v0.json")
     assert (new.provenance.replaces, new.provenance.candidate and new.provenance.candidate.id) == (
         beaten,
@@ -366,7 +368,7 @@ def two(project: DeskProject) -> DeskProject:
 
 
 def test_all_suites_with_verdicts_are_promoted_together(two: DeskProject, command: Command) -> None:
-    done = command("promote", two.runs[-1].name)
+    done = command("baseline", "promote", two.runs[-1].name)
     assert done.returncode == 0
     assert set(everything(two)) == {"desk/v0.json", "other/v0.json", "desk/v1.json", "other/v1.json"}
     assert "third: left as it is (none of its ancestors (v0) has a baseline" in done.stdout
@@ -377,9 +379,9 @@ def test_suites_can_be_chosen(two: DeskProject, command: Command) -> None:
     refused(
         two, command, "run * gave no verdict on suite 'third'; it gave one on desk, other", "--suite", "third"
     )
-    command("promote", two.runs[-1].name, "--suite", "other")
+    command("baseline", "promote", two.runs[-1].name, "--suite", "other")
     assert set(everything(two)) == {"desk/v0.json", "other/v0.json", "other/v1.json"}
-    done = command("promote", two.runs[-1].name)
+    done = command("baseline", "promote", two.runs[-1].name)
     assert "baselines/desk/v1.json: written" in done.stdout
     assert "baselines/other/v1.json: unchanged" in done.stdout
 
@@ -387,7 +389,7 @@ def test_suites_can_be_chosen(two: DeskProject, command: Command) -> None:
 def test_where_one_cannot_be_written_none_is(two: DeskProject, command: Command) -> None:
     two.write("baselines/other/v1.json/in_the_way", "")
     before = everything(two)
-    done = command("promote", two.runs[-1].name)
+    done = command("baseline", "promote", two.runs[-1].name)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert everything(two) == before
@@ -406,6 +408,6 @@ def test_a_results_file_as_the_baseline_is_named_and_not_looked_at_again(
     project.run("--t2e-run-folder=old", "--t2e-gate=off")
     assert project.run("--candidate=v1", "--t2e-baseline=old").ret == 0
     assert verdict(project)["suites"]["desk"]["baseline"]["path"] == "old"
-    assert command("promote", project.runs[-1].name).returncode == 0
+    assert command("baseline", "promote", project.runs[-1].name).returncode == 0
     new = read_evidence(project.root / "baselines/desk/v1.json")
     assert new.provenance.replaces == verdict(project)["suites"]["desk"]["baseline"]["digest"]

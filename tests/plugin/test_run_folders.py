@@ -29,7 +29,7 @@ def drawn(project: DeskProject) -> DeskProject:
 def replay(project: DeskProject, folder: str, *arguments: str, candidate: str = "v1") -> pytest.RunResult:
     """A session that judges what lies in a folder."""
     return project.pytester.runpytest_inprocess(
-        f"--t2e-replay={folder}", f"--candidate={candidate}", *arguments
+        f"--t2e-results={folder}", f"--candidate={candidate}", *arguments
     )
 
 
@@ -193,14 +193,14 @@ def test_a_ledger_of_an_older_version_is_read(drawn: DeskProject) -> None:
 
 def test_lint_names_folders_whose_traces_were_edited(drawn: DeskProject, command: Command) -> None:
     drawn.run("--candidate=v1", "--t2e-gate=off")
-    assert command("lint").stdout == ""
+    assert command("check").stdout == ""
     run = drawn.runs[-1]
     reward_edited(run)
-    done = command("lint")
+    done = command("check")
     assert done.returncode == 1
     assert f"{run.name}: was edited: it holds traces " in done.stdout
     shutil.rmtree(run)
-    assert command("lint").stdout == ""
+    assert command("check").stdout == ""
 
 
 def test_lint_reads_the_folder_of_each_suite(drawn: DeskProject, command: Command) -> None:
@@ -214,7 +214,7 @@ def test_lint_reads_the_folder_of_each_suite(drawn: DeskProject, command: Comman
         "second",
     }
     reward_edited(run / "second")
-    named = [line for line in command("lint").stdout.splitlines() if "was edited" in line]
+    named = [line for line in command("check").stdout.splitlines() if "was edited" in line]
     assert len(named) == 1
     assert f"{run.name}/second: was edited: it holds traces " in named[0]
 

@@ -93,7 +93,7 @@ def test_no_suites_at_all_is_a_usage_error(project: DeskProject) -> None:
 
 def test_replayed_results_of_another_domain_are_refused(project: DeskProject, tmp_path: Path) -> None:
     path = results(tmp_path, domain="retail")
-    project.pytester.runpytest_inprocess(f"--t2e-replay={path}").stderr.fnmatch_lines(
+    project.pytester.runpytest_inprocess(f"--t2e-results={path}").stderr.fnmatch_lines(
         ["ERROR: *results.json: results of domain 'retail', and the selected suites are *"]
     )
 
@@ -112,7 +112,7 @@ def test_replayed_results_of_another_domain_are_refused(project: DeskProject, tm
 def test_damaged_results_are_refused(project: DeskProject, tmp_path: Path, content: bytes, text: str) -> None:
     path = tmp_path / "damaged.json"
     path.write_bytes(content)
-    result = project.pytester.runpytest_inprocess(f"--t2e-replay={path}")
+    result = project.pytester.runpytest_inprocess(f"--t2e-results={path}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: *damaged.json: {text}"])
 
@@ -170,8 +170,8 @@ def test_a_damaged_baseline_is_named(project: DeskProject) -> None:
 
 def test_trials_do_not_go_with_a_replay(project: DeskProject, tmp_path: Path) -> None:
     path = results(tmp_path)
-    result = project.pytester.runpytest_inprocess(f"--t2e-replay={path}", "--t2e-trials=2")
-    result.stderr.fnmatch_lines(["ERROR: --t2e-trials does not go with --t2e-replay, *"])
+    result = project.pytester.runpytest_inprocess(f"--t2e-results={path}", "--t2e-trials=2")
+    result.stderr.fnmatch_lines(["ERROR: --t2e-trials does not go with --t2e-results, *"])
 
 
 def test_a_run_folder_is_used_once(project: DeskProject) -> None:

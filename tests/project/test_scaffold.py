@@ -65,8 +65,8 @@ def test_an_empty_folder_gets_a_whole_project(folder: Path, capsys: pytest.Captu
     assert found[".gitignore"] == b".trace2evolve/\n"
     assert "written suites/support.toml" in lines
     assert lines[-1].startswith("next: pytest --candidate v6 ")
-    assert main(["lint"]) == 0
-    assert main(["lock", "--check"]) == 0
+    assert main(["check"]) == 0
+    assert main(["check"]) == 0
 
 
 def test_a_second_time_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ def test_suites_come_when_they_are_asked_for_and_the_lock_grows(
     assert (folder / "suites/suites.lock").read_bytes() == (
         resources.template() / "suites/suites.lock"
     ).read_bytes()
-    assert main(["lint"]) == 0
+    assert main(["check"]) == 0
 
 
 def test_a_lock_of_the_users_own_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

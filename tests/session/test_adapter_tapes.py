@@ -57,9 +57,9 @@ def test_a_replay_of_the_plain_candidate_is_not_what_an_adapter_said(adapted: De
     run = adapted.runs[-1]
     for name in ("v0+one", "v0+routed"):
         refused(
-            adapted.pytester.runpytest_inprocess(f"--candidate={name}", f"--t2e-replay={run}"),
-            f"{run}: is of candidate 'v0', and --t2e-replay gives candidate '{name}' only what it said "
+            adapted.pytester.runpytest_inprocess(f"--candidate={name}", f"--t2e-results={run}"),
+            f"{run}: is of candidate 'v0', and --t2e-results gives candidate '{name}' only what it said "
             "itself, with the weights that it has: run it live",
         )
-    replayed = adapted.pytester.runpytest_inprocess("--candidate=v0", f"--t2e-replay={run}")
+    replayed = adapted.pytester.runpytest_inprocess("--candidate=v0", f"--t2e-results={run}")
     replayed.assert_outcomes(passed=7)

@@ -87,7 +87,7 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
         party = found(candidates, old, endpoint=Endpoint(THERE, "OLD_KEY"))
         assert isinstance(party, Party)
         assert party.live is not None
-        assert (party.live.agent.base_url, party.live.agent.key_var) == (THERE, "OLD_KEY")
+        assert (party.live.agent.base_url, party.live.agent.api_key_env) == (THERE, "OLD_KEY")
 
 
 @pytest.mark.parametrize(

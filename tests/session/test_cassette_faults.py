@@ -92,8 +92,8 @@ def test_a_cassette_that_is_not_there_or_not_text_is_one_line(project: DeskProje
             "--t2e-playback is for agent 'chat': agent 'oracle' does not go with it",
         ),
         (
-            ["--t2e-playback=tapes/desk.jsonl", "--t2e-replay=x"],
-            "--t2e-playback runs simulations and --t2e-replay none: give one of them",
+            ["--t2e-playback=tapes/desk.jsonl", "--t2e-results=x"],
+            "--t2e-playback runs simulations and --t2e-results none: give one of them",
         ),
         (
             ["--t2e-model=m", "--t2e-record=tapes/desk.jsonl"],

@@ -177,14 +177,16 @@ def test_a_flag_beyond_the_budget_is_suspected_and_the_reason_is_told(
 ) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server)
-        result = compared(desk, server, "--t2e-confirm=31")
+        result = compared(desk, server, "--t2e-max-reruns=31")
         assert (letters(result)["close"], letters(result)["note"]) == ("SUSPECTED", "SUSPECTED")
         result.stdout.fnmatch_lines(
-            ["note: desk: 1 task that fell could not be confirmed: the 31 fresh simulations of *confirm are*"]
+            ["note: desk: 1 task that fell could not be confirmed: the 31 fresh simulations of *reruns are*"]
         )
         assert len(fresh_traces(desk, "baseline")) == 8
-        result = compared(desk, server, "--t2e-confirm=0")
-        result.stdout.fnmatch_lines(["note: desk: 2 tasks that fell could not be confirmed: --t2e-confirm 0"])
+        result = compared(desk, server, "--t2e-max-reruns=0")
+        result.stdout.fnmatch_lines(
+            ["note: desk: 2 tasks that fell could not be confirmed: --t2e-max-reruns 0"]
+        )
         assert not (desk.runs[-1] / "fresh").exists()
 
 
@@ -194,7 +196,7 @@ def test_the_budget_holds_for_all_tasks_together(desk: DeskProject) -> None:
 
     with ChatServer(script(fails), latency=0.01) as server:
         baseline(desk, server)
-        compared(desk, server, "--t2e-confirm=48")
+        compared(desk, server, "--t2e-max-reruns=48")
     assert len(fresh_traces(desk, "baseline")) + len(fresh_traces(desk, "candidate")) == 48
 
 
@@ -238,7 +240,7 @@ def test_a_baseline_of_another_model_is_asked_where_the_user_says(
     desk.candidate("v3", QUICK, parent="v0", changes="model, parameters")
     with ChatServer(script()) as server, ChatServer(script(), keys={"sk-old-0123456789"}) as other:
         shared = f"--t2e-user-base-url={server.base_url}"
-        old = ["--t2e-key-var=OLD_KEY", "--t2e-user-key-var=OPENAI_API_KEY", "--t2e-temperature=0.3"]
+        old = ["--t2e-api-key-env=OLD_KEY", "--t2e-user-api-key-env=OPENAI_API_KEY", "--t2e-temperature=0.3"]
         baseline(desk, other, "--t2e-model=n", user, shared, *old)
         before = len(other.requests)
         result = compared(
@@ -246,7 +248,7 @@ def test_a_baseline_of_another_model_is_asked_where_the_user_says(
             server,
             user,
             f"--t2e-baseline-base-url={other.base_url}",
-            "--t2e-baseline-key-var=OLD_KEY",
+            "--t2e-baseline-api-key-env=OLD_KEY",
         )
     assert letters(result)["note"] == "FAILED", result.stdout.str()
     fresh = other.requests[before:]
@@ -318,7 +320,7 @@ def test_a_budget_that_ends_amid_confirmation_leaves_the_task_suspected(
 ) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server)
-        compared(desk, server, "--t2e-confirm=0")  # so that the main trials are there
+        compared(desk, server, "--t2e-max-reruns=0")  # so that the main trials are there
         result = compared(desk, server, "--t2e-max-tokens=6000", "--t2e-concurrency=2")
         assert (letters(result)["close"], letters(result)["note"]) == ("SUSPECTED", "SUSPECTED")
         result.stdout.fnmatch_lines(
@@ -399,8 +401,10 @@ def test_under_strict_a_fall_is_a_fall(desk: DeskProject, letters: Letters) -> N
         result = compared(desk, server, "--t2e-gate=strict")
         told = letters(result)
         assert (told["close"], told["note"]) == ("FAILED", "FAILED")
-        result = compared(desk, server, "--t2e-gate=strict", "--t2e-confirm=5")
-    result.stderr.fnmatch_lines(["ERROR: --t2e-confirm 5 has no effect: policy 'strict' confirms no falls"])
+        result = compared(desk, server, "--t2e-gate=strict", "--t2e-max-reruns=5")
+    result.stderr.fnmatch_lines(
+        ["ERROR: --t2e-max-reruns 5 has no effect: policy 'strict' confirms no falls"]
+    )
 
 
 def test_a_replay_confirms_nothing_and_judges_by_its_own_trials(desk: DeskProject, letters: Letters) -> None:
@@ -408,7 +412,7 @@ def test_a_replay_confirms_nothing_and_judges_by_its_own_trials(desk: DeskProjec
         baseline(desk, server)
         compared(desk, server, "--t2e-run-folder=recorded", "--t2e-gate=strict")
     result = desk.pytester.runpytest_inprocess(
-        "--candidate=v3", "--t2e-replay=recorded", "--t2e-gate=noisy", "-v"
+        "--candidate=v3", "--t2e-results=recorded", "--t2e-gate=noisy", "-v"
     )
     assert letters(result)["note"] == "SUSPECTED"
     result.stdout.fnmatch_lines(
@@ -419,7 +423,7 @@ def test_a_replay_confirms_nothing_and_judges_by_its_own_trials(desk: DeskProjec
 def test_many_trials_can_say_by_themselves_that_a_task_fell(desk: DeskProject, letters: Letters) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server, "--t2e-trials=6")
-        told = letters(compared(desk, server, "--t2e-trials=6", "--t2e-confirm=0"))
+        told = letters(compared(desk, server, "--t2e-trials=6", "--t2e-max-reruns=0"))
     assert (told["close"], told["note"]) == ("FAILED", "FAILED")  # 6 of 6 against none: p = .0011
 
 
@@ -432,7 +436,7 @@ def test_a_plugins_agent_is_confirmed_too(desk: DeskProject) -> None:
     result.stdout.re_match_lines([r".*FAILED suites/desk.toml::heldout::note.*"])
     assert {one["task_id"] for one in fresh_traces(desk, "baseline")} == {"note"}
     assert len(fresh_traces(desk, "baseline")) == len(fresh_traces(desk, "candidate")) == 8
-    again = desk.run("--candidate=v3", "--t2e-gate=noisy", "-v", "--t2e-confirm=15")
+    again = desk.run("--candidate=v3", "--t2e-gate=noisy", "-v", "--t2e-max-reruns=15")
     again.stdout.fnmatch_lines(["* 1 suspected *"])
 
 
@@ -443,7 +447,7 @@ def test_a_later_stage_takes_the_fresh_trials_of_an_earlier_one(desk: DeskProjec
         baseline(desk, server)
         asked = len(server.requests)
         given = ["--candidate=v3", "--t2e-stages=1,2", "--t2e-gate=waiting", "-v", "-pno:xdist"]
-        result = desk.spread(*command(server, *given, "--t2e-confirm=16"))
+        result = desk.spread(*command(server, *given, "--t2e-max-reruns=16"))
         seeds = Counter(
             request["seed"]
             for request in server.requests[asked:]

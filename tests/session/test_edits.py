@@ -20,7 +20,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.lint import check_baselines, check_runs
+from pytest_trace2evolve.session.check import check_baselines, check_runs
 from pytest_trace2evolve.session.promote import promote
 from tests.plugin.conftest import Command, DeskProject
 
@@ -141,10 +141,10 @@ def test_an_earlier_baseline_in_the_place_of_the_last_is_found(
     project.run("--t2e-save-baseline=v0", "--t2e-baseline-mode=update", "--t2e-gate=off", "--t2e-trials=2")
     last = path.read_bytes()
     path.write_bytes(earlier)
-    assert "was edited: it holds evidence" in command("lint").stdout
+    assert "was edited: it holds evidence" in command("check").stdout
     assert project.run("--candidate=v1").ret == pytest.ExitCode.USAGE_ERROR
     path.write_bytes(last)
-    assert command("lint").stdout == ""
+    assert command("check").stdout == ""
 
 
 def test_a_baseline_that_was_edited_is_not_grown(project: DeskProject) -> None:
@@ -163,7 +163,7 @@ def test_a_removed_baseline_can_be_saved_anew(project: DeskProject, command: Com
     worsened(path)
     path.unlink()
     project.baseline("v1")
-    assert command("lint").stdout == ""
+    assert command("check").stdout == ""
     assert project.run("--candidate=v2").ret == 1
 
 
@@ -172,12 +172,12 @@ def test_a_baseline_of_an_older_version_is_known_from_the_first_run_that_used_it
 ) -> None:
     project.baseline("v1")
     project.older("v1")
-    assert "v1.json: warning: not in the ledger, so an edit of it cannot be found" in command("lint").stdout
+    assert "v1.json: warning: not in the ledger, so an edit of it cannot be found" in command("check").stdout
     assert project.run("--candidate=v2").ret == 1
-    assert command("lint").stdout == ""
+    assert command("check").stdout == ""
     path = project.root / "baselines/desk/v1.json"
     worsened(path)
-    assert "v1.json: was edited: it holds evidence" in command("lint").stdout
+    assert "v1.json: was edited: it holds evidence" in command("check").stdout
     result = project.run("--candidate=v2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: * and run * used * under this name *"])
@@ -209,16 +209,16 @@ def as_older(project: DeskProject) -> None:
 
 def test_a_run_of_an_older_version_is_run_again(promoted: DeskProject, command: Command) -> None:
     as_older(promoted)
-    done = command("promote", promoted.runs[-1].name)
+    done = command("baseline", "promote", promoted.runs[-1].name)
     assert done.returncode == 2
     assert done.stderr.endswith("without digests of the verdict and the evidence; run it again\n")
     assert promoted.run("--candidate=v1").ret == 0
-    assert command("promote", promoted.runs[-1].name).returncode == 0
+    assert command("baseline", "promote", promoted.runs[-1].name).returncode == 0
 
 
 def test_a_verdict_without_its_entry_is_not_promoted(promoted: DeskProject, command: Command) -> None:
     promoted.forget()
-    done = command("promote", promoted.runs[-1].name)
+    done = command("baseline", "promote", promoted.runs[-1].name)
     assert done.returncode == 2
     assert "the ledger holds no entry of run" in done.stderr
 
@@ -232,7 +232,7 @@ def test_a_promotion_that_a_later_run_took_back_is_refused(promoted: DeskProject
         return entry.model_copy(update=changes)
 
     ledger.append(repeated)
-    done = command("promote", entry.run)
+    done = command("baseline", "promote", entry.run)
     assert done.returncode == 2
     assert "run later repeated this test on desk::heldout and ended in discard" in done.stderr
     assert not (promoted.root / "baselines" / "desk" / "v1.json").exists()
@@ -245,7 +245,7 @@ def test_a_discard_that_was_edited_into_a_promotion_is_refused(
     assert project.run("--candidate=v2").ret == 1
     path = project.runs[-1] / "verdict.json"
     path.write_text(path.read_text(encoding="utf-8").replace("discard", "promote"), encoding="utf-8")
-    done = command("promote", project.runs[-1].name)
+    done = command("baseline", "promote", project.runs[-1].name)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.search(r"verdict.json: was edited: ledger entry \w+ says discard of run ", done.stderr)
 

@@ -136,7 +136,7 @@ def test_the_prompt_is_the_policy_then_the_candidate_then_the_environment(
     ("arguments", "text"),
     [
         (["--t2e-agent=oracle"], "--t2e-model is for agent 'chat': agent 'oracle' does not go with it"),
-        (["--t2e-replay=x"], "--t2e-model talks to a model and --t2e-replay to none: give one of them"),
+        (["--t2e-results=x"], "--t2e-model talks to a model and --t2e-results to none: give one of them"),
         (["--t2e-extra-body={"], "--t2e-extra-body: not valid JSON*"),
         (["--t2e-extra-body=[[]]"], "--t2e-extra-body is a JSON list, not an object"),
     ],
@@ -224,5 +224,5 @@ def test_a_run_removes_temporary_files_of_killed_writers_alone(project: DeskProj
 def test_a_live_run_scores_the_same_when_it_is_replayed(project: DeskProject, letters: Letters) -> None:
     with ChatServer(SOLVED) as server:
         first = letters(live(project, server, "-v", "--t2e-run-folder=live"))
-    replayed = project.pytester.runpytest_inprocess("-v", f"--t2e-replay={Path('live')}")
+    replayed = project.pytester.runpytest_inprocess("-v", f"--t2e-results={Path('live')}")
     assert letters(replayed) == first

@@ -201,7 +201,7 @@ def test_impossible_budgets_are_usage_errors(project: DeskProject, arguments: li
     [
         "--t2e-max-cost=1",
         "--t2e-seed=1",
-        "--t2e-baseline-key-var=KEY",
+        "--t2e-baseline-api-key-env=KEY",
         "--t2e-fresh",
     ],
 )

@@ -107,10 +107,10 @@ def test_an_error_that_echoes_the_header_reaches_nothing(project: DeskProject) -
 
 @pytest.mark.parametrize("side", ["", "-user", "-baseline"])
 def test_a_key_where_its_variables_name_belongs_is_not_shown(project: DeskProject, side: str) -> None:
-    result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e{side}-key-var={KEY}")
+    result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e{side}-api-key-env={KEY}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: --t2e-key-var, *-user-key-var and *-baseline-key-var take the name *"]
+        ["ERROR: --t2e-api-key-env, *-user-api-key-env and *-baseline-api-key-env take the name *"]
     )
     assert KEY not in result.stderr.str() + result.stdout.str()
 

@@ -126,30 +126,30 @@ def test_recorded_runs_go_to_the_suites_of_their_mode(alone: DeskProject, letter
     with ChatServer(SOLVED) as server:
         first = letters(live(alone, server, "-v", "--t2e-run-folder=solo", "--candidate=v1"))
     alone.run("--t2e-suite=desk", "--t2e-run-folder=talk", "--candidate=v1")
-    solo = ("-v", "--candidate=v1", "--t2e-replay=solo")
+    solo = ("-v", "--candidate=v1", "--t2e-results=solo")
     replayed = alone.pytester.runpytest_inprocess(*solo)
     assert letters(replayed) == first
     replayed.stdout.fnmatch_lines(["suites/alone.toml::heldout::close *"])
     refused(
         alone,
-        "*solo: is of candidate 'v1', and --t2e-replay gives candidate 'v0' only what it said itself: *",
-        "--t2e-replay=solo",
+        "*solo: is of candidate 'v1', and --t2e-results gives candidate 'v0' only what it said itself: *",
+        "--t2e-results=solo",
     )
-    both = alone.pytester.runpytest_inprocess(*solo, "--t2e-replay=talk")
+    both = alone.pytester.runpytest_inprocess(*solo, "--t2e-results=talk")
     both.assert_outcomes(passed=5 + 5, failed=2)
     refused(
         alone,
         "*solo: results of domain 'desk' in solo mode, and the selected suites are desk (desk)*"
         "; a suite with solo = true takes them",
         "--candidate=v1",
-        "--t2e-replay=solo",
+        "--t2e-results=solo",
         "--t2e-suite=desk",
     )
     refused(
         alone,
         "*talk: results of domain 'desk', and the selected suites are alone (desk, solo)",
         "--candidate=v1",
-        "--t2e-replay=talk",
+        "--t2e-results=talk",
         "--t2e-suite=alone",
     )
 
@@ -158,7 +158,7 @@ def test_a_replayed_task_with_another_ticket_is_left_out(alone: DeskProject) -> 
     alone.pytester.runpytest_inprocess("--t2e-agent=oracle", "--t2e-suite=alone", "--t2e-run-folder=solo")
     header = alone.root / "solo" / "results.json"
     header.write_text(header.read_text().replace("about restart.", "about something else."))
-    result = alone.pytester.runpytest_inprocess("--t2e-replay=solo", "-rs")
+    result = alone.pytester.runpytest_inprocess("--t2e-results=solo", "-rs")
     result.assert_outcomes(passed=4, skipped=1)
     result.stdout.fnmatch_lines(["*left out: the recorded task differs from the lock"])
 
@@ -286,7 +286,7 @@ def test_recorded_solo_runs_are_gated_and_compared_with_a_run_of_ours(
     base, tuned = (recorded / f"telecom-solo-gpt-4.1{name}.json.gz" for name in ("", "-sft"))
     against = f"--t2e-baseline={base}"
     telecom.candidate("tuned", "", changes="model")
-    result = spawn(telecom, "-m", "heldout", "--candidate=tuned", f"--t2e-replay={tuned}", against)
+    result = spawn(telecom, "-m", "heldout", "--candidate=tuned", f"--t2e-results={tuned}", against)
     result.stdout.fnmatch_lines(["tau2-telecom-solo · heldout: DISCARD *40 tasks compared*"])
     telecom.candidate("best", "", changes="agent")
     result = spawn(telecom, "-m", "heldout", "--candidate=best", "--t2e-agent=oracle", against)

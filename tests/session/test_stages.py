@@ -181,7 +181,7 @@ def test_the_baseline_must_hold_what_the_last_stage_needs(desk: DeskProject) -> 
         ),
         (["--t2e-model=m", "--t2e-record=x.jsonl"], "* does not go with --t2e-record: *"),
         (["--t2e-model=m", "--t2e-gate=off"], "* stops where the gate decides, and the gate is off"),
-        (["--t2e-replay=baselines"], "* does not go with --t2e-replay, *"),
+        (["--t2e-results=baselines"], "* does not go with --t2e-results, *"),
         (["--t2e-agent=oracle"], "* adds trials of a live run: give --t2e-model"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_staged_run_is_promoted_over_the_baseline_that_it_beat(desk: DeskProje
     with ChatServer(script(lambda task, quick, trial: False)) as server:
         saved(desk, server)
         staged(desk, server, "--t2e-gate=patient").stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
-    assert main(["--root", str(desk.root), "promote", desk.runs[-1].name]) == 0
+    assert main(["--root", str(desk.root), "baseline", "promote", desk.runs[-1].name]) == 0
     folder = desk.root / "baselines" / "desk"
     beaten = evidence_digest(read_evidence(folder / "v0.json"))
     assert read_evidence(folder / "v3.json").provenance.replaces == beaten

@@ -42,10 +42,11 @@ def test_bad_names_and_values_are_rejected(capsys: pytest.CaptureFixture[str], t
         "unknown environment 'precondition_verificaton'; did you mean 'precondition_verification'?"
     )
     assert rejection(capsys, *both) == (
-        f"--capability {CAPABILITY} tool_calling_precision: several make one adapter, which needs a --name"
+        f"--capability {CAPABILITY} tool_calling_precision: several make one adapter, "
+        "which needs an --adapter-name"
     )
-    assert rejection(capsys, *both, "--name", "Both of them") == (
-        "--name Both of them: must be in snake_case, as refunds_and_returns"
+    assert rejection(capsys, *both, "--adapter-name", "Both of them") == (
+        "--adapter-name Both of them: must be in snake_case, as refunds_and_returns"
     )
     assert rejection(capsys, *one, "--preset", "tpu") == "--preset tpu: must be one of pocket, gpu"
     assert rejection(capsys, *one, "--heldout", -1) == "--heldout -1: must be 0 or more"
@@ -126,7 +127,7 @@ def test_a_killed_adapter_does_not_exist_until_it_is_complete(
     config = tmp_path / "recipe.toml"
     config.write_text("groups = 2\nrollouts = 4\nkl_every = 0\nthreads = 1\nsteps = 1\n")
     command = ["train", "--capability", CAPABILITY, "--config", str(config), "--heldout", "0"]
-    assert main([*command, "--name", "whole"]) == 0
+    assert main([*command, "--adapter-name", "whole"]) == 0
     adapters = Adapters(tmp_path / "adapters")
     commit = checkpoints.commit_folder
 

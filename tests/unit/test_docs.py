@@ -108,7 +108,7 @@ def test_the_readmes_verdict_is_of_the_candidate_and_files_that_its_command_name
     (command,) = re.findall(r"(?m)^    pytest (--candidate .*)$", before)
     words = command.split()
     candidate, new, old = (
-        words[words.index(f"--{name}") + 1] for name in ("candidate", "t2e-replay", "t2e-baseline")
+        words[words.index(f"--{name}") + 1] for name in ("candidate", "t2e-results", "t2e-baseline")
     )
     assert f"· {candidate} against {old}\n" in verdict
     assert new == f"{candidate}.json.gz"

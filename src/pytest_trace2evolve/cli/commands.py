@@ -1,4 +1,7 @@
-"""The commands of `trace2evolve` and their options."""
+"""The commands of `trace2evolve`, by group, and their options.
+
+An option of one name means one thing in every command, and in the pytest plugin.
+"""
 
 import argparse
 
@@ -19,47 +22,60 @@ from pytest_trace2evolve.improve.arguments import add_evolve_arguments, add_run_
 from pytest_trace2evolve.utils.option_types import MOST_SEED
 
 JSON = flag("--json", "print JSON")
-AS_JSON = flag("--json", "as JSON")
-PICTURE = path("--picture", "FILE", "write a picture (.svg or .png)")
+PLOT = path("--plot", "FILE", "write a plot (.svg or .png)")
+DRY_RUN = flag("--dry-run", "print what would be done; change nothing")
+SUITE = text("--suite", "NAME", "only this suite")
+SPLIT = text("--split", "SPLIT", "only this split")
 PROVIDER = text("--provider", None, "the world's provider (default: inspect_evals)")
+POLICY = text("--policy", None, "gate policy (default: calibrated)")
 JUDGE_URL = text("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
-JUDGE = (text("--judge", "MODEL", "judge of natural-language assertions"), JUDGE_URL)
-MARGIN = real("--margin", "M", "margin of the reward under hold", share)
+JUDGE = (text("--judge", "MODEL", "judge model, for natural-language assertions"), JUDGE_URL)
+MARGIN = real("--margin", "M", "margin of the reward for goal hold", share)
 CONTENT = text(
-    "--content", None, "whose words (default: train)", choices=("train", "heldout"), default="train"
+    "--content", None, "wording: train (default) or heldout", choices=("train", "heldout"), default="train"
 )
-BASE_MODEL = path("--base", "DIR", "the base model (default: the embedded one)")
-INSTRUCTION_OF = text("--candidate", "ID", "whose instruction the agent gets (default: none)")
+BASE_MODEL = path("--base", "DIR", "the base model (default: the embedded model)")
+INSTRUCTION_OF = text("--candidate", "ID", "candidate whose instruction the agent gets (default: none)")
 RECIPE = (
     text("--preset", None, "pocket or gpu (default: pocket)", default="pocket"),
-    path("--config", "FILE", "TOML with values of the recipe"),
+    path("--config", "FILE", "TOML file with values of the recipe"),
 )
-HELDOUT_ROLLOUTS = whole("--heldout-rollouts", "K", "of each scenario (default: 4)", default=4)
+HELDOUT_ROLLOUTS = whole(
+    "--heldout-rollouts", "K", "rollouts of each held-out scenario (default: 4)", default=4
+)
 ENVIRONMENTS = (
     text("names", "NAME", "environments (default: all)", nargs="*"),
-    whole("--difficulty", "D", "one difficulty alone, from 1 to 5"),
+    whole("--difficulty", "D", "only this difficulty, from 1 to 5"),
     CONTENT,
-    AS_JSON,
+    JSON,
 )
 MEASURED_MODEL = (
-    text("--model", "MODEL", "a folder, or a name (default: the embedded model)"),
-    text("--base-url", "URL", "its endpoint (default: OPENAI_BASE_URL)"),
-    text("--key-var", "NAME", "variable of its key", default="OPENAI_API_KEY"),
-    whole("--seeds", "N", "scenarios (default: 100; in a folder 30)", at_least(2)),
-    whole("--first", "SEED", "of the first scenario (default: 0)", at_least(0, MOST_SEED), default=0),
-    whole("--rollouts", "K", "of each (default: 16)", at_least(2), default=16),
+    text("--model", "MODEL", "a folder or a name (default: the embedded model)"),
+    text("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
+    text(
+        "--api-key-env",
+        "NAME",
+        "environment variable that holds the API key (default: OPENAI_API_KEY)",
+        default="OPENAI_API_KEY",
+    ),
+    whole("--seeds", "N", "scenarios (default: 100; 30 for a model in a folder)", at_least(2)),
+    whole(
+        "--first-seed", "SEED", "seed of the first scenario (default: 0)", at_least(0, MOST_SEED), default=0
+    ),
+    whole("--rollouts", "K", "rollouts of each scenario (default: 16)", at_least(2), default=16),
     INSTRUCTION_OF,
-    real("--temperature", "T", "(default: the model's own, else 1)"),
-    whole("--concurrency", "N", "at once (default: 64)", at_least(1, 4096), default=64),
+    real("--temperature", "T", "temperature (default: the model's own, else 1)"),
+    whole("--concurrency", "N", "rollouts at once (default: 64)", at_least(1, 4096), default=64),
 )
 
 INIT = Command(
     "init",
-    "lay suites, candidates and a workflow out in a project",
+    "add suites, candidates and a CI workflow to a project",
+    ("trace2evolve init", "trace2evolve init my-agent --suites support,tau2-retail"),
     "project:init",
     (
-        path("folder", "DIR", "where (default: --root, or here)", nargs="?"),
-        text("--suites", "NAME,…", "which suites, or 'all' (default: support)", default="support"),
+        path("folder", "DIR", "the project's folder (default: --root, or the current one)", nargs="?"),
+        text("--suites", "NAME,…", "suites to add, or 'all' (default: support)", default="support"),
         Option(
             "--workflow",
             {
@@ -67,27 +83,32 @@ INIT = Command(
                 "help": "add .github/workflows/agents.yml (default: at the top of a repository)",
             },
         ),
-        flag("--dry-run", "only say what would be done"),
+        DRY_RUN,
         JSON,
     ),
 )
 
 SCORE = Command(
     "score",
-    "score recorded runs again by tau2's rules",
+    "rescore recorded runs by tau2's rules",
+    ("trace2evolve score runs/retail.json", "trace2evolve score runs/*.json.gz --json"),
     "gate:score",
     (path("files", "FILE", "results files or folders", nargs="+"), JSON, PROVIDER, *JUDGE),
 )
 
 COMPARE = Command(
     "compare",
-    "gate two sets of evidence",
+    "compare two sets of recorded runs and print the gate's verdict",
+    (
+        "trace2evolve compare base.json.gz policy-v2.json.gz --suite tau2-retail",
+        "trace2evolve compare base.json new.json --goal no-regression --json",
+    ),
     "gate:compare",
     (
-        path("sides", "BASELINE CANDIDATE", nargs="*"),
-        path("--baseline", "FILE", "for several files a side", action="append"),
-        path("--candidate", "FILE", "for several files a side", action="append"),
-        text("--policy", None, "gate policy (default: calibrated)"),
+        path("sides", "BASELINE CANDIDATE", "results files, folders or evidence", nargs="*"),
+        path("--baseline-results", "FILE", "a file of the baseline (repeatable)", action="append"),
+        path("--candidate-results", "FILE", "a file of the candidate (repeatable)", action="append"),
+        POLICY,
         text(
             "--goal",
             None,
@@ -95,8 +116,8 @@ COMPARE = Command(
             choices=("improve", "hold", "no-regression"),
             default="improve",
         ),
-        text("--suite", "NAME", "compare only this suite's tasks, as locked"),
-        text("--split", "SPLIT", "compare only this split of the suite"),
+        SUITE,
+        SPLIT,
         text("--provider", None, "the world's provider (default: inspect_evals, or the suite's)"),
         JSON,
         *JUDGE,
@@ -105,115 +126,219 @@ COMPARE = Command(
 
 CALIBRATE = Command(
     "calibrate",
-    "how often each policy errs on a suite's own trials",
+    "measure how often each policy errs on trials of a suite",
+    (
+        "trace2evolve calibrate runs/retail.json",
+        "trace2evolve calibrate runs/*.json --policy strict --plot calibration.svg",
+    ),
     "gate:calibrate",
     (
         path("results", "RESULTS", "trials of one agent", nargs="+"),
-        text("--policy", "P", "a policy (default: all there are)", action="append"),
-        whole("--trials", "K", "trials a side (default: as many as most tasks have)", at_least(1, 10_000)),
+        text("--policy", None, "gate policy (repeatable; default: all)", action="append"),
+        whole(
+            "--trials", "K", "trials of each task a side (default: as most tasks have)", at_least(1, 10_000)
+        ),
         MARGIN,
-        real("--effect", "E", "a planted effect (default: .05, .10)", share, action="append"),
-        whole("--resamples", "R", "(default: 2000)", at_least(1, 100_000), default=2000),
-        whole("--seed", None, "(default: 0)", at_least(0, MOST_SEED), default=0),
-        flag("--live", "simulate fresh trials of broken tasks too"),
+        real("--effect", "E", "a planted effect (repeatable; default: .05 and .10)", share, action="append"),
+        whole(
+            "--resamples", "R", "resampled comparisons (default: 2000)", at_least(1, 100_000), default=2000
+        ),
+        whole("--seed", "N", "seed (default: 0)", at_least(0, MOST_SEED), default=0),
+        flag("--live", "simulate the reruns of a live run too"),
         PROVIDER,
         JSON,
-        PICTURE,
+        PLOT,
         *JUDGE,
     ),
 )
 
 POWER = Command(
     "power",
-    "what so many tasks and trials would show, by simulation",
+    "simulate what a number of tasks and trials can show",
+    (
+        "trace2evolve power --tasks 114 --trials 4",
+        "trace2evolve power --tasks 56 --trials 3 --live --agent-profile noisy",
+    ),
     "gate:power",
     (
         whole("--tasks", "N", "tasks compared", at_least(2, 100_000), required=True),
         whole("--trials", "K", "trials of each task a side", at_least(1, 10_000), required=True),
-        text("--agent", None, "a kind of agent (default: medium)", choices=("reliable", "medium", "noisy")),
-        real("--rate", "P", "the agent's mean chance of success"),
-        real("--spread", "S", "its standard deviation over tasks"),
-        text("--policy", "P", "gate policy (default: calibrated)"),
+        text(
+            "--agent-profile",
+            None,
+            "reliable, medium (default) or noisy",
+            choices=("reliable", "medium", "noisy"),
+        ),
+        real("--rate", "P", "the agent's mean success rate"),
+        real("--spread", "S", "standard deviation of the success rate over tasks"),
+        POLICY,
         MARGIN,
-        real("--alpha", "A", "level of the policy"),
-        flag("--live", "broken tasks get fresh trials"),
-        whole("--rows", "R", "comparisons a row (default: 2000)", at_least(100, 100_000), default=2000),
-        whole("--seed", "N", "(default: 0)", at_least(0, MOST_SEED), default=0),
+        real("--alpha", "A", "significance level of the policy"),
+        flag("--live", "simulate the reruns of a live run too"),
+        whole(
+            "--comparisons",
+            "N",
+            "simulated comparisons of each row (default: 2000)",
+            at_least(100, 100_000),
+            default=2000,
+        ),
+        whole("--seed", "N", "seed (default: 0)", at_least(0, MOST_SEED), default=0),
         JSON,
+    ),
+)
+
+CASES = Command(
+    "cases",
+    "generate, check or show synthetic cases",
+    (
+        "trace2evolve cases generate --seed 1 --count 20 --out synthetic/cases.jsonl",
+        "trace2evolve cases show synthetic/cases.jsonl",
+    ),
+    actions=(
+        Command(
+            "generate",
+            "generate cases from a seed, of all families in turn",
+            ("trace2evolve cases generate --seed 1 --count 20 --out synthetic/cases.jsonl",),
+            "project:generate_cases",
+            (
+                text("--seed", "S", "seed: an equal seed gives equal cases", required=True),
+                whole("--count", "N", "number of cases", at_least(1), required=True),
+                path("--out", "FILE", "a new file; - prints the cases", required=True),
+                text(
+                    "--family",
+                    "NAME",
+                    "a family, or 'pressure' for the six pressure families (repeatable)",
+                    action="append",
+                ),
+                CONTENT,
+            ),
+        ),
+        Command(
+            "check",
+            "run every admission check on each case of some files",
+            ("trace2evolve cases check synthetic/cases.jsonl",),
+            "project:check_cases",
+            (path("files", "FILE", nargs="+"),),
+        ),
+        Command(
+            "show",
+            "list the cases of a file, or show one of them",
+            ("trace2evolve cases show synthetic/cases.jsonl",),
+            "project:show_cases",
+            (path("file", "FILE"), text("id", "ID", "a case's id, or the start of it", nargs="?")),
+        ),
+    ),
+)
+
+RUNS = Command(
+    "runs",
+    "list the runs of this project, the latest first",
+    ("trace2evolve runs", "trace2evolve runs --json"),
+    "evidence:runs",
+    (JSON,),
+)
+
+SHOW = Command(
+    "show",
+    "show a trace, or list the failed tasks of a run",
+    (
+        "trace2evolve show 2026-11-24T035034 --failed",
+        "trace2evolve show 2026-11-24T035034 return-02 --trial 1",
+    ),
+    "evidence:show",
+    (
+        text("run", "RUN", "a run's id or the start of it, a run folder or a results file"),
+        text("task", "TASK", "a task's id; the access to a sealed split is recorded", nargs="?"),
+        flag("--failed", "list the tasks that failed; opens no trace"),
+        whole("--trial", "N", "trial to show (default: the first)"),
+        SUITE,
+        flag("--full", "show long messages in full"),
+    ),
+)
+
+BASELINE = Command(
+    "baseline",
+    "list saved baselines, or promote a run to baseline",
+    ("trace2evolve baseline list", "trace2evolve baseline promote 2026-11-24T035034"),
+    actions=(
+        Command(
+            "list",
+            "list saved baselines with age, candidate, lock and lineage",
+            ("trace2evolve baseline list",),
+            "evidence:list_baselines",
+            (JSON,),
+        ),
+        Command(
+            "promote",
+            "make a promoted run the baseline of its suites",
+            (
+                "trace2evolve baseline promote 2026-11-24T035034 --dry-run",
+                "trace2evolve baseline promote 2026-11-24T035034 --suite support",
+            ),
+            "evidence:promote",
+            (
+                text("run", "RUN", "a run's id or the start of it, or a run folder"),
+                text("--name", None, "name of the baseline (default: the candidate's id)"),
+                text("--suite", "NAME", "only this suite (repeatable; default: all judged)", action="append"),
+                DRY_RUN,
+            ),
+        ),
     ),
 )
 
 LOCK = Command(
     "lock",
-    "write suites.lock from the suites and their worlds as they are",
+    "write suites.lock from the suites and their worlds",
+    ("trace2evolve lock", "trace2evolve lock support"),
     "evidence:lock",
+    (text("suites", "SUITE", "suites to lock again (default: all)", nargs="*"),),
+)
+
+CHECK = Command(
+    "check",
+    "check candidates, suites, suites.lock, baselines, runs and rules",
+    ("trace2evolve check", "trace2evolve check --against origin/main"),
+    "evidence:check",
     (
-        text("suites", "SUITE", "renew these only", nargs="*"),
-        flag("--check", "write nothing; exit 1 where a suite differs from its lock"),
-    ),
-)
-
-LINT = Command(
-    "lint",
-    "check candidates, suites, their lock, baselines and rules offline",
-    "evidence:lint",
-    (text("--against", "COMMIT", "compare frozen candidates with it (default: HEAD)", default="HEAD"),),
-)
-
-BASELINES = Command(
-    "baselines", "list saved baselines: age, candidate, lock, lineage", "evidence:baselines", (JSON,)
-)
-
-PROMOTE = Command(
-    "promote",
-    "make a promoted run the baseline of its suites",
-    "evidence:promote",
-    (
-        text("run", "RUN", "a run's folder, or the beginning of its id"),
-        text("--name", None, "name of the baseline (default: the candidate's id)"),
-        text("--suite", "NAME", "only this suite (repeatable; default: all judged ones)", action="append"),
-        flag("--dry-run", "check and print; write nothing"),
-    ),
-)
-
-SHOW = Command(
-    "show",
-    "open a trace; an access to a sealed split is recorded",
-    "evidence:show",
-    (
-        text("run", "RUN", "a run's id or how it begins, a run folder or a results file"),
-        text("task", "TASK", "the task's id"),
-        whole("--trial", "N", "which trial (default: the first)"),
-        text("--suite", "NAME", "which suite of a run over several", default=""),
-        flag("--full", "cut nothing"),
+        text(
+            "--against",
+            "COMMIT",
+            "compare frozen candidates with this commit (default: HEAD)",
+            default="HEAD",
+        ),
     ),
 )
 
 LEDGER = Command(
     "ledger",
-    "who opened traces of which split, what was judged on it, and repair",
+    "show accesses to and tests of each split, or repair the ledger",
+    ("trace2evolve ledger --suite support", "trace2evolve ledger repair"),
     "evidence:ledger",
     (
         text(
             "action",
             None,
-            "accept the damage that the ledger has now, so that promotions are possible again",
+            "accept the ledger's damage, so that promotions are possible again",
             nargs="?",
             choices=("repair",),
         ),
         flag("--yes", "repair without asking"),
-        text("--suite", "NAME", "only this suite"),
-        text("--split", "SPLIT", "only this split"),
+        SUITE,
+        SPLIT,
         JSON,
     ),
 )
 
 COMMENT = Command(
     "comment",
-    "report a run to a pull request, in one comment that is updated",
+    "post or update a run's report on a pull request",
+    (
+        "trace2evolve comment summary.json --pr 12",
+        "trace2evolve comment summary.json --pr 12 --repo me/agent --best-effort",
+    ),
     "evidence:comment",
     (
-        path("file", "FILE", "what pytest --t2e-summary FILE.json wrote"),
+        path("file", "FILE", "a file that pytest --t2e-summary FILE.json wrote"),
         text("--repo", "OWNER/NAME", "repository (default: GITHUB_REPOSITORY)"),
         OneOf(
             (
@@ -223,171 +348,129 @@ COMMENT = Command(
                     "number of the pull request",
                     type=pattern("[1-9][0-9]{0,9}", "the number of a pull request"),
                 ),
-                text("--head", "OWNER:BRANCH", "or the branch that it comes from; then --sha is needed"),
+                text("--head", "OWNER:BRANCH", "or the branch of the pull request; needs --sha"),
             ),
             required=True,
         ),
         text(
             "--sha",
             "SHA",
-            "the commit that was measured",
+            "the commit that was evaluated",
             type=pattern("[0-9a-f]{40}([0-9a-f]{24})?", "a whole commit id"),
         ),
         text("--key", None, "tells several comments of one pull request apart (default: its suites)"),
-        text("--author", "LOGIN", "who writes the comment (default: the token's owner)"),
+        text("--author", "LOGIN", "author of the comment (default: the token's owner)"),
         text(
             "--run-url",
             "URL",
-            "page of the job that measured",
+            "page of the CI job",
             type=pattern("https?://[A-Za-z0-9._~:/?#%&=+-]+", "the address of a page"),
         ),
-        flag("--untrusted", "the run was that of unreviewed code: say so"),
-        flag("--best-effort", "exit 0 with one line where GitHub refuses or is away"),
-    ),
-)
-
-CASES = Command(
-    "cases",
-    "generate, check or show synthetic cases",
-    actions=(
-        Command(
-            "generate",
-            "write cases from a seed, the families taking turns",
-            "project:generate_cases",
-            (
-                text("--seed", "S", "the same seed gives the same cases", required=True),
-                whole("--count", "N", "how many cases", at_least(1), required=True),
-                path("--out", "FILE", "a new file; - prints them", required=True),
-                text(
-                    "--family", "NAME", "a family, or 'pressure' for those six; repeatable", action="append"
-                ),
-                CONTENT,
-            ),
-        ),
-        Command(
-            "check",
-            "run all checks of admission on every case",
-            "project:check_cases",
-            (path("files", "FILE", nargs="+"),),
-        ),
-        Command(
-            "show",
-            "list a file's cases, or show one",
-            "project:show_cases",
-            (path("file", "FILE"), text("id", "ID", "a case's id, or how it begins", nargs="?")),
-        ),
-    ),
-)
-
-SERVE = Command(
-    "serve",
-    "an OpenAI-compatible endpoint over a model folder",
-    "project:serve",
-    (
-        path("model", "MODEL", "a folder with config, weights and tokenizer"),
-        text("--adapter", "NAME=PATH", "a LoRA adapter, asked for by NAME (repeatable)", action="append"),
-        text("--name", None, "the model's name (default: its folder's)"),
-        text("--host", None, "(default: 127.0.0.1)", default="127.0.0.1"),
-        whole("--port", "N", "(default: a free one)", default=0),
-        OneOf(
-            (
-                text(
-                    "--token",
-                    None,
-                    "what requests must bring (default: TRACE2EVOLVE_TOKEN, else a random one that is "
-                    "printed)",
-                ),
-                flag("--no-token", "serve every client that reaches the address"),
-            )
-        ),
-        text("--device", None, "as torch names it (default: cuda where there is one, else cpu)"),
-        text("--dtype", None, "as torch names it (default: float32 on cpu, else as stored)"),
-        whole(
-            "--threads",
-            "N",
-            "threads of torch (default: 1 for small models on cpu, else its own)",
-            at_least(1, 1024),
-        ),
-        whole("--rows", "N", "requests decoded together (default: 64)", at_least(1, 4096), default=64),
-        whole("--waiting", "N", "requests that may wait (default: 1024)", at_least(1, 100_000), default=1024),
-        whole(
-            "--prefix-cache",
-            "MIB",
-            "memory for what earlier prompts began with (default: 256; 0: none)",
-            at_least(0),
-            default=256,
-        ),
-        flag("--parent-pipe", "end when standard input closes"),
+        flag("--untrusted", "note in the comment that the run was of unreviewed code"),
+        flag("--best-effort", "exit 0 with one line if GitHub rejects the comment or does not answer"),
     ),
 )
 
 CAPABILITIES = Command(
     "capabilities",
-    "which capabilities the failures of runs lack, by contrast with what passed",
+    "find the capabilities that failed runs lack",
+    (
+        "trace2evolve capabilities 2026-11-24T035034",
+        "trace2evolve capabilities runs/retail.json --judge gpt-4.1-mini --dry-run",
+    ),
     "improve:capabilities",
     (
-        text("runs", "RUN|RESULTS", "a run's id or how it begins, a run folder, a results file", nargs="+"),
+        text(
+            "runs",
+            "RUN",
+            "a run's id or the start of it, a run folder, or a results file",
+            nargs="+",
+        ),
         OneOf(
             (
-                text("--judge", "MODEL", "discover and label by this model"),
+                text("--judge", "MODEL", "judge model, to discover and label capabilities"),
                 flag("--rules", "label by rules, offline (default)"),
             )
         ),
-        whole("--runs", "N", "runs of the judge (default: 10)", at_least(1, 10_000), dest="times"),
+        whole(
+            "--repeats", "N", "repeat the labelling (default: 10 with --judge, else 1)", at_least(1, 10_000)
+        ),
         JUDGE_URL,
-        text("--judge-key-var", "NAME", "holds its key (default: OPENAI_API_KEY)"),
-        flag("--no-cache", "ask the judge anew, and keep no answer"),
-        flag("--dry-run", "only say what the judge would take"),
-        text("--split", "NAME", "learn from a sealed split too; the ledger says so", action="append"),
-        text("--suite", "NAME", "which suite of runs over several", default=""),
+        text(
+            "--judge-api-key-env",
+            "NAME",
+            "environment variable that holds the judge's API key (default: OPENAI_API_KEY)",
+        ),
+        flag("--no-cache", "ask the judge again, and store no answer"),
+        flag("--dry-run", "print what the judge would cost; ask nothing"),
+        text(
+            "--include-sealed",
+            "SPLIT",
+            "learn from this sealed split too; the access is recorded (repeatable)",
+            action="append",
+        ),
+        SUITE,
         PROVIDER,
-        PICTURE,
+        PLOT,
         JSON,
     ),
 )
 
 ENVIRONMENT = Command(
     "environment",
-    "list, check, calibrate or synthesize capability environments",
+    "list, check, tune or synthesize capability environments",
+    ("trace2evolve environment list", "trace2evolve environment tune precondition_verification"),
     actions=(
         Command(
             "list",
-            "what there is, what each pays, and whether it is calibrated",
+            "list environments with their rewards and calibrations",
+            ("trace2evolve environment list",),
             "environment:list_environments",
-            (AS_JSON,),
+            (JSON,),
         ),
         Command(
             "check",
-            "run every check of admission on environments",
+            "run every admission check on environments",
+            ("trace2evolve environment check precondition_verification --seeds 100",),
             "environment:check",
             (*ENVIRONMENTS, whole("--seeds", "N", "scenarios (default: 1000)", at_least(1), default=1000)),
         ),
         Command(
-            "calibrate",
+            "tune",
             "find the difficulty at which a model can learn",
-            "environment:calibrate",
+            (
+                "trace2evolve environment tune precondition_verification",
+                "trace2evolve environment tune --model gpt-4.1-mini --seeds 100",
+            ),
+            "environment:tune",
             (*ENVIRONMENTS, *MEASURED_MODEL),
         ),
         Command(
             "synthesize",
-            "have a model write the environment of a capability",
+            "let a model write the environment of a capability",
+            ("trace2evolve environment synthesize refunds --writer gpt-4.1 --from-run 2026-11-24T035034",),
             "environment:synthesize",
             (
-                text("capability", "CAPABILITY", "its name, in snake_case"),
-                text("--judge", "MODEL", "the model that writes", required=True),
-                text("--judge-base-url", "URL", "its endpoint (default: OPENAI_BASE_URL)"),
-                text("--judge-key-var", "NAME", "variable of its key", default="OPENAI_API_KEY"),
-                text("--description", "TEXT", "what it is, where no report says so"),
+                text("capability", "CAPABILITY", "the capability's name, in snake_case"),
+                text("--writer", "MODEL", "the model that writes", required=True),
+                text("--writer-base-url", "URL", "the writer's endpoint (default: OPENAI_BASE_URL)"),
+                text(
+                    "--writer-api-key-env",
+                    "NAME",
+                    "environment variable that holds the writer's API key (default: OPENAI_API_KEY)",
+                    default="OPENAI_API_KEY",
+                ),
+                text("--description", "TEXT", "what the capability is, if no report says so"),
                 text(
                     "--from-run",
-                    "RUN|RESULTS",
-                    "show failures of this run that lack it; repeatable",
+                    "RUN",
+                    "show the writer failures of this run that lack the capability (repeatable)",
                     action="append",
                     default=[],
                 ),
-                whole("--rounds", "N", "tries (default: 5)", at_least(1, 1000), default=5),
-                whole("--difficulty", "D", "calibrate at one difficulty alone"),
-                AS_JSON,
+                whole("--rounds", "N", "attempts (default: 5)", at_least(1, 1000), default=5),
+                whole("--difficulty", "D", "only this difficulty, from 1 to 5"),
+                JSON,
                 *MEASURED_MODEL,
             ),
             defaults={"content": "train"},
@@ -398,78 +481,121 @@ ENVIRONMENT = Command(
 TRAIN = Command(
     "train",
     "train an adapter for a capability; rerun to resume",
+    (
+        "trace2evolve train --capability precondition_verification",
+        "trace2evolve train --from-run 2026-11-24T035034 --steps 20",
+    ),
     "improve:train",
     (
-        text("--capability", "NAME", "what is trained; several: one adapter", nargs="+"),
-        text("--from-run", "RUN", "train an adapter for each capability that its failures lack"),
-        text("--name", "NAME", "the adapter's name (default: the capability)"),
+        text("--capability", "NAME", "capability to train; several train one adapter", nargs="+"),
+        text("--from-run", "RUN", "train an adapter for each capability that this run's failures lack"),
+        text("--adapter-name", "NAME", "the adapter's name (default: the capability)"),
         BASE_MODEL,
         *RECIPE,
-        whole("--seed", "N", "(default: 1)"),
+        whole("--seed", "N", "seed (default: 1)"),
         whole("--steps", "N", "steps of the optimiser"),
-        whole("--difficulty", "D", "from 1 to 5 (default: what calibration found, else 1)"),
+        whole("--difficulty", "D", "only this difficulty, from 1 to 5 (default: the tuned one, else 1)"),
         INSTRUCTION_OF,
         path("--out", "DIR", "the adapter's folder (default: adapters/NAME)"),
         whole("--heldout", "N", "held-out scenarios (default: 100; 0: none)", default=100),
         whole(
             "--heldout-others",
             "M",
-            "of each environment that is not trained (default: half as many; 0: none)",
+            "held-out scenarios of each other environment (default: half of --heldout; 0: none)",
         ),
         HELDOUT_ROLLOUTS,
     ),
     defaults={"resumable": True},
 )
 
-ROUTING = Command(
-    "routing",
-    "compare the router with oracle labels on held-out content",
-    "improve:routing",
+EVAL_ROUTER = Command(
+    "eval-router",
+    "measure the router against oracle labels on held-out content",
+    ("trace2evolve eval-router", "trace2evolve eval-router precondition_verification --openings 20"),
+    "improve:eval_router",
     (
         text(
             "capability",
             "NAME",
-            "capabilities of the table (default: those of the promoted adapters of this base)",
+            "capabilities to choose from (default: those of the promoted adapters of the base model)",
             nargs="*",
         ),
-        path("--base", "DIR", "the model (default: the embedded one)"),
-        whole("--tasks", "N", "openings a label (default: 50)", at_least(1)),
-        AS_JSON,
+        BASE_MODEL,
+        whole("--openings", "N", "conversation openings of each label (default: 50)", at_least(1)),
+        JSON,
     ),
 )
 
 EVOLVE = Command(
     "evolve",
-    "train adapters for what failing tests lack, and gate them; rerun to resume",
+    "train and gate adapters for failed tasks; rerun to resume",
+    (
+        "trace2evolve evolve --candidate v6 --t2e-suite support --dry-run",
+        "trace2evolve evolve --from-run 2026-11-24T035034 --max-adapters 2",
+    ),
     "improve:evolve",
     (
-        flag("--dry-run", "only print what it would take"),
-        flag("--json", "the outcome as JSON"),
-        text("run_options", "-- OPTION", "the same, behind --", nargs="*"),
+        flag("--dry-run", "print the budget that is needed; train nothing"),
+        JSON,
+        text("run_options", "-- OPTION", "options of each run, behind --", nargs="*"),
     ),
     declare=(add_evolve_arguments, add_run_options),
     defaults={"resumable": True},
 )
 
-COMMANDS = (
-    INIT,
-    SCORE,
-    COMPARE,
-    CALIBRATE,
-    POWER,
-    LOCK,
-    LINT,
-    BASELINES,
-    PROMOTE,
-    SHOW,
-    LEDGER,
-    COMMENT,
-    CASES,
-    SERVE,
-    CAPABILITIES,
-    ENVIRONMENT,
-    TRAIN,
-    ROUTING,
-    EVOLVE,
+SERVE = Command(
+    "serve",
+    "serve a model folder as an OpenAI-compatible endpoint",
+    (
+        "trace2evolve serve ./models/qwen3-0.6b --port 8000",
+        "trace2evolve serve ./models/qwen3-0.6b --adapter refunds=adapters/refunds",
+    ),
+    "project:serve",
+    (
+        path("model", "MODEL", "a folder with configuration, weights and tokenizer"),
+        text(
+            "--adapter", "NAME=PATH", "a LoRA adapter, requested as model NAME (repeatable)", action="append"
+        ),
+        text("--served-model-name", "NAME", "the model's name (default: its folder's)"),
+        text("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
+        whole("--port", "N", "port to listen on (default: a free one)", default=0),
+        OneOf(
+            (
+                text(
+                    "--token",
+                    None,
+                    "bearer token of requests (default: TRACE2EVOLVE_TOKEN, else a random one)",
+                ),
+                flag("--no-token", "serve requests without a token"),
+            )
+        ),
+        text("--device", None, "torch device (default: cuda if there is one, else cpu)"),
+        text("--dtype", None, "torch dtype (default: float32 on cpu, else as stored)"),
+        whole(
+            "--threads",
+            "N",
+            "threads of torch (default: 1 for small models on cpu, else torch's)",
+            at_least(1, 1024),
+        ),
+        whole("--batch-size", "N", "requests decoded together (default: 64)", at_least(1, 4096), default=64),
+        whole(
+            "--queue-size", "N", "requests that may wait (default: 1024)", at_least(1, 100_000), default=1024
+        ),
+        whole(
+            "--prefix-cache",
+            "MIB",
+            "memory for the cache of prompt prefixes (default: 256; 0: none)",
+            at_least(0),
+            default=256,
+        ),
+        flag("--parent-pipe", "exit when standard input closes"),
+    ),
 )
-"""All commands, in the order of the help."""
+
+COMMANDS = {
+    "evaluate": (INIT, SCORE, COMPARE, CALIBRATE, POWER, CASES),
+    "evidence": (RUNS, SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
+    "improve": (CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
+    "serve": (SERVE,),
+}
+"""All commands by group, in the order of the help."""

@@ -63,7 +63,7 @@ def environments_of(project: "Project | None") -> "Environments":
     return Environments() if project is None else project_environments(project)
 
 
-def check_picture(path: Path | None) -> None:
+def check_plot(path: Path | None) -> None:
     """Check that a picture can be drawn and written, before anything is computed."""
     if path is None:
         return
@@ -71,9 +71,9 @@ def check_picture(path: Path | None) -> None:
     from pytest_trace2evolve.utils.plots import FORMATS
 
     if path.suffix[1:].lower() not in FORMATS:
-        raise ConfigError(f"--picture {path}: must end in .{' or .'.join(FORMATS)}")
+        raise ConfigError(f"--plot {path}: must end in .{' or .'.join(FORMATS)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"--picture {path}: its folder does not exist; make it first")
+        raise ConfigError(f"--plot {path}: its folder does not exist; make it first")
     require("matplotlib", extra="plot")
 
 

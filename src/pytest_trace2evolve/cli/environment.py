@@ -67,7 +67,7 @@ def check(options: argparse.Namespace) -> int:
     return 0 if all(report.passed for report in reports) else REFUSED
 
 
-def calibrate(options: argparse.Namespace) -> int:
+def tune(options: argparse.Namespace) -> int:
     """Find the difficulty of environments at which a model can learn."""
     from pytest_trace2evolve.environments.calibration import estimate, read_spec
     from pytest_trace2evolve.records.environment import Outcome
@@ -134,18 +134,18 @@ def synthesize(options: argparse.Namespace) -> int:
         options.capability, options.description, options.from_run, project=project, here=Path.cwd()
     )
     spec = read_spec(options, project, Path.cwd())
-    judge = ModelSettings(
-        model=options.judge,
-        base_url=options.judge_base_url,
-        url_option="--judge-base-url",
-        key_var=options.judge_key_var,
+    writer = ModelSettings(
+        model=options.writer,
+        base_url=options.writer_base_url,
+        url_option="--writer-base-url",
+        api_key_env=options.writer_api_key_env,
         temperature=1.0,
         seed=0,
     )
-    judge.key()
-    judge.require_url()
+    writer.key()
+    writer.require_url()
     with _served(spec) as settings:
-        found = asyncio.run(_synthesize(options, task, judge, spec, settings, project.root))
+        found = asyncio.run(_synthesize(options, task, writer, spec, settings, project.root))
     _print_synthesis(found, as_json=options.json)
     return 0 if found.module is not None else REFUSED
 
@@ -153,7 +153,7 @@ def synthesize(options: argparse.Namespace) -> int:
 async def _synthesize(
     options: argparse.Namespace,
     task: "SynthesisTask",
-    judge: "ModelSettings",
+    writer: "ModelSettings",
     spec: "CalibrationSpec",
     settings: "ModelSettings",
     root: Path,
@@ -163,13 +163,13 @@ async def _synthesize(
     from pytest_trace2evolve.models.chat import ChatModel
 
     async with contextlib.AsyncExitStack() as stack:
-        writer, base = ChatModel(judge), ChatModel(settings)
-        stack.push_async_callback(writer.close)
+        author, base = ChatModel(writer), ChatModel(settings)
+        stack.push_async_callback(author.close)
         stack.push_async_callback(base.close)
         return await synthesize(
             task,
-            writer,
-            name=options.judge,
+            author,
+            name=options.writer,
             root=root,
             calibrate=lambda environments, name: calibrate(environments, name, base, spec),
             rounds=options.rounds,

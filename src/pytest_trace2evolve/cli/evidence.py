@@ -1,4 +1,4 @@
-"""Saved evidence: lock, lint, baselines, promote, show, ledger, and the comment on a pull request."""
+"""Saved evidence: runs, traces, baselines, the lock, checks, the ledger, and comments on pull requests."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.cli.common import project_of
-from pytest_trace2evolve.errors import ConfigError, GitHubError, LockError
+from pytest_trace2evolve.errors import ConfigError, GitHubError
 from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
@@ -19,35 +19,22 @@ TOKEN_VAR = "GITHUB_TOKEN"
 
 
 def lock(options: argparse.Namespace) -> int:
-    """Write the lock of suites, or check it."""
+    """Write the lock of suites."""
     project = project_of(options)
-    worlds = project.open_worlds()
-    if not options.check:
-        lock = project.renew_lock(worlds, options.suites)
-        for name, locked in lock.suites.items():
-            splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked.splits.items())
-            print(f"{name}: {splits}; {locked.provider} {locked.provider_version}; {locked.digest}")
-        print(f"written: {project.lock_path}")
-        return 0
-    differing = 0
-    for name in options.suites or project.suite_names:
-        suite = project.suite(name)
-        try:
-            project.verify_world(suite, project.locked(suite, worlds), worlds)
-        except LockError as error:
-            print(f"trace2evolve: {error}", file=sys.stderr)
-            differing += 1
-    if not differing:
-        print(f"{project.lock_path}: every suite is as locked")
-    return 1 if differing else 0
+    lock = project.renew_lock(project.open_worlds(), options.suites)
+    for name, locked in lock.suites.items():
+        splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked.splits.items())
+        print(f"{name}: {splits}; {locked.provider} {locked.provider_version}; {locked.digest}")
+    print(f"written: {project.lock_path}")
+    return 0
 
 
-def lint(options: argparse.Namespace) -> int:
-    """Check the project's files; warnings do not fail."""
-    from pytest_trace2evolve.session.lint import lint
+def check(options: argparse.Namespace) -> int:
+    """Check the project's files and worlds; warnings do not fail."""
+    from pytest_trace2evolve.session.check import check_project
 
     project = project_of(options)
-    findings = lint(project, project.open_worlds(), options.against)
+    findings = check_project(project, project.open_worlds(), options.against)
     for finding in findings:
         path = finding.path
         shown = path.relative_to(project.root) if path.is_relative_to(project.root) else path
@@ -55,7 +42,26 @@ def lint(options: argparse.Namespace) -> int:
     return 1 if any(not finding.warning for finding in findings) else 0
 
 
-def baselines(options: argparse.Namespace) -> int:
+def runs(options: argparse.Namespace) -> int:
+    """List the project's runs."""
+    from pytest_trace2evolve.report.evidence import runs_table
+    from pytest_trace2evolve.session.runs import listed_runs
+
+    project = project_of(options)
+    found = listed_runs(project)
+    if options.json:
+        print(json.dumps({"runs": [run.to_json() for run in found]}, indent=2))
+    elif found:
+        print(runs_table(found))
+    else:
+        print(f"no runs in {project.runs_folder}; make one with pytest --candidate ID")
+    damaged = [run.error for run in found if run.error]
+    for error in damaged:
+        print(f"trace2evolve: {error}", file=sys.stderr)
+    return 1 if damaged else 0
+
+
+def list_baselines(options: argparse.Namespace) -> int:
     """List saved baselines."""
     from datetime import UTC, datetime
 
@@ -95,25 +101,31 @@ def promote(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Open a trace, and record the access."""
-    from pytest_trace2evolve.report.trace import trace_text
+    """Open a trace and record the access, or list a run's failed tasks."""
+    from pytest_trace2evolve.report.trace import failed_text, trace_text
     from pytest_trace2evolve.session.evidence_sources import path_exists
-    from pytest_trace2evolve.session.traces import open_trace
+    from pytest_trace2evolve.session.traces import failed_tasks, open_trace
 
+    if options.failed and (options.task is not None or options.trial is not None or options.full):
+        raise ConfigError("--failed lists the failed tasks of a run: leave out TASK, --trial and --full")
+    if not options.failed and options.task is None:
+        raise ConfigError(
+            f"show {options.run}: which task? name one, or list those that failed with --failed"
+        )
     here = Path.cwd()
     if options.root is None:
         # A run belongs to the project that its folder is in, whatever the current folder is.
         place = (here / options.run).resolve() if path_exists(here / options.run) else here
         options.root = find_root(place) or find_root(here)
-    opened = open_trace(
-        options.run,
-        options.task,
-        project=project_of(options) if options.root is not None else None,
-        here=here,
-        trial=options.trial,
-        suite=options.suite,
-    )
-    text = trace_text(opened, full=options.full)
+    project = project_of(options) if options.root is not None else None
+    suite = options.suite or ""
+    if options.failed:
+        text = failed_text(failed_tasks(options.run, project=project, here=here, suite=suite))
+    else:
+        opened = open_trace(
+            options.run, options.task, project=project, here=here, trial=options.trial, suite=suite
+        )
+        text = trace_text(opened, full=options.full)
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
     return 0

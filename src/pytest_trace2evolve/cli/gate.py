@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.cli.common import (
-    check_picture,
+    check_plot,
     judge_of,
     nearest_project,
     project_of,
@@ -48,13 +48,15 @@ def compare(options: argparse.Namespace) -> int:
 def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     """The paths of both sides: two positional ones, or any number by option."""
     positional = list(options.sides)
-    baseline, candidate = list(options.baseline or ()), list(options.candidate or ())
+    baseline, candidate = list(options.baseline_results or ()), list(options.candidate_results or ())
     if not baseline and positional:
         baseline = [positional.pop(0)]
     if not candidate and positional:
         candidate = [positional.pop(0)]
     if not baseline or not candidate or positional:
-        raise ConfigError("compare takes BASELINE and CANDIDATE, or --baseline FILE… and --candidate FILE…")
+        raise ConfigError(
+            "compare takes BASELINE and CANDIDATE, or --baseline-results FILE… and --candidate-results FILE…"
+        )
     return baseline, candidate
 
 
@@ -72,7 +74,7 @@ def calibrate(options: argparse.Namespace) -> int:
         seed=options.seed,
         live=options.live,
     )
-    check_picture(options.picture)
+    check_plot(options.plot)
     project = nearest_project(options)
     found = calibrate_files(
         options.results,
@@ -82,9 +84,9 @@ def calibrate(options: argparse.Namespace) -> int:
         provider=options.provider,
         judge=judge_of(options),
     )
-    if options.picture is not None:
-        file_format = options.picture.suffix[1:].lower()
-        options.picture.write_bytes(calibration_picture(found, file_format=file_format))
+    if options.plot is not None:
+        file_format = options.plot.suffix[1:].lower()
+        options.plot.write_bytes(calibration_picture(found, file_format=file_format))
     print(json.dumps(calibration_json(found), indent=2) if options.json else calibration_text(found))
     return 0
 
@@ -105,7 +107,7 @@ def power(options: argparse.Namespace) -> int:
         design=Design(options.tasks, options.trials, live=options.live, confirm=policy.confirm),
         policy=judged.policy,
         margin=judged.margin,
-        rows=options.rows,
+        rows=options.comparisons,
         seed=options.seed,
     )
     found = power_of(plan)
@@ -118,10 +120,10 @@ def _agent(options: argparse.Namespace) -> "Agent":
     from pytest_trace2evolve.gate.power import AGENTS, agent_of
 
     given = options.rate is not None, options.spread is not None
-    if options.agent is not None and any(given):
-        raise ConfigError("give --agent, or --rate and --spread")
+    if options.agent_profile is not None and any(given):
+        raise ConfigError("give --agent-profile, or --rate and --spread")
     if not any(given):
-        return AGENTS[options.agent or "medium"]
+        return AGENTS[options.agent_profile or "medium"]
     if not all(given):
         raise ConfigError("--rate and --spread go together: give both")
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import (
-    check_picture,
+    check_plot,
     environments_of,
     nearest_project,
     progress_bar,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.records.improvement import Stage
     from pytest_trace2evolve.training.train import Order
 
-_JUDGE_OPTIONS = ("judge_base_url", "judge_key_var", "no_cache", "dry_run")
+_JUDGE_OPTIONS = ("judge_base_url", "judge_api_key_env", "no_cache", "dry_run")
 """Options that have no effect without a judge."""
 
 
@@ -41,33 +41,33 @@ def capabilities(options: argparse.Namespace) -> int:
     given = [name for name in _JUDGE_OPTIONS if getattr(options, name)]
     if options.judge is None and given:
         raise ConfigError(f"--{given[0].replace('_', '-')} is for a judge: name one with --judge")
-    check_picture(options.picture)
+    check_plot(options.plot)
     project = nearest_project(options)
     gathered = gather(
         options.runs,
         worlds_of(project),
         project=project,
         here=Path.cwd(),
-        splits=tuple(options.split or ()),
-        suite=options.suite,
+        splits=tuple(options.include_sealed or ()),
+        suite=options.suite or "",
         provider=options.provider,
     )
     labelled: LabelSet | None
     if options.judge is None:
-        labelled = by_rules(gathered, options.times or 1)
+        labelled = by_rules(gathered, options.repeats or 1)
     else:
         labelled = _labelled_by_judge(options, gathered, project)
     if labelled is None:
         return 0
     found = report(gathered, labelled)
-    if options.picture is not None:
+    if options.plot is not None:
         picture = capability_picture(
             found,
             coverage_threshold=STANDARD.coverage,
             delta_threshold=STANDARD.delta,
-            file_format=options.picture.suffix[1:].lower(),
+            file_format=options.plot.suffix[1:].lower(),
         )
-        options.picture.write_bytes(picture)
+        options.plot.write_bytes(picture)
     print(json.dumps(found.model_dump(mode="json"), indent=2) if options.json else capabilities_text(found))
     return 0
 
@@ -86,12 +86,12 @@ def _labelled_by_judge(
         model=options.judge,
         base_url=options.judge_base_url,
         url_option="--judge-base-url",
-        key_var=options.judge_key_var or "OPENAI_API_KEY",
+        api_key_env=options.judge_api_key_env or "OPENAI_API_KEY",
         temperature=1.0,
         seed=0,
         price=prices.get(options.judge),
     )
-    settings = JudgeSettings(model, runs=options.times or RUNS)
+    settings = JudgeSettings(model, runs=options.repeats or RUNS)
     expected = estimate(gathered, settings)
     cost = f"about ${expected.cost:.2f}" if expected.cost is not None else "price not known (prices.toml)"
     print(
@@ -177,9 +177,9 @@ def _train_one(environments: "Environments", order: "Order") -> None:
         print(heldout_text(order.capabilities, made.before, made.after))
 
 
-def routing(options: argparse.Namespace) -> int:
+def eval_router(options: argparse.Namespace) -> int:
     """Print how often the router is right on content that it never saw."""
-    from pytest_trace2evolve.improve.routing import TASKS, openings_of, route_locally, table_of
+    from pytest_trace2evolve.improve.routing import OPENINGS, openings_of, route_locally, table_of
     from pytest_trace2evolve.report.improvement import routing_json, routing_text
     from pytest_trace2evolve.serving.folder import read_model
     from pytest_trace2evolve.utils.resources import embedded_model
@@ -188,7 +188,7 @@ def routing(options: argparse.Namespace) -> int:
     project = nearest_project(options)
     with contextlib.closing(environments_of(project)) as environments:
         table = table_of(environments, options.capability, project, base)
-        openings = openings_of(environments, table, options.tasks or TASKS)
+        openings = openings_of(environments, table, options.openings or OPENINGS)
         with progress_bar("routing", len(openings)) as show:
             found = route_locally(base, table, openings, on_progress=show)
     names = [row.name for row in table]

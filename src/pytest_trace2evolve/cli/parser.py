@@ -16,7 +16,10 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in lines that end, however long the arguments are."""
+    """Reports wrong arguments in lines that end, however long the arguments are. Takes no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
         super().error(sanitize_line(message, LONGEST_LINE - len(f"{self.prog}: error: ")))
@@ -104,6 +107,7 @@ class Command:
     Attributes:
         name: Its name.
         help: Its line in the list of commands.
+        examples: Command lines that its help ends with.
         run: The function that runs it, as `module:function` of this package; empty if it has actions.
         options: Its options, in the order of its help.
         declare: Functions that add further options to its parser.
@@ -114,6 +118,7 @@ class Command:
 
     name: str
     help: str
+    examples: tuple[str, ...] = ()
     run: str = ""
     options: tuple[Option | OneOf, ...] = ()
     declare: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
@@ -121,19 +126,50 @@ class Command:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
-    """The parser of `trace2evolve`."""
-    parser = Parser(prog="trace2evolve", description="Evaluate tool-using agents; gate changes.")
+START = """\
+Evaluate tool-using agents, gate changes to them, and improve them.
+
+start:
+  trace2evolve init                  add suites and candidates to a project
+  pytest --candidate v6 -n 8         evaluate a candidate against its baseline
+  trace2evolve show RUN --failed     list the tasks that failed
+"""
+
+
+def build_parser(groups: Mapping[str, Sequence[Command]]) -> argparse.ArgumentParser:
+    """The parser of `trace2evolve`, from its commands by group."""
+    commands = [command for group in groups.values() for command in group]
+    width = max(len(command.name) for command in commands)
+    listed = [
+        "\n".join([f"{title}:", *(f"  {command.name:<{width}}  {command.help}" for command in group)])
+        for title, group in groups.items()
+    ]
+    parser = Parser(
+        prog="trace2evolve",
+        usage="trace2evolve [--root DIR] COMMAND …",
+        description="\n\n".join([START.rstrip(), *listed]),
+        epilog="'trace2evolve COMMAND --help' shows the options of a command, and examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     _add_root(parser, default=None)
-    _add_commands(parser, commands, metavar="COMMAND")
+    # The description lists the commands by group, which argparse cannot.
+    parsers = parser.add_subparsers(
+        required=True, prog="trace2evolve", metavar="COMMAND", help=argparse.SUPPRESS
+    )
+    _add_commands(parsers, commands)
     return parser
 
 
-def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], *, metavar: str) -> None:
-    parsers = parser.add_subparsers(required=True, metavar=metavar)
+def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence[Command]) -> None:
     for command in commands:
-        added = parsers.add_parser(command.name, help=command.help)
+        added = parsers.add_parser(
+            command.name,
+            help=command.help,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            epilog="\n".join(["examples:", *(f"  {line}" for line in command.examples)]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         checks: list[tuple[str, str, Check]] = []
         for option in command.options:
             if isinstance(option, OneOf):
@@ -147,7 +183,7 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], 
         for declare in command.declare:
             declare(added)
         if command.actions:
-            _add_commands(added, command.actions, metavar="ACTION")
+            _add_commands(added.add_subparsers(required=True, metavar="ACTION"), command.actions)
         else:
             added.set_defaults(command=partial(_run, command.run, checks), **command.defaults)
         # After the command's name too: messages advise it there, and users append it. Without a default,

@@ -144,10 +144,10 @@ def serve(options: argparse.Namespace) -> int:
 
     folder = read_model(options.model)
     adapters = [read_adapter(name, path, folder) for name, path in _adapter_paths(options.adapter)]
-    name = options.name or folder.name
+    name = options.served_model_name or folder.name
     require_name("model", name)
     if name in [adapter.name for adapter in adapters]:
-        raise ConfigError(f"--name {name}: an adapter has that name too")
+        raise ConfigError(f"--served-model-name {name}: an adapter has that name too")
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port}: must be from 0 to 65535")
     return serve(
@@ -161,8 +161,8 @@ def serve(options: argparse.Namespace) -> int:
             device=options.device,
             dtype=options.dtype,
             threads=options.threads,
-            rows=options.rows,
-            waiting=options.waiting,
+            rows=options.batch_size,
+            waiting=options.queue_size,
             prefix_bytes=options.prefix_cache << 20,
             parent_pipe=options.parent_pipe,
         )

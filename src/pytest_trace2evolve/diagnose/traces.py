@@ -154,9 +154,9 @@ def _single_mode(files: Sequence[ResultsFile]) -> Mode:
 def _check_splits(splits: Sequence[str], project: Project | None) -> None:
     for name in splits:
         if project is None:
-            raise ConfigError(f"--split {name}: no project here has splits; give --root")
+            raise ConfigError(f"--include-sealed {name}: no project here has splits; give --root")
         if name not in project.splits:
-            raise ConfigError(f"--split {name}: no such split; {nearest(name, project.splits)}")
+            raise ConfigError(f"--include-sealed {name}: no such split; {nearest(name, project.splits)}")
 
 
 def _check_locked(project: Project | None, mode: Mode) -> None:

@@ -313,11 +313,11 @@ def environment_statuses(environments: Environments, folder: Path) -> list[Envir
     return found
 
 
-# Options of `environment calibrate`
+# Options of `environment tune`
 
 
 def read_spec(options: argparse.Namespace, project: Project | None, here: Path) -> CalibrationSpec:
-    """The spec of the options of `environment calibrate`."""
+    """The spec of the options of `environment tune`."""
     if options.temperature is not None and not 0 <= options.temperature <= 2:
         raise ConfigError(f"--temperature {options.temperature:g}: must be from 0 to 2")
     settings = _model_settings(options, here)
@@ -335,7 +335,7 @@ def read_spec(options: argparse.Namespace, project: Project | None, here: Path) 
         adjust=options.difficulty is None,
         content=Content(options.content),
         at_once=options.concurrency,
-        first=options.first,
+        first=options.first_seed,
     )
 
 
@@ -350,7 +350,7 @@ def _model_settings(options: argparse.Namespace, here: Path) -> ModelSettings:
         return ModelSettings(
             model=model,
             base_url=options.base_url,
-            key_var=options.key_var,
+            api_key_env=options.api_key_env,
             temperature=1.0 if temperature is None else temperature,
             url_option="--base-url",
             **shared,

@@ -12,13 +12,13 @@ from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.utils.option_types import finite, integer
 
 _DECISIVE = (
-    *("suite", "trials", "gate", "goal", "confirm", "judge", "judge-base-url", "user-model", "user-base-url"),
-    *("temperature", "seed", "reasoning-effort", "extra-body"),
+    *("suite", "trials", "gate", "goal", "max-reruns", "judge", "judge-base-url"),
+    *("user-model", "user-base-url", "temperature", "seed", "reasoning-effort", "extra-body"),
 )
 """Options of a run that change its result."""
 
 _PACING = (
-    *("key-var", "user-key-var", "concurrency", "call-timeout", "requests-per-minute"),
+    *("api-key-env", "user-api-key-env", "concurrency", "call-timeout", "requests-per-minute"),
     *("max-cost", "max-tokens", "max-minutes"),
 )
 """Options of a run that change its pace, or whether it ends."""
@@ -42,24 +42,30 @@ class _Parser(argparse.ArgumentParser):
 def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of an evolution, without those of its runs."""
     add = parser.add_argument
-    add("--candidate", metavar="ID", help="whose failures (default: the run's candidate, or v0)")
+    add("--candidate", metavar="ID", help="candidate whose failures count (default: the run's, or v0)")
     add("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
-    add("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
-    add("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
+    add("--base", type=Path, metavar="DIR", help="the base model (default: the embedded model)")
+    add("--max-adapters", type=integer, default=3, metavar="N", help="train at most N adapters (default: 3)")
     add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
-    add("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
+    add("--config", type=Path, metavar="FILE", help="TOML file with values of the recipe")
     add("--steps", type=integer, metavar="N", help="steps of each training")
-    add("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
+    add("--seed", type=integer, metavar="N", help="seed of the trainings (default: 1)")
     add("--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
-    add("--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)")
+    add(
+        "--heldout-rollouts",
+        type=integer,
+        metavar="K",
+        default=4,
+        help="rollouts of each held-out scenario (default: 4)",
+    )
     add("--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)")
-    add("--max-rollouts", type=integer, metavar="N", help="reject a plan that needs more")
-    add("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
+    add("--max-rollouts", type=integer, metavar="N", help="reject a plan that needs more rollouts")
+    add("--max-minutes", type=finite, metavar="M", help="start no stage after so many minutes")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of an evolution's runs."""
-    group = parser.add_argument_group("options of each run, as of the pytest plugin")
+    group = parser.add_argument_group("options of each run, as in pytest")
     for option in RUN_OPTIONS:
         group.add_argument(option.flag, **option.argparse())
 

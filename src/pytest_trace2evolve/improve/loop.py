@@ -147,7 +147,7 @@ class _Loop:
         for missing in learnt.missing:
             if missing not in trainable:
                 self._report(f"{missing.name} has no environment in this world and is left out")
-        chosen = trainable[: self.plan.most]
+        chosen = trainable[: self.plan.max_adapters]
         self._store(missing=chosen, runs=learnt.runs, splits=learnt.splits)
         names = ", ".join(
             f"{missing.name} (Δ {missing.delta:+.2f})" for missing in chosen if missing.delta is not None

@@ -44,7 +44,7 @@ class EvolutionPlan:
         content: Digest of the suites, traces, environments and policy that the evolution works on.
         simulations: Simulations of one run.
         fresh: Fresh simulations with which one run may confirm falls.
-        most: Adapters at most: the capabilities with the largest Δ.
+        max_adapters: Adapters at most: the capabilities with the largest Δ.
         heldout: Held-out scenarios of the trained environment; each other one has half as many.
         rollouts: Rollouts of each held-out scenario.
         parallel: Trainings at once.
@@ -63,7 +63,7 @@ class EvolutionPlan:
     content: str = ""
     simulations: int = 0
     fresh: int = 0
-    most: int = 3
+    max_adapters: int = 3
     heldout: int = 60
     rollouts: int = 4
     parallel: int = 1
@@ -79,7 +79,7 @@ class EvolutionPlan:
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
             "session": decisive_values(self.values),
-            "most": self.most,
+            "most": self.max_adapters,
             "heldout": [self.heldout, self.rollouts],
         }
         return digest(record)
@@ -117,7 +117,7 @@ def budget_of(plan: EvolutionPlan, environments: Sequence[str]) -> Budget:
     Each is measured for forgetting, and a trained one may be calibrated at every difficulty, unless the
     embedded model comes with its calibration.
     """
-    recipe, most = plan.recipe, min(plan.most, len(environments))
+    recipe, most = plan.recipe, min(plan.max_adapters, len(environments))
     is_embedded = folder_digest(plan.base.path) == folder_digest(embedded_model())
     uncalibrated = [name for name in environments if not (is_embedded and name in BUILT_IN_NAMES)]
     training = most * recipe.steps * recipe.groups * recipe.rollouts * (1 + recipe.redraws)
@@ -151,12 +151,12 @@ def check_budget(plan: EvolutionPlan, budget: Budget) -> None:
     if plan.max_rollouts is not None and budget.total > plan.max_rollouts:
         raise ConfigError(
             f"--max-rollouts {plan.max_rollouts}: up to {budget.total:,} are needed ({budget}); "
-            "allow more, or lower --most, --steps or --heldout"
+            "allow more, or lower --max-adapters, --steps or --heldout"
         )
     if plan.max_minutes is not None and budget.minutes is not None and budget.minutes > plan.max_minutes:
         raise ConfigError(
             f"--max-minutes {plan.max_minutes:g}: about {budget.minutes:.0f} are needed; "
-            "allow more, or lower --most, --steps or --heldout"
+            "allow more, or lower --max-adapters, --steps or --heldout"
         )
 
 
@@ -169,7 +169,7 @@ def budget_text(plan: EvolutionPlan, budget: Budget) -> str:
         if value is not None
     ]
     limited = f"; limits: {', '.join(limits)}" if limits else ""
-    adapters = "1 adapter" if plan.most == 1 else f"{plan.most} adapters"
+    adapters = "1 adapter" if plan.max_adapters == 1 else f"{plan.max_adapters} adapters"
     return (
         f"evolving {plan.candidate} on {plan.base.name}: {adapters} at most, up to {budget.total:,} rollouts "
         f"({budget}), minutes on two cores {minutes}{limited}"

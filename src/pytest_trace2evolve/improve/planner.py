@@ -104,7 +104,7 @@ def plan_evolution(
         source.check_tasks(plan)
         source.check_evidence(plan)
     # With one more training than cores, no core is idle while the last training runs alone.
-    at_once = min(asked.most, (os.cpu_count() or 1) + 1) if asked.preset == "pocket" else 1
+    at_once = min(asked.max_adapters, (os.cpu_count() or 1) + 1) if asked.preset == "pocket" else 1
     return EvolutionPlan(
         candidate=candidate,
         run=None if source is None else source.folder,
@@ -118,7 +118,7 @@ def plan_evolution(
         content=_content(plan, environments, source),
         simulations=sum(len(suite.lock.tasks) * suite.trials for suite in plan.suites.values()),
         fresh=0 if plan.confirm is None else plan.confirm.budget,
-        most=asked.most,
+        max_adapters=asked.max_adapters,
         heldout=asked.heldout,
         rollouts=asked.heldout_rollouts,
         parallel=asked.parallel or at_once,
@@ -128,7 +128,7 @@ def plan_evolution(
 
 
 def _check_numbers(asked: argparse.Namespace) -> None:
-    check_count("--most", asked.most, 1)
+    check_count("--max-adapters", asked.max_adapters, 1)
     check_count("--heldout", asked.heldout, 2)
     check_count("--heldout-rollouts", asked.heldout_rollouts, 1)
     check_count("--parallel", asked.parallel, 1)

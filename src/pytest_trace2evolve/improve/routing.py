@@ -21,7 +21,7 @@ from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.training.router_skills import opening_of, skills_of
 
-TASKS = 50
+OPENINGS = 50
 """Openings a label, if no other number is given."""
 
 AT_ONCE = 16
@@ -109,7 +109,7 @@ def table_of(
     if not owners:
         raise AdapterError(
             f"no adapter of base {base.name!r} is promoted, so there is no table: name capabilities, as in "
-            f"trace2evolve routing {' '.join(environments.names[:2])}"
+            f"trace2evolve eval-router {' '.join(environments.names[:2])}"
         )
     return [
         Row(adapter.skill, tuple(name for name, owner in owners.items() if owner == adapter.name))

@@ -100,7 +100,7 @@ def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path
             name,
             [
                 *("-m", "pytest_trace2evolve", "--root", str(root), "train"),
-                *("--capability", capability, "--name", name),
+                *("--capability", capability, "--adapter-name", name),
                 *("--base", str(plan.base.path), "--preset", plan.preset, "--config", str(config)),
                 *("--difficulty", str(state.environments[capability].difficulty)),
                 *("--candidate", plan.candidate),

@@ -206,7 +206,7 @@ class ChatModel:
             status in FATAL_STATUSES and not (status == 403 and self._answered)
         )
         if fatal:
-            check = "the model's name and the base URL" if status == 404 else self.settings.key_var
+            check = "the model's name and the base URL" if status == 404 else self.settings.api_key_env
             raise EndpointError(
                 f"{self._where} refuses model {model!r}: {description}; check {check}"
             ) from None

@@ -47,7 +47,7 @@ class ModelSettings:
         model: Its name at the endpoint.
         base_url: The endpoint; None means `OPENAI_BASE_URL` or OpenAI's own; empty means no endpoint (a
             cassette that was recorded without one).
-        key_var: The environment variable that holds the key.
+        api_key_env: The environment variable that holds the key.
         temperature: None leaves it out of the request, as some models demand.
         seed: Sent with each request, plus the trial's number; None sends no seed.
         timeout: Seconds of one attempt of a call.
@@ -63,7 +63,7 @@ class ModelSettings:
 
     model: str
     base_url: str | None = field(default=None, repr=False)
-    key_var: str = "OPENAI_API_KEY"
+    api_key_env: str = "OPENAI_API_KEY"
     temperature: float | None = 0.0
     seed: int | None = None
     reasoning_effort: str | None = None
@@ -91,10 +91,10 @@ class ModelSettings:
 
     def key(self) -> str:
         """The API key. Raises `EndpointError` if the variable that should hold it is empty."""
-        key = self.token or os.environ.get(self.key_var)
+        key = self.token or os.environ.get(self.api_key_env)
         if not key:
             raise EndpointError(
-                f"model {self.model!r} needs a key: set {self.key_var} (any text for a local server)"
+                f"model {self.model!r} needs a key: set {self.api_key_env} (any text for a local server)"
             )
         return key
 

@@ -171,7 +171,7 @@ class Controller(ItemHooks):
             given = ", ".join(str(argument) for argument in self.config.args)
             raise ConfigError(
                 f"the options ask for a run, and no suite lies under {given}; "
-                f"name {project.suites_folder.name}/ too (is a path meant for --t2e-replay?)"
+                f"name {project.suites_folder.name}/ too (is a path meant for --t2e-results?)"
             )
         return True
 

@@ -28,7 +28,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 PLUGIN_NAME = "trace2evolve-evolution"
 
-_OTHER_AGENTS = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
+_OTHER_AGENTS = ("t2e_results", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
 """Options with which another agent talks than a model in a folder."""
 
 _FAILED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)

@@ -96,7 +96,7 @@ def _command(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
     found = [_judge_secrets(config.option)]
     if plan.live is not None:
         found += [
-            Secrets.of(model.endpoint(), os.environ.get(model.key_var), model.extra_body)
+            Secrets.of(model.endpoint(), os.environ.get(model.api_key_env), model.extra_body)
             for model in (plan.live.agent, plan.live.user)
         ]
     for secrets in found:

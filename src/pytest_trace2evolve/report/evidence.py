@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.evidence_sources import ScoredFile, ScoredSimulation
     from pytest_trace2evolve.session.ledger import SplitHistory
     from pytest_trace2evolve.session.promote import NewBaseline, Promotion
+    from pytest_trace2evolve.session.runs import RunFacts
 
 DIGEST_DIGITS = 8
 """Digits of a digest that people are shown."""
@@ -103,6 +104,30 @@ def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
             changed = escape("; ".join(baseline.changed))
             target.print(f"{escape(baseline.path)}: lock stale: {changed}", soft_wrap=True)
     return rendered(target)
+
+
+def runs_table(runs: Sequence["RunFacts"]) -> str:
+    """The list of runs, a row each."""
+    headings = ("run", "candidate", "suites", "started (UTC)", "decision", "evidence")
+    table = grid(*(Column(name, overflow="fold") for name in headings), padding=NARROW)
+    for run in runs:
+        table.add_row(
+            escape(run.run),
+            escape(run.candidate or NOTHING),
+            escape(", ".join(run.suites) or NOTHING),
+            escape((run.time or NOTHING)[:16].replace("T", " ")),
+            "damaged" if run.error else escape(_decision(run)),
+            escape(", ".join(run.labels) or NOTHING),
+        )
+    target = terminal()
+    target.print(table)
+    return rendered(target)
+
+
+def _decision(run: "RunFacts") -> str:
+    if run.decision is None:
+        return run.reason or NOTHING
+    return f"{run.decision} ({run.reason})" if run.reason else run.decision
 
 
 def _lineage(baseline: "BaselineFacts") -> str:

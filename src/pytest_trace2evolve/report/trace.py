@@ -10,11 +10,21 @@ from rich.text import Text
 from pytest_trace2evolve.evidence.results import OWN_BLOCK
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.report.formatting import print_line, rendered, terminal
+from pytest_trace2evolve.report.formatting import (
+    NOTHING,
+    Figure,
+    counted,
+    escape,
+    grid,
+    number,
+    print_line,
+    rendered,
+    terminal,
+)
 from pytest_trace2evolve.utils.sanitize import sanitize
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.session.traces import OpenedTrace
+    from pytest_trace2evolve.session.traces import FailedTask, FailedTasks, OpenedTrace
 
 SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
 """How much of a message, or of a result, is shown without `--full`."""
@@ -56,6 +66,36 @@ def trace_text(opened: "OpenedTrace", *, full: bool = False) -> str:
     for text, style in _outcome(simulation):
         print_line(target, text, style)
     return rendered(target)
+
+
+def failed_text(found: "FailedTasks") -> str:
+    """The failed tasks of a run, a row each, and how to open one."""
+    target = terminal()
+    candidate = f" · candidate {found.candidate}" if found.candidate else ""
+    unmeasured = f", {found.unmeasured} not measured" if found.unmeasured else ""
+    failed = f"{len(found.failed)} of {counted(found.tasks, 'task')} failed{unmeasured}"
+    print_line(target, f"{found.run}{candidate} · {failed}", "bold")
+    if not found.failed:
+        return rendered(target)
+    table = grid("suite", "split", "task", Figure("failed trials"), Figure("reward"))
+    for task in found.failed:
+        table.add_row(
+            escape(task.suite),
+            escape(_splits(task)),
+            escape(task.task),
+            f"{task.failed} of {task.measured}",
+            number(task.reward),
+        )
+    target.print(table)
+    if any(task.is_sealed for task in found.failed):
+        print_line(target, "! sealed: the ledger records an access, which can end clean evidence")
+    print_line(target, f"open a trace: trace2evolve show {found.run} TASK")
+    return rendered(target)
+
+
+def _splits(task: "FailedTask") -> str:
+    names = [split if suite == task.suite else f"{suite}::{split}" for suite, split in task.splits]
+    return (", ".join(names) or NOTHING) + (" !" if task.is_sealed else "")
 
 
 def _print_message(

@@ -164,7 +164,7 @@ class BaselineSides:
             model=self._name(live.agent, as_here) if local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
             url_option=live.agent.url_option if endpoint.url is None else "--t2e-baseline-base-url",
-            key_var=endpoint.key_var or live.agent.key_var,
+            api_key_env=endpoint.api_key_env or live.agent.api_key_env,
             temperature=model.temperature,
             seed=model.seed,
             reasoning_effort=model.reasoning_effort,
@@ -209,7 +209,7 @@ def how_to_confirm(
     if policy is None or not policy.confirms:
         if given:
             why = "the gate is off" if policy is None else f"policy {policy.name!r} confirms no falls"
-            raise ConfigError(f"--t2e-confirm {given} has no effect: {why}")
+            raise ConfigError(f"--t2e-max-reruns {given} has no effect: {why}")
         return None
     confirm = sides.find(
         {name: suite.baseline for name, suite in suites.items() if suite.baseline is not None},
@@ -222,6 +222,6 @@ def how_to_confirm(
         if suites[name].trials > first:
             raise ConfigError(
                 f"suite {name!r} has {suites[name].trials} trials a task, and fresh trials are numbered from "
-                f"{first}: run fewer, or give --t2e-confirm 0"
+                f"{first}: run fewer, or give --t2e-max-reruns 0"
             )
     return confirm

@@ -316,8 +316,8 @@ def check_replayed_candidate(recorded: Mapping[Mode, RecordedRuns], candidate: "
             if ref is not None and ref.id == candidate.id:
                 whose = f"an earlier version of candidate {ref.id!r}"
             raise ResultsError(
-                f"{file.path}: is of {whose}, and --t2e-replay gives candidate {candidate.id!r} only what it "
-                f"said itself{', with the weights that it has' if candidate.adapter else ''}: run it live"
+                f"{file.path}: is of {whose}, and --t2e-results gives candidate {candidate.id!r} only what "
+                f"it said itself{', with the weights that it has' if candidate.adapter else ''}: run it live"
             )
 
 
@@ -336,6 +336,6 @@ def check_replayed_suites(
     for suite in suites:
         if recorded and suites_named and suite.mode not in recorded:
             raise ResultsError(
-                f"suite {suite.name!r} is of domain {suite.mode}, and no --t2e-replay file is; "
+                f"suite {suite.name!r} is of domain {suite.mode}, and no --t2e-results file is; "
                 f"they hold {', '.join(mode.brief for mode in recorded)}"
             )

@@ -74,7 +74,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("suite", "run", "run this suite (repeatable)", metavar="NAME", is_repeatable=True),
     Option(
-        "replay",
+        "results",
         "run",
         "replay recorded runs from a tau2 results file or folder (repeatable)",
         metavar="PATH",
@@ -95,7 +95,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "baseline-mode",
         "gate",
-        "if it exists: fail (save, default), replace it (update) or add tasks (new-only)",
+        "if the baseline exists: fail (save, default), replace it (update) or add tasks (new-only)",
         choices=("save", "update", "new-only"),
     ),
     Option(
@@ -107,8 +107,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "goal",
         "gate",
-        "claim to be better (improve, default), not worse (hold), or nothing: "
-        "discard only on shown harm (no-regression)",
+        "improve (default), hold (not worse) or no-regression (discard only on shown harm)",
         choices=("improve", "hold", "no-regression"),
     ),
     Option(
@@ -142,22 +141,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "evolve",
         "improve",
-        "then train adapters for what failing tests lack, and gate them (trace2evolve evolve)",
+        "afterwards train and gate adapters for failed tasks (trace2evolve evolve)",
         is_flag=True,
     ),
     Option(
         "evolve-options",
         "improve",
-        "options of trace2evolve evolve, as '--most 2 --steps 20'",
+        "options of trace2evolve evolve, as '--max-adapters 2 --steps 20'",
         metavar="TEXT",
     ),
     Option(
         "freeze",
         "cases",
-        "add the cases on which such tests failed to synthetic/pressure.jsonl",
+        "add the cases that failed in tests with run_case to synthetic/pressure.jsonl",
         is_flag=True,
     ),
-    Option("judge", "run", "judge of natural-language assertions (OpenAI-compatible)", metavar="MODEL"),
+    Option("judge", "run", "judge model, for natural-language assertions", metavar="MODEL"),
     Option("judge-base-url", "run", "the judge's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
     Option(
         "model",
@@ -173,7 +172,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="MODEL",
         is_path=True,
     ),
-    Option("adapter", "live", "a LoRA adapter that the agent's model, a folder, talks with", metavar="PATH"),
+    Option("adapter", "live", "LoRA adapter for the agent's model, which must be a folder", metavar="PATH"),
     Option(
         "route",
         "live",
@@ -182,8 +181,18 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("base-url", "live", "the model's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
     Option("user-base-url", "live", "the user model's endpoint (default: the agent's)", metavar="URL"),
-    Option("key-var", "live", "variable that holds the key (default: OPENAI_API_KEY)", metavar="NAME"),
-    Option("user-key-var", "live", "the same for the user model (default: the agent's)", metavar="NAME"),
+    Option(
+        "api-key-env",
+        "live",
+        "environment variable that holds the API key (default: OPENAI_API_KEY)",
+        metavar="NAME",
+    ),
+    Option(
+        "user-api-key-env",
+        "live",
+        "environment variable of the user model's API key (default: the agent's)",
+        metavar="NAME",
+    ),
     Option("temperature", "live", "the agent's temperature (default: 0)", metavar="T", type=temperature),
     Option(
         "seed",
@@ -192,12 +201,12 @@ OPTIONS: tuple[Option, ...] = (
         metavar="N",
         type=whole(-MOST_SEED, MOST_SEED),
     ),
-    Option("reasoning-effort", "live", "sent to the agent's model", metavar="LEVEL"),
+    Option("reasoning-effort", "live", "reasoning effort that is sent to the agent's model", metavar="LEVEL"),
     Option("extra-body", "live", "merged into the agent's requests", metavar="JSON"),
     Option(
         "fresh",
         "live",
-        "make every live simulation again, next to those of earlier runs: a further draw",
+        "run every live simulation again, in addition to those of earlier runs: another draw",
         is_flag=True,
     ),
     Option(
@@ -225,14 +234,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "call-timeout",
         "live",
-        "give up one try of a model call after this time and try again (default: 600)",
+        "retry a model call that takes longer than this (default: 600)",
         metavar="SECONDS",
         type=amount(86_400),
     ),
     Option(
         "cache",
         "live",
-        "take models' answers from .trace2evolve/cache.sqlite if it has them, keep new ones",
+        "reuse models' answers stored in .trace2evolve/cache.sqlite, and store new ones",
         is_flag=True,
     ),
     Option(
@@ -250,29 +259,29 @@ OPTIONS: tuple[Option, ...] = (
         is_path=True,
     ),
     Option(
-        "confirm",
+        "max-reruns",
         "gate",
-        "fresh simulations that may confirm falls, both sides together (default: 640; 0: none)",
+        "reruns that may confirm falls, fresh simulations of both sides (default: 640; 0: none)",
         metavar="N",
         type=whole(0, 10**6),
     ),
     Option(
         "stages",
         "gate",
-        "live: add trials in stages and stop where the gate decides (default: 2,4,8)",
+        "live: add trials in stages and stop if the gate decides (default: 2,4,8)",
         metavar="N,N,…|default",
         type=stages,
     ),
     Option(
         "baseline-base-url",
         "live",
-        "where fresh trials ask the baseline's model (default: the agent's, if it is the same model)",
+        "endpoint of the baseline's model for reruns (default: the agent's, if it is the same model)",
         metavar="URL",
     ),
     Option(
-        "baseline-key-var",
+        "baseline-api-key-env",
         "live",
-        "variable that holds the key for it (default: the agent's)",
+        "environment variable of the baseline model's API key (default: the agent's)",
         metavar="NAME",
     ),
     Option(

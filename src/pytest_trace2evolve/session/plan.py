@@ -38,7 +38,7 @@ class Endpoint:
     """Where the baseline's model is asked, as far as the user said; None: where this run's agent is."""
 
     url: str | None = None
-    key_var: str | None = None
+    api_key_env: str | None = None
 
 
 AS_THE_AGENT = Endpoint()

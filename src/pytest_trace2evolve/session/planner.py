@@ -225,18 +225,18 @@ def _check_options(options: Options) -> None:
             "--t2e-baseline-mode has no effect without --t2e-save-baseline": (
                 options.baseline_mode is not None and options.save_baseline is None
             ),
-            "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold": (
+            "--t2e-trials does not go with --t2e-results, which uses the trials that the files hold": (
                 replays and options.trials is not None
             ),
-            "--t2e-playback runs simulations and --t2e-replay none: give one of them": replays and plays,
-            "--t2e-model talks to a model and --t2e-replay to none: give one of them": (
+            "--t2e-playback runs simulations and --t2e-results none: give one of them": replays and plays,
+            "--t2e-model talks to a model and --t2e-results to none: give one of them": (
                 replays and live is not None
             ),
             f"{source} is for agent {CHAT!r}: agent {agent!r} does not go with it": (
                 live is not None and agent not in (None, CHAT)
             ),
             f"agent {CHAT!r} needs a model: give --t2e-model": live is None and agent == CHAT,
-            f"--t2e-replay replays recorded runs: agent {agent!r} does not go with it": (
+            f"--t2e-results replays recorded runs: agent {agent!r} does not go with it": (
                 replays and agent not in (None, REPLAY)
             ),
         }
@@ -247,7 +247,7 @@ def _check_options(options: Options) -> None:
         _reject(
             {
                 f"{without} --t2e-playback: a cassette holds one run": plays,
-                f"{without} --t2e-replay, which has the trials that the files hold": replays,
+                f"{without} --t2e-results, which has the trials that the files hold": replays,
                 "--t2e-stages adds trials of a live run: give --t2e-model": live is None,
                 f"{without} --t2e-trials: it says how many trials each stage has": (
                     options.trials is not None
@@ -369,11 +369,11 @@ def _agent(
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
     if name is None:
         raise ConfigError(
-            f"suite {suite.name!r} has no agent: give --t2e-model, --t2e-agent or --t2e-replay, "
+            f"suite {suite.name!r} has no agent: give --t2e-model, --t2e-agent or --t2e-results, "
             f"or a default_agent in {suite.name}.toml"
         )
     if name == REPLAY:
-        raise ConfigError("agent 'replay' needs recorded runs: give --t2e-replay PATH")
+        raise ConfigError("agent 'replay' needs recorded runs: give --t2e-results PATH")
     if name not in names:
         raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*names, REPLAY])}")
     return name

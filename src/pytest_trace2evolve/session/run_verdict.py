@@ -1,4 +1,4 @@
-"""Writes and reads `verdict.json`, which with the evidence next to it is all that CI and `promote` need."""
+"""Writes and reads `verdict.json`. With the evidence next to it, it is all that CI and promotion need."""
 
 import json
 from pathlib import Path

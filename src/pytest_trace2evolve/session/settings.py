@@ -103,13 +103,13 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
         if name:
             _check_output(flag, name, context)
     named = values.t2e_model or values.t2e_agent or context.agent or values.t2e_base_url
-    embedded = not (named or values.t2e_replay or values.t2e_playback) and has_embedded_model()
+    embedded = not (named or values.t2e_results or values.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if embedded else values.t2e_model
     live = _live(values, model, here, read_prices(context.root / PRICES_NAME), context.served)
     return Options(
         candidate=values.t2e_candidate,
         suites=tuple(values.t2e_suite or ()),
-        replays=tuple(here / path for path in values.t2e_replay or ()),
+        replays=tuple(here / path for path in values.t2e_results or ()),
         agent=values.t2e_agent,
         default_agent=context.agent or None,
         trials=values.t2e_trials,
@@ -129,9 +129,9 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
             requests_per_minute=values.t2e_requests_per_minute,
         ),
         fresh=bool(values.t2e_fresh or values.t2e_record or values.t2e_playback),
-        confirm=values.t2e_confirm,
+        confirm=values.t2e_max_reruns,
         stages=values.t2e_stages or (),
-        baseline_endpoint=Endpoint(values.t2e_baseline_base_url, values.t2e_baseline_key_var),
+        baseline_endpoint=Endpoint(values.t2e_baseline_base_url, values.t2e_baseline_api_key_env),
         concurrency=values.t2e_concurrency or DEFAULT_CONCURRENCY,
         ray=_ray(values, here),
         invocation_dir=here,
@@ -143,7 +143,7 @@ def _ray(values: Any, here: Path) -> RaySettings | None:
         if needless := _first_given(values, [option for option in OPTIONS if option.name.startswith("ray-")]):
             raise ConfigError(f"{needless} has no effect without --t2e-ray")
         return None
-    for option in ("replay", "playback"):
+    for option in ("results", "playback"):
         if getattr(values, f"t2e_{option}"):
             raise ConfigError(f"--t2e-ray does not go with --t2e-{option}: there is nothing to distribute")
     pip = None if values.t2e_ray_pip is None else here / values.t2e_ray_pip
@@ -223,7 +223,7 @@ def _live(
     agent = ModelSettings(
         model=model,
         base_url=values.t2e_base_url,
-        key_var=values.t2e_key_var or "OPENAI_API_KEY",
+        api_key_env=values.t2e_api_key_env or "OPENAI_API_KEY",
         temperature=0.0 if values.t2e_temperature is None else values.t2e_temperature,
         seed=values.t2e_seed,
         reasoning_effort=values.t2e_reasoning_effort,
@@ -239,7 +239,7 @@ def _live(
         model=values.t2e_user_model or agent.model,
         base_url=values.t2e_user_base_url or agent.base_url,
         url_option="--t2e-user-base-url" if values.t2e_user_base_url else agent.url_option,
-        key_var=values.t2e_user_key_var or agent.key_var,
+        api_key_env=values.t2e_user_api_key_env or agent.api_key_env,
         temperature=0.0,
         reasoning_effort=None,
         extra_body={},
@@ -253,7 +253,8 @@ def _live(
         raise ConfigError("--t2e-adapter needs a model that is a folder: --t2e-model ./path")
     if user.base_url is None and names_folder(user.model, here):
         user, _ = _of_folder(user, here, prices, served)
-    _check_key_vars(agent.key_var, user.key_var, values.t2e_baseline_key_var or agent.key_var)
+    baseline_api_key_env = values.t2e_baseline_api_key_env or agent.api_key_env
+    _check_api_key_envs(agent.api_key_env, user.api_key_env, baseline_api_key_env)
     return LiveSettings(
         agent,
         user,
@@ -275,13 +276,13 @@ def _extra_body(text: str | None) -> dict[str, Any]:
     return body
 
 
-def _check_key_vars(*names: str) -> None:
+def _check_api_key_envs(*names: str) -> None:
     """Reject a key in place of its variable's name: the next error would show it."""
     for name in names:
         if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(
-                "--t2e-key-var, --t2e-user-key-var and --t2e-baseline-key-var take the name of a variable "
-                "that holds the key, never the key: no variable of the given name is set"
+                "--t2e-api-key-env, --t2e-user-api-key-env and --t2e-baseline-api-key-env take the name of a "
+                "variable that holds the key, never the key: no variable of the given name is set"
             )
 
 

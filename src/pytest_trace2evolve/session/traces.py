@@ -1,6 +1,9 @@
-"""Opening a trace. An access to a sealed split is recorded in the ledger before anything is shown."""
+"""Opening a trace, and listing the failed tasks of a run.
 
-from collections.abc import Iterator, Sequence
+An access to a trace of a sealed split is recorded in the ledger before anything is shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import find_breaches
+from pytest_trace2evolve.scoring.metrics import succeeded
 from pytest_trace2evolve.session.evidence_sources import domain_of, expand, path_exists, provenance
 from pytest_trace2evolve.session.ledger import SplitName, record_access
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -94,7 +98,7 @@ def open_trace(
         LedgerError: the access could not be recorded; nothing of the trace may be shown.
     """
     path = find_run(run, project, here)
-    file = _file_with(task, [read_results(place) for place in expand([path])], suite, run)
+    file = _file_with(task, _files_by_suite(path, suite, run), run)
     origin, domain = provenance(file), domain_of(file)
     simulations = {
         simulation.trial or 0: simulation for simulation in combine([file])[0] if simulation.task_id == task
@@ -136,19 +140,105 @@ def _broken_invariants(
     return () if rules is None else find_breaches(simulation.trace, rules)
 
 
-def _file_with(task: str, files: Sequence[ResultsFile], suite: str, run: str) -> ResultsFile:
-    """The one file that holds simulations of a task."""
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that failed at least one trial.
+
+    Attributes:
+        splits: The splits that hold it.
+        is_sealed: Whether an access to its traces would be recorded.
+        failed, measured: Trials that failed, and all that were measured.
+        reward: Mean over the measured trials.
+    """
+
+    suite: str
+    task: str
+    splits: tuple[SplitName, ...]
+    is_sealed: bool
+    failed: int
+    measured: int
+    reward: float
+
+
+@dataclass(frozen=True)
+class FailedTasks:
+    """The failed tasks of a run, out of `tasks`; of `unmeasured` tasks, no trial has a reward."""
+
+    run: str
+    candidate: str | None
+    tasks: int
+    unmeasured: int
+    failed: tuple[FailedTask, ...]
+
+
+def failed_tasks(run: str, *, project: Project | None, here: Path, suite: str = "") -> FailedTasks:
+    """The tasks of a run that failed. Nothing of their traces is shown, so no access is recorded.
+
+    Args:
+        run: As in `find_run`.
+        suite: Only this suite of a run over several.
+
+    Raises:
+        ConfigError: there is no such run or suite, or several runs; names what there is.
+        ResultsError: the run cannot be read.
+    """
+    path = find_run(run, project, here)
+    files = _files_by_suite(path, suite, run)
+    rewards: dict[tuple[str, str, str], list[float | None]] = {}
+    for name, file in files.items():
+        for simulation in combine([file])[0]:
+            place = name, domain_of(file), simulation.task_id
+            rewards.setdefault(place, []).append(simulation.recorded_reward)
+    found = [
+        _failed_task(project, *place, measured)
+        for place, several in rewards.items()
+        if (measured := [reward for reward in several if reward is not None])
+        and not all(map(succeeded, measured))
+    ]
+    origins = [provenance(file) for file in files.values()]
+    return FailedTasks(
+        next((origin.run_id for origin in origins if origin.run_id), path.name),
+        next((origin.candidate.id for origin in origins if origin.candidate), None),
+        len(rewards),
+        sum(all(reward is None for reward in several) for several in rewards.values()),
+        tuple(sorted(found, key=lambda task: (task.suite, task.is_sealed, task.splits, task.task))),
+    )
+
+
+def _failed_task(
+    project: Project | None, suite: str, domain: str, task: str, rewards: Sequence[float]
+) -> FailedTask:
+    holding = [] if project is None else list(splits_with(project, domain, task))
+    return FailedTask(
+        suite,
+        task,
+        tuple(holding),
+        project is not None and any(_is_sealed(project, split) for _, split in holding),
+        sum(not succeeded(reward) for reward in rewards),
+        len(rewards),
+        sum(rewards) / len(rewards),
+    )
+
+
+def _is_sealed(project: Project, split: str) -> bool:
+    return project.splits[split].role is not Role.REPORT
+
+
+def _files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
+    """The results files of a run by suite: only one suite's if one is named."""
+    files = [read_results(place) for place in expand([path])]
     by_suite = {provenance(file).suite or file.path.name: file for file in files}
     if suite and suite not in by_suite:
         raise ConfigError(f"{run} holds no suite {suite!r}; {nearest(suite, by_suite)}")
-    ran = {
-        name: {simulation.task_id for simulation in file.simulations}
-        for name, file in by_suite.items()
-        if suite in ("", name)
-    }
+    return {suite: by_suite[suite]} if suite else by_suite
+
+
+def _file_with(task: str, by_suite: Mapping[str, ResultsFile], run: str) -> ResultsFile:
+    """The one file that holds simulations of a task."""
+    ran = {name: {simulation.task_id for simulation in file.simulations} for name, file in by_suite.items()}
     found = [name for name, tasks in ran.items() if task in tasks]
     if not found:
-        known = nearest(task, set().union(*ran.values()))
+        known = nearest(task, set().union(*ran.values()), most=3)
         raise ConfigError(f"{run} holds no simulation of task {task!r}; {known}")
     if len(found) > 1:
         raise ConfigError(f"task {task!r} is in several suites of {run}: {', '.join(found)}; give --suite")
@@ -168,7 +258,7 @@ def _sealed_places(
     if project is None:
         return (), "nothing was recorded: there is no project here"
     holding = list(splits_with(project, domain, task))
-    sealed = [(suite, split) for suite, split in holding if project.splits[split].role is not Role.REPORT]
+    sealed = [(suite, split) for suite, split in holding if _is_sealed(project, split)]
     if sealed:
         return sealed, ""
     if holding:

@@ -239,7 +239,7 @@ class TaskRunner:
             return run
         refused = confirm.refused.get(planned.name, "")
         if refused or confirm.budget == 0:
-            return replace(run, unconfirmed=refused or "--t2e-confirm 0")
+            return replace(run, unconfirmed=refused or "--t2e-max-reruns 0")
         if self._is_scarce and (before := self._before.get((planned.name, task_id))):
             await self._ended[before].wait()
         from pytest_trace2evolve.gate.confirm import next_step, step_passes
@@ -252,7 +252,7 @@ class TaskRunner:
                 if not self.engine.reserve_fresh(
                     f"{planned.name}\n{task_id}\n{done}", len(SIDES) * more, confirm.budget
                 ):
-                    why = f"the {confirm.budget} fresh simulations of --t2e-confirm are spent"
+                    why = f"the {confirm.budget} fresh simulations of --t2e-max-reruns are spent"
                     return replace(run, unconfirmed=why)
                 for side, records in (await self._fresh(planned, task, done, more)).items():
                     made[side] += records

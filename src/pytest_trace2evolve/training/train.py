@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 SMALL_BASE = 1 << 28
 """Bytes of a base's weights up to which most of a second server's memory is its libraries'."""
 
-CURVE, PICTURE = "curve.json", "curve.svg"
+CURVE, PLOT = "curve.json", "curve.svg"
 """The figures of each step, next to the weights, and their picture."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -142,7 +142,7 @@ def orders_of(
         raise ConfigError(
             f"--from-run {options.from_run}: no project here says which tasks decide; give --root"
         )
-    for option, value in (("--name", options.name), ("--out", options.out)):
+    for option, value in (("--adapter-name", options.adapter_name), ("--out", options.out)):
         if value is not None:
             raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
     missing = diagnose_run(project, options.from_run, here, environments)
@@ -161,7 +161,7 @@ def _order(
 ) -> Order:
     for name in capabilities:
         environments.offer(name)
-    name = _adapter_name(options.name, capabilities)
+    name = _adapter_name(options.adapter_name, capabilities)
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
     check_count("--heldout", options.heldout, 0)
     check_count("--heldout-others", options.heldout_others, 0)
@@ -200,13 +200,13 @@ def _order(
 def _adapter_name(given: str | None, capabilities: list[str]) -> str:
     if given is None and len(capabilities) > 1:
         raise ConfigError(
-            f"--capability {' '.join(capabilities)}: several make one adapter, which needs a --name"
+            f"--capability {' '.join(capabilities)}: several make one adapter, which needs an --adapter-name"
         )
     name = given or capabilities[0]
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"--name {name}: must be in snake_case, as refunds_and_returns")
+        raise ConfigError(f"--adapter-name {name}: must be in snake_case, as refunds_and_returns")
     if name in (ROUTED, NONE):
-        raise ConfigError(f"--name {name}: is what a router's choice is called; choose another")
+        raise ConfigError(f"--adapter-name {name}: is what a router's choice is called; choose another")
     return name
 
 
@@ -371,6 +371,6 @@ def _write_records(environments: Environments, order: Order, result: TrainedAdap
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PICTURE).write_bytes(training_curve(trained.curve, title=order.name))
+    (folder / PLOT).write_bytes(training_curve(trained.curve, title=order.name))
     # What makes it an adapter comes last.
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

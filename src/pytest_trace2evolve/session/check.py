@@ -1,7 +1,6 @@
 """Checks of a project's own files and worlds, offline: without a model and without a network.
 
-Only worlds of the project and of installed packages are opened, for their rules. To add a check, write a
-generator of findings and name it in `lint`.
+To add a check, write a generator of findings and name it in `check_project`.
 """
 
 import subprocess
@@ -12,12 +11,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import (
     CandidateError,
-    CaseError,
     ConfigError,
     LockError,
+    MissingExtraError,
     ResultsError,
     SuiteError,
     Trace2EvolveError,
@@ -56,19 +54,18 @@ class Finding:
     warning: bool = False
 
 
-def lint(project: Project, worlds: Worlds, against: str = "HEAD") -> list[Finding]:
+def check_project(project: Project, worlds: Worlds, against: str = "HEAD") -> list[Finding]:
     """Everything that the checks find, in their order, then by path.
 
     Args:
-        worlds: Opens the project's own worlds.
+        worlds: Opens the suites' worlds.
         against: The commit that frozen candidates are compared with; an error if there is no such commit.
     """
     checks = (
         check_candidates(project),
         check_frozen(project, against),
         check_suites(project),
-        check_lock(project),
-        check_cases(project),
+        check_lock(project, worlds),
         check_ledger(project),
         check_baselines(project),
         check_runs(project),
@@ -158,10 +155,11 @@ def check_suites(project: Project) -> Iterator[Finding]:
             yield _finding(path, error)
 
 
-def check_lock(project: Project) -> Iterator[Finding]:
-    """Each suite is in the lock, as its file is, and the lock names no other.
+def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
+    """Each suite is in the lock, as its file, its cases and its world are, and the lock names no other.
 
-    Whether the worlds are as they were locked is checked by `trace2evolve lock --check`.
+    Raises:
+        ConfigError: the project's hooks cannot be loaded.
     """
     try:
         lock = project.lock
@@ -178,33 +176,31 @@ def check_lock(project: Project) -> Iterator[Finding]:
         locked = lock.suites.get(suite.name)
         if locked is None:
             yield Finding(path, f"not in {LOCK_NAME}; run 'trace2evolve lock' and commit the result")
-        elif locked.definition != suite.definition:
-            yield Finding(path, f"its settings changed since {LOCK_NAME} was written; {RENEW}")
         elif locked.scorer_version != SCORER_VERSION:
             yield Finding(
                 project.lock_path,
                 f"{suite.name} is locked for scorer {locked.scorer_version}, and this is {SCORER_VERSION}; "
                 f"{RENEW}",
             )
+        else:
+            yield from _check_world(project, suite, locked, worlds)
 
 
-def check_cases(project: Project) -> Iterator[Finding]:
-    """Every file of synthetic cases that a suite names can be read, and is as it was locked."""
-    locks = _locks(project)
-    reported: set[Path] = set()
-    for suite in _readable_suites(project):
-        for split, spec in suite.case_splits.items():
-            path = project.root / spec.cases
-            try:
-                cases = read_cases(path)
-            except CaseError as error:
-                if path not in reported:
-                    reported.add(path)
-                    yield _finding(path, error)
-                continue
-            digests = {case.id: case.digest for case in cases}
-            if suite.name in locks and digests != locks[suite.name].splits.get(split):
-                yield Finding(path, f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}")
+def _check_world(project: Project, suite: Suite, locked: SuiteLock, worlds: Worlds) -> Iterator[Finding]:
+    """A suite and its world are as they were locked. A world that cannot be opened here is a warning."""
+    path = project.suite_path(suite.name)
+    try:
+        project.verify_world(suite, project.locked(suite, worlds), worlds)
+    except (LockError, SuiteError) as error:
+        yield _finding(path, error)
+    except (MissingExtraError, WorldError, ImportError) as error:
+        if locked.definition != suite.definition:
+            yield Finding(path, f"its settings changed since {LOCK_NAME} was written; {RENEW}")
+        yield Finding(path, f"not compared with {LOCK_NAME}: {_one_line(error)}", warning=True)
+    except ConfigError:  # of the project's hooks, not of one suite
+        raise
+    except Exception as error:  # of the project's own code
+        yield Finding(path, f"its world cannot be read: {_one_line(error)}; correct it")
 
 
 def check_ledger(project: Project) -> Iterator[Finding]:
@@ -346,8 +342,7 @@ def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
         try:
             world = worlds.open(provider, domain)
             rules = rules_of(world)
-        except (ConfigError, WorldError, ImportError) as error:
-            yield Finding(path, f"{what}: not checked: {_one_line(error)}", warning=True)
+        except (MissingExtraError, WorldError, ImportError):  # another check reports it
             continue
         except Exception as error:  # of the project's own code
             yield Finding(path, f"{what}: cannot be read: {_one_line(error)}; correct them")

@@ -1,4 +1,4 @@
-"""`lint` names a candidate that is dated before an access to traces, though its text came later."""
+"""`check` names a candidate that is dated before an access to traces, though its text came later."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def test_the_first_commit_of_the_text_counts(
 ) -> None:
     candidate(opened)
     commit(opened, days_before)
-    done = command("lint")
+    done = command("check")
     assert done.returncode == status, done.stdout
     assert ("candidates/v3.md: says frozen_at " in done.stdout) == bool(status)
     if status:
@@ -62,12 +62,12 @@ def test_a_text_that_was_changed_after_the_access_is_named(opened: DeskProject, 
     commit(opened, 1.0)
     candidate(opened, "close note restart")
     commit(opened, -1.0)
-    assert "its text was first committed on " in command("lint").stdout
+    assert "its text was first committed on " in command("check").stdout
 
 
 def test_a_text_that_no_commit_holds_draws_a_warning(opened: DeskProject, command: Command) -> None:
     candidate(opened)
-    done = command("lint")
+    done = command("check")
     assert done.returncode == 0
     assert "candidates/v3.md: warning: says frozen_at " in done.stdout
     assert "neither a commit nor the ledger shows this text from before then" in done.stdout

@@ -1,0 +1,92 @@
+"""The list of a project's runs: what was run, when, and what the gate decided."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
+from pytest_trace2evolve.evidence.results import ResultsFile, decode
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.session.evidence_sources import expand, provenance
+from pytest_trace2evolve.session.run_verdict import read_verdict
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is reported of one run.
+
+    Attributes:
+        time: When it started (ISO 8601); None if that was not recorded.
+        decision: The gate's; None without one, and `reason` says why.
+        labels: Labels of the evidence that decided.
+        error: Why the run could not be read; empty if it could, and everything else is unknown otherwise.
+    """
+
+    run: str
+    time: str | None = None
+    candidate: str | None = None
+    suites: tuple[str, ...] = ()
+    decision: str | None = None
+    reason: str = ""
+    labels: tuple[str, ...] = ()
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON form."""
+        return {**asdict(self), "suites": list(self.suites), "labels": list(self.labels)}
+
+
+def listed_runs(project: Project) -> list[RunFacts]:
+    """All runs of a project, the latest first; a damaged one says so in its place."""
+    folder = project.runs_folder
+    folders = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return [_facts(path) for path in sorted(folders, key=lambda path: path.name, reverse=True)]
+
+
+def _facts(folder: Path) -> RunFacts:
+    try:
+        return _gated(folder) if (folder / VERDICT_NAME).exists() else _not_gated(folder)
+    except ResultsError as error:
+        return RunFacts(folder.name, error=str(error))
+
+
+def _gated(folder: Path) -> RunFacts:
+    record = read_verdict(folder)
+    decided = [
+        verdict
+        for suite in record.suites.values()
+        for verdict in suite.verdicts
+        if verdict["verdict"] is not None and verdict.get("guard") is None
+    ]
+    reasons = dict.fromkeys(suite.reason for suite in record.suites.values() if suite.reason)
+    return RunFacts(
+        folder.name,
+        record.time,
+        record.candidate.id,
+        tuple(record.suites),
+        None if record.verdict is None else record.verdict.value,
+        record.stopped or "; ".join(reasons),
+        tuple(dict.fromkeys(str(verdict.get("label")) for verdict in decided)),
+    )
+
+
+def _not_gated(folder: Path) -> RunFacts:
+    """What the headers of the results say; the simulations stay unread."""
+    headers = [path / "results.json" for path in expand([folder])]
+    origins = [
+        provenance(ResultsFile(path, record if isinstance(record, dict) else {}, {}, ()))
+        for path in headers
+        if path.exists()
+        for record in [decode(path)]
+    ]
+    if not origins:
+        return RunFacts(folder.name, reason="not finished")
+    first = origins[0]
+    return RunFacts(
+        folder.name,
+        first.created_at,
+        first.candidate.id if first.candidate else None,
+        tuple(origin.suite for origin in origins if origin.suite is not None),
+        reason="not gated",
+    )

@@ -1,0 +1,125 @@
+"""The help: how to start, commands in groups, examples that parse, and names that mean one thing."""
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.cli.parser import Command, build_parser
+from pytest_trace2evolve.improve.arguments import add_evolve_arguments
+from tests.plugin.conftest import Command as Run
+from tests.plugin.conftest import DeskProject
+
+PARSER = build_parser(COMMANDS)
+
+
+def helped(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of a help."""
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def named(
+    commands: tuple[Command, ...] = tuple(command for group in COMMANDS.values() for command in group),
+    *above: str,
+) -> Iterator[tuple[tuple[str, ...], Command]]:
+    """All commands with their words, groups of actions included."""
+    for command in commands:
+        words = (*above, command.name)
+        yield words, command
+        yield from named(command.actions, *words)
+
+
+def test_the_help_says_how_to_start_and_lists_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = helped(capsys=capsys)
+    start = lines.index("start:")
+    assert any(line.startswith("  pytest --candidate v6 -n 8 ") for line in lines[start : start + 4])
+    places = [lines.index(f"{group}:") for group in ("evaluate", "evidence", "improve", "serve")]
+    assert start < places[0]
+    assert places == sorted(places)
+    for group, place in zip(COMMANDS.values(), places, strict=True):
+        listed = [line.split()[0] for line in lines[place + 1 : place + 1 + len(group)]]
+        assert listed == [command.name for command in group]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("words", "command"), list(named()), ids=[" ".join(words) for words, _ in named()])
+def test_each_help_ends_with_examples_that_parse(
+    words: tuple[str, ...], command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 1 <= len(command.examples) <= 2
+    ours = ("trace2evolve", *words)
+    lines = helped(*words, capsys=capsys)
+    assert lines[-1 - len(command.examples) :] == [
+        "examples:",
+        *(f"  {example}" for example in command.examples),
+    ]
+    for example in command.examples:
+        program, *arguments = shlex.split(example)
+        assert (program, *arguments)[: len(ours)] == ours
+        PARSER.parse_args(arguments)
+
+
+def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """The options of a parser and of those below it, each with its help."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in dict.fromkeys(action.choices.values()):
+                yield from helps(below)
+        for option in action.option_strings:
+            yield option, str(action.help)
+
+
+def test_options_of_the_old_names_are_gone() -> None:
+    known = {option for option, _ in helps(PARSER)}
+    old = {"--most", "--picture", "--rows", "--waiting", "--key-var", "--judge-key-var", "--runs", "--check"}
+    assert known & old == set()
+    new = {"--max-adapters", "--plot", "--batch-size", "--queue-size", "--api-key-env", "--t2e-max-reruns"}
+    assert new <= known
+
+
+@pytest.mark.parametrize(
+    "option", ["--suite", "--split", "--difficulty", "--api-key-env", "--base", "--candidate"]
+)
+def test_an_option_of_one_name_has_one_meaning(option: str) -> None:
+    first, *others = {text.split("(")[0].strip() for name, text in helps(PARSER) if name == option}
+    if option != "--candidate":  # of `evolve`, the candidate is the one whose failures count
+        assert others == [], first
+    assert len(others) <= 1
+
+
+def test_abbreviations_of_options_are_not_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["show", "run", "--fail"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --fail" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--root", "ROOT", "baseline", "list"),
+        ("baseline", "--root", "ROOT", "list"),
+        ("baseline", "list", "--root", "ROOT"),
+    ],
+)
+def test_the_root_may_stand_before_and_after_a_command(
+    project: DeskProject, command: Run, tmp_path_factory: pytest.TempPathFactory, words: tuple[str, ...]
+) -> None:
+    elsewhere: Path = tmp_path_factory.mktemp("elsewhere")
+    given = [str(project.root) if word == "ROOT" else word for word in words]
+    done = command(*given, folder=elsewhere)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"no baselines in {project.root}")
+
+
+def test_the_options_of_an_evolution_have_helps() -> None:
+    parser = argparse.ArgumentParser()
+    add_evolve_arguments(parser)
+    assert all(text != "None" for _, text in helps(parser))

@@ -1,0 +1,141 @@
+"""`trace2evolve runs`, and the failed tasks of a run: what happened, without opening a trace."""
+
+import json
+import shutil
+
+import pytest
+
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.records.ledger import Access
+from tests.plugin.conftest import SUITE, Command, DeskProject
+
+
+def accesses(project: DeskProject) -> list[Access]:
+    entries = Ledger(project.root / "ledger").read().in_time
+    return [entry for entry in entries if isinstance(entry, Access)]
+
+
+def test_no_run_is_said(project: DeskProject, command: Command) -> None:
+    done = command("runs")
+    assert done.stdout == (
+        f"no runs in {project.root}/.trace2evolve/runs; make one with pytest --candidate ID\n"
+    )
+    assert json.loads(command("runs", "--json").stdout) == {"runs": []}
+
+
+def test_runs_are_listed_the_latest_first(project: DeskProject, command: Command) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    gated, ungated = project.runs[-1].name, project.runs[0].name
+    (project.root / ".trace2evolve" / "runs" / "0-killed").mkdir()
+    done = command("runs")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, first, second, third = (line.split() for line in done.stdout.splitlines())
+    assert head == ["run", "candidate", "suites", "started", "(UTC)", "decision", "evidence"]
+    assert (first[:3], first[-2:]) == ([gated, "v1", "desk"], ["promote", "clean"])
+    assert (second[:3], second[-3:]) == ([ungated, "v0", "desk"], ["not", "gated", "–"])
+    assert third == ["0-killed", "–", "–", "–", "not", "finished", "–"]
+    latest = json.loads(command("runs", "--json").stdout)["runs"][0]
+    assert latest == {
+        "run": gated,
+        "time": latest["time"],
+        "candidate": "v1",
+        "suites": ["desk"],
+        "decision": "promote",
+        "reason": "",
+        "labels": ["clean"],
+        "error": "",
+    }
+
+
+def test_a_damaged_run_is_named_in_its_place(project: DeskProject, command: Command) -> None:
+    project.run("--candidate=v1", "--t2e-gate=off")
+    run = project.runs[-1]
+    (run / "results.json").write_text("{", encoding="utf-8")
+    done = command("runs")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].split() == [run.name, "–", "–", "–", "damaged", "–"]
+    assert done.stderr.startswith(f"trace2evolve: {run / 'results.json'}: not valid JSON")
+
+
+def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, command: Command) -> None:
+    project.run("--candidate=v1", "--t2e-trials=2", "--t2e-gate=off")
+    run = project.runs[-1].name
+    done = command("show", run, "--failed")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
+        f"{run} · candidate v1 · 2 of 7 tasks failed",
+        "suite split task failed trials reward",
+        "desk discovery opened 2 of 2 0.000",
+        "desk heldout ! look 2 of 2 0.000",
+        "! sealed: the ledger records an access, which can end clean evidence",
+        f"open a trace: trace2evolve show {run} TASK",
+    ]
+    assert accesses(project) == []
+
+
+def test_a_run_without_failures_has_no_table(project: DeskProject, command: Command) -> None:
+    project.run("--candidate=v2", "--t2e-gate=off", "suites/desk.toml::heldout::close")
+    run = project.runs[-1].name
+    assert command("show", run, "--failed").stdout == f"{run} · candidate v2 · 0 of 1 task failed\n"
+
+
+def test_failed_tasks_of_one_suite_of_several(project: DeskProject, command: Command) -> None:
+    project.write("suites/other.toml", SUITE.replace('"idle", ', ""))
+    project.lock()
+    project.run("--candidate=v1", "--t2e-gate=off")
+    run = project.runs[-1].name
+    assert " · 4 of 13 tasks failed\n" in command("show", run, "--failed").stdout
+    done = command("show", run, "--failed", "--suite", "other")
+    assert " · 2 of 6 tasks failed\n" in done.stdout
+    assert "desk::heldout, heldout !" in done.stdout, "the task is sealed in both"
+    done = command("show", run, "--failed", "--suite", "others")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"trace2evolve: {run} holds no suite 'others'; did you mean 'other'?\n"
+
+
+def test_failed_tasks_without_a_project(
+    project: DeskProject, command: Command, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project.run("--candidate=v1", "--t2e-gate=off")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(project.runs[-1], elsewhere / "copied")
+    done = command("show", "copied", "--failed", folder=elsewhere)
+    assert done.returncode == 0
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["desk", "–", "look", "1", "of", "1", "0.000"] in rows
+    assert "sealed" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "show run: which task? name one, or list those that failed with --failed"),
+        (("a", "--failed"), "--failed lists the failed tasks of a run: leave out TASK, --trial and --full"),
+        (
+            ("--failed", "--trial", "0"),
+            "--failed lists the failed tasks of a run: leave out TASK, --trial and",
+        ),
+        (
+            ("--failed", "--full"),
+            "--failed lists the failed tasks of a run: leave out TASK, --trial and --full",
+        ),
+    ],
+)
+def test_show_takes_a_task_or_failed(command: Command, words: tuple[str, ...], told: str) -> None:
+    done = command("show", "run", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"trace2evolve: {told}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unknown_task_names_the_three_nearest(project: DeskProject, command: Command) -> None:
+    project.run("--candidate=v1", "--t2e-gate=off")
+    run = project.runs[-1].name
+    done = command("show", run, "clse")
+    assert done.returncode == 2
+    told, _, names = done.stderr.rstrip("\n").partition("; nearest are ")
+    assert told == f"trace2evolve: {run} holds no simulation of task 'clse'"
+    assert names.split(", ")[0] == "close"
+    assert len(names.split(", ")) == 3
+    assert len(command("show", run, "x" * 500).stderr.split("; nearest are ")[1].split(", ")) == 3
