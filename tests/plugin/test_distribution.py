@@ -47,9 +47,9 @@ def pytest_t2e_agents(config):
 
 def told(result: pytest.RunResult) -> list[str]:
     """What the session said of figures and verdict, run ids apart."""
-    text = "\n".join(result.outlines).split("= trace2evolve =")[-1]
+    text = "\n".join(result.outlines).split("= trace2evolve: ")[-1]
     lines = text.splitlines()[1:]
-    return [line for line in lines if line and not re.match(r"evidence:|=|FAILED|ERROR", line)]
+    return [line for line in lines if line and not re.match(r"data:|=|FAILED|ERROR", line)]
 
 
 def test_the_verdict_does_not_depend_on_distribution(project: DeskProject) -> None:
@@ -69,7 +69,7 @@ def test_a_killed_worker_loses_nothing(project: DeskProject) -> None:
     project.pytester.makeconftest(CONFTEST + KILLER)
     result = project.spawn("--candidate=v1", "-n2", "-v")
     result.stdout.re_match_lines([r".*ERROR suites/desk.toml::heldout::note.*"])
-    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
+    result.stdout.fnmatch_lines(["PROMOTE: *"])
     header = json.loads((project.runs[-1] / "results.json").read_text())
     stems = {path.stem for path in (project.runs[-1] / "simulations").glob("*.json")}
     assert stems == {entry["id"] for entry in header["simulation_index"]}
@@ -107,4 +107,4 @@ def test_a_path_outside_the_project_does_not_move_the_rootdir(
     assert stray.ret == 4
     stray.stderr.fnmatch_lines([f"ERROR: --t2e-replay {recorded}: *; write --t2e-replay={recorded}"])
     result = run("--candidate", "v1", f"--t2e-replay={recorded}", f"--t2e-baseline={recorded}", "-n2")
-    result.stdout.fnmatch_lines([f"rootdir: {project.root}", "desk · heldout: DISCARD *"])
+    result.stdout.fnmatch_lines([f"rootdir: {project.root}", "DISCARD: *"])

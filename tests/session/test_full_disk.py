@@ -86,7 +86,7 @@ def test_an_agent_of_ones_own_is_told_too(project: DeskProject, monkeypatch: pyt
     begin(project, monkeypatch, "EDQUOT", "/simulations/")
     result = project.pytester.runpytest_subprocess("--t2e-agent=listed", "--candidate=v1")
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    result.stdout.fnmatch_lines(["no verdict: *: cannot be written (Disk quota exceeded); make room *"])
+    result.stdout.fnmatch_lines([" why:  *: cannot be written (Disk quota exceeded); make room *"])
     assert evaluations(project) == []
 
 
