@@ -126,7 +126,7 @@ def test_a_declaration_is_a_part_of_the_candidate(project: DeskProject) -> None:
 def test_reports_say_who_was_compared(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
     result = project.run(
-        "--candidate=v1", "--junitxml=junit.xml", "--t2e-summary=s.md", "--t2e-summary=s.json"
+        "--candidate=v1", "-v", "--junitxml=junit.xml", "--t2e-summary=s.md", "--t2e-summary=s.json"
     )
     result.stdout.fnmatch_lines([BOTH])
     assert f"`{BOTH}`" in (project.root / "s.md").read_text(encoding="utf-8")

@@ -207,8 +207,9 @@ def _finding(check: CheckResult) -> str:
     name = CHECK_NAMES.get(check.id, check.id)
     if not name.startswith("reward") or check.estimate is None:
         return f"{name}: {check.detail}" if check.detail else name
-    p = f", p {p_value(check)}" if check.p is not None else ""
-    return f"{name} {interval(check)} points{p if check.status is not CheckStatus.FAIL else ''}"
+    # Of other checks p speaks of harm.
+    shown = check.id == "reward_improved" and check.status is CheckStatus.PASS and check.p is not None
+    return f"{name} {interval(check)} points" + (f", p {p_value(check)}" if shown else "")
 
 
 def _of(verdict: Verdict, status: CheckStatus) -> list[CheckResult]:

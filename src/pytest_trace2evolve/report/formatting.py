@@ -108,7 +108,7 @@ class Page:
             parts.append(Text())
         for number, part in enumerate(parts or [Text()]):
             before = Text(label, label_style or style) if number == 0 else Text(" " * cell_len(label))
-            line = before + part
+            line = Text.assemble(before, part)
             if end and number == len(parts) - 1:
                 line.append(" " * (room - line.cell_len) + end, style)
             self._target.print(line, soft_wrap=True)

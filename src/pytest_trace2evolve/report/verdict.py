@@ -219,27 +219,14 @@ def _print_metrics(page: Page, titled: Sequence[tuple[str, Metrics]]) -> None:
     if not titled:
         return
     powers = sorted({k for _, found in titled for k in found.pass_hat if k in (1, 2, 4, 8, 16)})
-    rows = [
-        (
-            ["", "runs", "lost", *(f"pass^{k}" for k in powers), "actions", "read", "write", "max steps"],
-            "bold",
-        )
-    ]
+    names = ["", "runs", "lost", *(f"pass^{k}" for k in powers), "actions", "read", "write", "max steps"]
+    rows = [(names, "bold")]
     for title, found in titled:
-        shares = (found.action_match, found.read_action_match, found.write_action_match)
-        rows.append(
-            (
-                [
-                    title,
-                    str(found.simulations),
-                    str(found.simulations - found.measured),
-                    *(share_text(found.pass_hat.get(k)) for k in powers),
-                    *map(share_text, shares),
-                    str(found.terminations.get("max_steps", 0)),
-                ],
-                "",
-            )
-        )
+        lost, at_limit = found.simulations - found.measured, found.terminations.get("max_steps", 0)
+        shares = [found.pass_hat.get(k) for k in powers]
+        shares += [found.action_match, found.read_action_match, found.write_action_match]
+        cells = [title, str(found.simulations), str(lost), *map(share_text, shares), str(at_limit)]
+        rows.append((cells, ""))
     page.table(rows)
     for title, found in titled:
         if line := invariants_line(found):
