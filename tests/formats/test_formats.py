@@ -71,7 +71,7 @@ def test_a_recorded_run_and_a_cassette_end_as_they_did(
     result.stdout.fnmatch_lines(
         [
             "heldout *4 *",
-            "heldout decides on clean evidence (test 1, level 0.0304):",
+            "heldout decides on clean evidence (test 1, level 0.0304): INCONCLUSIVE",
             "*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; the worse of the two counts*",
             "INCONCLUSIVE: *",
         ]

@@ -100,7 +100,7 @@ def test_tokens_and_minutes_are_budgets_too(project: DeskProject) -> None:
         server.hold()
         result = live(project, server, "--t2e-fresh", "--t2e-max-minutes=0.002", "--t2e-concurrency=1")
         result.stdout.fnmatch_lines(
-            ["nothing was measured (the budget is spent: --t2e-max-minutes 0.002 are over): *"]
+            [" why:  nothing was measured (the budget is spent: --t2e-max-minutes 0.002 are over): *"]
         )
 
 

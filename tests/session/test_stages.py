@@ -235,7 +235,7 @@ def test_a_stage_that_measured_nothing_is_the_last(
         desk.older("v0", **json.loads(moved))
         result = staged(desk, other, "--t2e-gate=never")
     assert result.ret == 10
-    result.stdout.fnmatch_lines(["nothing was measured: *"])
+    result.stdout.fnmatch_lines([" why:  nothing was measured: *"])
     result.stdout.no_fnmatch_line("*stage 2 of 3*")
 
 
