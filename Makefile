@@ -57,7 +57,7 @@ demo: install
 	echo "To try next, with $(BIN)/ before each:"; \
 	printf '  %-59s  # %s\n' \
 	  "trace2evolve show $(DEMO) $(DEMO_TASK)" "a conversation" \
-	  "pytest --candidate v5 -n 2 --t2e-suite support" "another candidate, against the same baseline" \
+	  "pytest --candidate v5 -n 2 --t2e-suite support" "another candidate: the next test of heldout, at a stricter level" \
 	  "pytest --candidate v7 -n 2 --t2e-suite support" "your own: candidates/v7.md, its parent v6" \
 	  "trace2evolve power --tasks 56 --trials 3 --live" "what the 56 heldout tasks can show"; \
 	echo; \

@@ -50,7 +50,7 @@ STANDSTILL = 2.0
 ROUNDS = 12
 """The default number of times that an attack draws again."""
 
-VERDICT = re.compile(r"^hotel · heldout: (PROMOTE|DISCARD|INCONCLUSIVE)\b(.*)$", re.MULTILINE)
+VERDICT = re.compile(r"^(PROMOTE|DISCARD|INCONCLUSIVE): ", re.MULTILINE)
 
 
 Meanwhile = Callable[[int], None]
@@ -184,7 +184,7 @@ class Target:
         made = (set(folder.iterdir()) if folder.is_dir() else set()) - before
         run = max(made, key=lambda path: path.stat().st_mtime_ns, default=None)
         found = VERDICT.search(done.text)
-        verdict = found[1] if found and "partial" not in found[2] else ""
+        verdict = found[1] if found else ""
         return Outcome(done, rewards(run), run, verdict)
 
     def command(self, *arguments: str) -> Done:

@@ -97,8 +97,9 @@ def test_the_gate_compares_on_cases(cases: CaseProject) -> None:
         "--candidate=scripted",
         "--t2e-baseline=v0",
         "--t2e-gate=calibrated",
+        "-v",
     )
-    assert "help heldout" in told(result)
+    assert "heldout decides on" in told(result)
     assert "reward_improved" in told(result)
 
 

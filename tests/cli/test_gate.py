@@ -58,7 +58,9 @@ def test_a_run_scores_the_same_when_it_is_read_back(desk_runs: dict[str, Path]) 
 def test_compare_exits_by_its_verdict(desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v2"])]) == 1
-    assert "DISCARD · policy strict, goal improve, development evidence, 7 tasks" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "policy strict, goal improve, development evidence, 7 tasks" in out
+    assert "\nDISCARD: v2 fails on " in out
     assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v1"]), "--goal", "hold"]) == 0
 
 

@@ -59,7 +59,7 @@ def test_a_worker_that_dies_loses_no_simulation(
     assert "holds a run already" not in result.stdout.str() + result.stderr.str()
     assert result.stdout.str().count("replacing crashed worker") == 1
     result.assert_outcomes(errors=1, passed=2, xpassed=4)
-    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
+    result.stdout.fnmatch_lines(["PROMOTE: *"])
     assert result.ret == 0
     found = counted(project.runs[-1] if kind == "none" else kept)
     assert set(found.values()) == {1}
@@ -91,5 +91,5 @@ def pytest_sessionstart(session):
     project.write("conftest.py", CONFTEST + die)
     kept = tmp_path / "kept"
     result = project.spawn("--candidate=v1", "-n2", f"--t2e-run-folder={kept}")
-    result.stdout.fnmatch_lines(["desk · heldout: *"])
+    result.stdout.fnmatch_lines(["heldout decides on *"])
     assert sum(counted(kept).values()) == 7

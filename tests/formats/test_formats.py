@@ -21,7 +21,7 @@ WRITTEN = Path(__file__).parent / "of_3f4d315"
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(WRITTEN, pytester.path, dirs_exist_ok=True)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "240")
     return pytester.path
 
 
@@ -73,8 +73,10 @@ def test_a_recorded_run_and_a_cassette_end_as_they_did(
     result.assert_outcomes(passed=4, xpassed=5)
     result.stdout.fnmatch_lines(
         [
-            "recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; the worse of the two counts*",
-            "support · heldout: INCONCLUSIVE *, clean evidence, 4 tasks compared, test 1, level 0.0304",
+            "heldout *4 *",
+            "heldout decides on clean evidence (test 1, level 0.0304): INCONCLUSIVE",
+            "*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; the worse of the two counts*",
+            "INCONCLUSIVE: *",
         ]
     )
     assert result.ret == 10

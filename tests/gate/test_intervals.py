@@ -18,7 +18,7 @@ from pytest_trace2evolve.records.verdict import (
     Obstacle,
     Settling,
 )
-from pytest_trace2evolve.report.verdict import settling_line, verdict_lines
+from pytest_trace2evolve.report.conclusion import settling_ways
 from tests.gate.verdicts import judged, of, policy_of, renamed
 from tests.gate_helpers import side
 
@@ -44,7 +44,7 @@ def test_a_loss_says_that_the_change_points_the_wrong_way() -> None:
     (one,) = verdict.settling
     assert verdict.decision is Decision.INCONCLUSIVE
     assert (one.trials, one.tasks, one.obstacle) == (None, None, Obstacle.WRONG_DIRECTION)
-    assert verdict_lines(verdict)[-1] == "reward_improved: the change points the wrong way"
+    assert settling_ways(one) == "the change points the wrong way"
 
 
 def test_a_loss_beyond_the_margin_points_the_wrong_way_under_hold() -> None:
@@ -55,7 +55,7 @@ def test_a_loss_beyond_the_margin_points_the_wrong_way_under_hold() -> None:
 
 def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:
     old = Settling.model_validate({"check": "reward_improved", "trials": None, "tasks": None})
-    assert settling_line(old) == "reward_improved: neither more trials nor more tasks would settle it"
+    assert settling_ways(old) == "neither more trials nor more tasks would settle it"
 
 
 @pytest.mark.parametrize("rounding", [0.0, -5.6e-17, 5.6e-17])
@@ -141,4 +141,4 @@ def test_a_tiny_gain_of_many_tasks_is_too_small_to_detect() -> None:
     pairs, spread = pair(old, renamed(tiny)), Spread(between=0.1, within=0.1, trials=4, tasks=4_000)
     plan = settling("reward_improved", 1e-4, spread, pairs, alpha=0.05, further_alpha=0.05)
     assert (plan.trials, plan.tasks, plan.obstacle) == (None, None, Obstacle.TOO_SMALL)
-    assert settling_line(plan) == "reward_improved: the effect is too small to detect with these tasks"
+    assert settling_ways(plan) == "the effect is too small to detect with these tasks"

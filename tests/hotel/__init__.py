@@ -245,6 +245,7 @@ def prepare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("COLUMNS", "240")  # no line is wrapped
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -28,14 +28,14 @@ def test_an_agent_that_breaks_after_its_promotion_is_not_promoted_again(
     hotel.baseline("v0")
     command = ("suites", "--candidate=v6", *workers)
     run = hotel.spawn if workers else hotel.run
-    run(*command).stdout.fnmatch_lines(["hotel · heldout: PROMOTE *"])
+    run(*command).stdout.fnmatch_lines(["PROMOTE: *"])
     hotel.replace(*BREAK)
     result = run(*command)
     assert result.ret == 10
     result.stdout.fnmatch_lines(
         [
-            "hotel · heldout: INCONCLUSIVE *",
             "*the agent's code differs from the baseline's: hotel/planning.py*",
+            "INCONCLUSIVE: *",
         ]
     )
 
@@ -210,7 +210,7 @@ def test_what_an_agent_does_not_say_is_not_recorded(hotel: HotelProject) -> None
 def test_a_fingerprint_replaces_the_code(hotel: HotelProject) -> None:
     hotel.write("hotel/agent.py", hotel.read("hotel/agent.py") + '\n\nmake_bot.fingerprint = "bot 1"\n')
     hotel.baseline("v0")
-    hotel.run("suites", "--candidate=v6").stdout.fnmatch_lines(["hotel · heldout: PROMOTE *"])
+    hotel.run("suites", "--candidate=v6").stdout.fnmatch_lines(["PROMOTE: *"])
     agent = provenance(hotel)["agent"]
     assert isinstance(agent, dict)
     assert agent["code"]["fingerprint"] == "bot 1"

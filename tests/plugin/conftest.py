@@ -159,6 +159,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forked_s
     """A fresh project."""
     # This checkout before any that is installed, in processes of their own too.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
+    monkeypatch.setenv("COLUMNS", "240")  # no line is wrapped
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return DeskProject(pytester)

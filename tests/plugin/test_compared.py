@@ -71,7 +71,7 @@ def test_a_reference_agent_against_another_agents_baseline_is_refused(project: D
 
 def test_two_runs_of_one_reference_agent_may_be_compared(project: DeskProject) -> None:
     project.spread("--t2e-agent=oracle", "--t2e-save-baseline=v0", "--t2e-gate=off")
-    result = project.spread("--candidate=v1", "--t2e-agent=oracle", "--t2e-goal=hold")
+    result = project.spread("--candidate=v1", "--t2e-agent=oracle", "--t2e-goal=hold", "-v")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["both sides: agent oracle; user gold"])
 
@@ -126,7 +126,7 @@ def test_a_declaration_is_a_part_of_the_candidate(project: DeskProject) -> None:
 def test_reports_say_who_was_compared(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
     result = project.run(
-        "--candidate=v1", "--junitxml=junit.xml", "--t2e-summary=s.md", "--t2e-summary=s.json"
+        "--candidate=v1", "-v", "--junitxml=junit.xml", "--t2e-summary=s.md", "--t2e-summary=s.json"
     )
     result.stdout.fnmatch_lines([BOTH])
     assert f"`{BOTH}`" in (project.root / "s.md").read_text(encoding="utf-8")

@@ -387,7 +387,7 @@ def test_a_check_of_the_conftest_is_known_to_policies_of_the_project(
     measured.write("policies/own.toml", 'base = "strict"\n[checks.cheaper]\n')
     done = command("compare", "v0", "v1", "--suite", "desk", "--policy", "own")
     assert done.stderr == ""
-    assert any(line.split()[:2] == ["cheaper", "pass"] for line in done.stdout.splitlines())
+    assert any(line.split()[:2] == ["✓", "cheaper"] for line in done.stdout.splitlines())
 
 
 def test_an_environment_of_the_conftest_is_admitted(project: DeskProject, command: Command) -> None:

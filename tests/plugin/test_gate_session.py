@@ -29,30 +29,35 @@ def board(project: DeskProject) -> list[dict[str, str]]:
 
 def test_an_improvement_is_promoted_with_exit_status_0(project: DeskProject) -> None:
     project.baseline("v0")
-    result = project.run("--candidate=v1")
+    result = project.run("--candidate=v1", "-v")
     assert result.ret == 0
     result.stdout.fnmatch_lines(
         [
-            "desk · heldout · v1 against v0",
-            "reward_improved * pass *0.750 *0.000 * (n=4)",
-            "fixed (3): close, note, restart",
-            "desk · heldout: PROMOTE · policy strict, goal improve, clean evidence, 4 tasks compared",
+            "*= trace2evolve: v1 vs v0 · desk =*",
+            "heldout *4 *.000 → .750 *+75.0 *0/3",
+            "heldout decides on clean evidence:",
+            " ✓ better than v0 * passes",
+            "   policy strict, goal improve, clean evidence, 4 tasks compared",
+            " ✓ reward_improved *+75.0 * (n=4)",
+            "   fixed (3): close, note, restart",
+            "PROMOTE: v1 is better than v0 *(exit 0)",
+            " next: trace2evolve baseline promote .trace2evolve/runs/*",
         ]
     )
 
 
 def test_a_regression_is_discarded_with_exit_status_1(project: DeskProject) -> None:
     project.baseline("v1")
-    result = project.run("--candidate=v2")
+    result = project.run("--candidate=v2", "-v")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["broken (1): note", "desk · heldout: DISCARD *"])
+    result.stdout.fnmatch_lines(["   broken (1): note", "DISCARD: v2 fails on * (exit 1)"])
 
 
 def test_a_part_of_the_split_is_inconclusive_with_exit_status_10(project: DeskProject) -> None:
     project.baseline("v0")
     result = project.run("--candidate=v1", "-k", "close")
     assert result.ret == 10
-    result.stdout.fnmatch_lines(["partial: -k narrows the run; 3 of 4 tasks did not run *"])
+    result.stdout.fnmatch_lines([" why:  partial: -k narrows the run; 3 of 4 tasks did not run *"])
     assert board(project) == []
 
 
@@ -87,14 +92,18 @@ def test_a_failure_elsewhere_wins_over_a_promotion(project: DeskProject) -> None
 def test_with_the_gate_off_pytests_own_status_stands(project: DeskProject) -> None:
     project.baseline("v0")
     result = project.run("--candidate=v1", "--t2e-gate=off")
-    result.stdout.fnmatch_lines(["desk: no verdict: the gate is off"])
+    result.stdout.fnmatch_lines(["NO VERDICT on v1 *(exit 0)", " why:  the gate is off"])
     assert result.ret == 0
 
 
 def test_without_a_baseline_one_line_says_so(project: DeskProject) -> None:
     result = project.run("--candidate=v2")
     result.stdout.fnmatch_lines(
-        ["desk: no verdict: none of its ancestors (v1 ← v0) has a baseline for this suite; *"]
+        [
+            "NO VERDICT on v2 *",
+            " why:  none of its ancestors (v1 ← v0) has a baseline for this suite",
+            " next: name a --t2e-baseline",
+        ]
     )
 
 
@@ -178,7 +187,7 @@ def test_a_guard_split_alone_discards_on_harm_and_decides_nothing_else(project: 
     assert project.run("--candidate=v2").ret == 1
     project.candidate("v3", "close note restart look", parent="v1")
     result = project.run("--candidate=v3")
-    result.stdout.fnmatch_lines(["desk · transfer: no harm detected (a guard can only block or discard) *"])
+    result.stdout.fnmatch_lines(["transfer guards:", " ✓ no harm detected; *", "NO VERDICT on v3 *"])
     assert result.ret == 0
 
 
@@ -198,7 +207,7 @@ def test_stopping_before_a_suite_makes_that_suite_inconclusive_too(project: Desk
     project.baseline("v1")
     project.candidate("v3", "close restart idle opened", parent="v1")
     result = project.run("--candidate=v3", "-x")
-    result.stdout.fnmatch_lines(["desk · heldout: INCONCLUSIVE *", "other · heldout: INCONCLUSIVE *"])
+    result.stdout.fnmatch_lines([f"{suite} · heldout decides *: INCONCLUSIVE" for suite in ("desk", "other")])
     assert result.ret == 10
     assert board(project) == []
 
@@ -209,7 +218,7 @@ def test_a_lost_guard_task_withholds_the_promotion(project: DeskProject) -> None
     project.baseline("v0")
     project.pytester.makeconftest(CONFTEST + LOSING_TRANSFER)
     result = project.run("--candidate=v1")
-    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *", "desk · transfer: INCONCLUSIVE *"])
+    result.stdout.fnmatch_lines(["heldout decides *: PROMOTE", "transfer guards: INCONCLUSIVE"])
     assert result.ret == 10
 
 
@@ -219,7 +228,7 @@ def test_a_run_that_measured_nothing_is_never_green(project: DeskProject) -> Non
     )
     result = project.run("--candidate=v1", "--t2e-inconclusive=pass")
     assert result.ret == 10
-    result.stdout.fnmatch_lines(["nothing was measured: this run says nothing about the candidate"])
+    result.stdout.fnmatch_lines([" why:  nothing was measured: this run says nothing about the candidate"])
 
 
 def test_a_file_that_cannot_be_collected_is_a_failure(project: DeskProject) -> None:

@@ -53,13 +53,13 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     result = judged(project, "v2", "--t2e-max-reruns=0")
     result.stdout.fnmatch_lines(
         [
-            "reward_drop * undecided * 0.016 *",
-            "harm suspected: reward_drop (p = 0.0156), *; 10 tasks cannot detect a drop of 20 points *",
-            "desk · transfer: INCONCLUSIVE *",
+            "heldout decides on clean evidence *: PROMOTE",
+            "transfer guards: INCONCLUSIVE",
+            " [?] harm suspected: reward_drop (p = 0.0156), *; 10 tasks cannot detect a drop of 20 points *",
+            "INCONCLUSIVE: v2 is better than v1, but harm on desk · transfer is not ruled out *",
         ]
     )
-    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
-    result.stdout.no_fnmatch_line("*no harm*")
+    result.stdout.no_fnmatch_line("*no harm detected;*")
     assert result.ret == 10
     # With fresh trials the fall is confirmed.
     assert judged(project, "v2").ret == 1
@@ -75,7 +75,7 @@ def test_a_guard_with_too_few_tasks_blocks_and_says_how_many_are_enough(project:
     candidates(project, transfer, [*heldout, *transfer])
     result = judged(project, "v2")
     few = "harm suspected: 10 tasks cannot detect a drop of 20 points (detectable: 61 points or more)"
-    result.stdout.fnmatch_lines([f"{few}; about 32 tasks would detect it"])
+    result.stdout.fnmatch_lines([f"*{few}; about 32 tasks would detect it"])
     assert result.ret == 10
 
 
@@ -86,8 +86,8 @@ def test_a_guard_of_enough_tasks_says_what_it_could_have_detected(project: DeskP
     result = judged(project, "v2")
     result.stdout.fnmatch_lines(
         [
-            "no harm detected; could have detected a drop of 1[67] points",
-            "desk · synthetic: no harm detected (a guard can only block or discard) *",
+            "synthetic guards:",
+            " ✓ no harm detected; could have detected a drop of 1[67] points",
         ]
     )
     assert result.ret == 0
@@ -102,8 +102,9 @@ def test_no_regression_passes_an_edit_that_changes_nothing_where_hold_cannot(pro
     assert result.ret == 0
     result.stdout.fnmatch_lines(
         [
-            "no regression detected; could have detected a drop of * points",
-            "desk · heldout: PROMOTE · policy calibrated, goal no-regression, development evidence, *",
+            "heldout decides on development evidence:",
+            "   no regression detected; could have detected a drop of * points",
+            "PROMOTE: v2 shows no regression against v1 *",
         ]
     )
     entries = [json.loads(path.read_text()) for path in project.root.glob("ledger/**/*.json")]

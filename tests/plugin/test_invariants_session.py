@@ -49,14 +49,16 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
     ruled: DeskProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ruled.baseline()
-    result = ruled.run("--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated", "--t2e-goal=hold")
+    result = ruled.run(
+        "--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated", "--t2e-goal=hold", "-v"
+    )
     result.stdout.fnmatch_lines(
         [
-            "desk heldout: invariants: 1 of 4 simulations broke at least one: authentication 1",
-            "invariants *pass*1.000*auth*",
+            "heldout: invariants: 1 of 4 simulations broke at least one: authentication 1",
+            " ✓ invariants *1.000*auth*",
         ]
     )
-    result.stdout.no_fnmatch_line("desk discovery: invariants*")
+    result.stdout.no_fnmatch_line("discovery: invariants*")
     folder = ruled.runs[-1]
     records = {one.task_id: one for one in read_evidence(folder / "evidence/desk.json").simulations}
     assert records["note"].invariants == {"authentication": 1}
@@ -87,11 +89,9 @@ def test_records_found_and_created_by_calls_are_judged_in_a_session(project: Des
     Project(project.root, project.root / "suites").renew_lock(Worlds({"inn": InnWorld}))
     project.candidate("v1", "book cancel rename", parent="v0")
     folder = project.root / "run"
-    result = project.run("--candidate=v1", "--t2e-gate=off", f"--t2e-run-folder={folder}")
+    result = project.run("--candidate=v1", "--t2e-gate=off", f"--t2e-run-folder={folder}", "-v")
     result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        ["inn discovery: invariants: 3 of 3 simulations broke at least one: consent 3"]
-    )
+    result.stdout.fnmatch_lines(["discovery: invariants: 3 of 3 simulations broke at least one: consent 3"])
 
 
 def test_a_world_without_rules_says_nothing_of_them(project: DeskProject) -> None:

@@ -134,11 +134,12 @@ def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProje
     project.write("candidates/v0.md", "---\nid: v0\nfrozen_at: 2020-01-01\n---\n")
     frozen(project, "v3", "close note", "v0")
     look(project)
-    project.run("--candidate=v3").stdout.fnmatch_lines(["desk · heldout: PROMOTE *, clean evidence, *"])
+    project.run("--candidate=v3").stdout.fnmatch_lines(["heldout decides on clean evidence*", "PROMOTE: *"])
     project.run("--candidate=v1").stdout.fnmatch_lines(
         [
-            "traces of desk::heldout were looked at (task close, *), and candidate v1 is not frozen: *",
-            "desk · heldout: PROMOTE *, development evidence, *",
+            "heldout decides on development evidence:",
+            "*traces of desk::heldout were looked at (task close, *), and candidate v1 is not frozen: *",
+            "PROMOTE: *",
         ]
     )
     assert [entry.look for entry in evaluations(project)] == [1, None]
@@ -159,7 +160,7 @@ def test_an_edited_candidate_loses_its_freeze(project: DeskProject) -> None:
     look(project)
     frozen(project, "v3", "close note restart", "v0")
     project.run("--candidate=v3").stdout.fnmatch_lines(
-        ["*candidate v3 was changed after it had been judged: give it a new id", "*development evidence*"]
+        ["*development evidence*", "*candidate v3 was changed after it had been judged: give it a new id"]
     )
 
 
@@ -173,8 +174,9 @@ def test_a_damaged_ledger_withholds_a_promotion(project: DeskProject) -> None:
     assert result.ret == 10
     result.stdout.fnmatch_lines(
         [
-            "the ledger is damaged (2 problems: see 'trace2evolve ledger'); restore it, or accept the *",
-            "desk · heldout: INCONCLUSIVE *, development evidence, *",
+            "heldout decides on development evidence:",
+            "INCONCLUSIVE: *",
+            " why: *the ledger is damaged (2 problems: see 'trace2evolve ledger'); restore it, *",
         ]
     )
 
@@ -186,7 +188,7 @@ def test_a_ledger_that_cannot_be_written_keeps_the_verdict_from_counting(project
     result = project.run("--candidate=v1")
     assert result.ret == 3
     result.stdout.fnmatch_lines(
-        ["no verdict: */ledger: cannot be written (*); make room or allow writing, *"]
+        ["NO VERDICT on v1 *", " why:  */ledger: cannot be written (*); make room or allow writing, *"]
     )
     assert not (project.root / "results").exists()
 
@@ -372,14 +374,10 @@ def test_an_outage_is_no_verdict_that_a_later_run_repeats(
     project.pytester.makeconftest(OUTAGE)
     lenient(project)
     monkeypatch.setenv("OUTAGE", "1")
-    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
-        ["desk · heldout: INCONCLUSIVE *, test 1, level *"]
-    )
+    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["*(test 1, level *):", "NO VERDICT on *"])
     monkeypatch.delenv("OUTAGE")
     for _ in range(2):
-        project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
-            ["desk · heldout: PROMOTE *, test 1, level *"]
-        )
+        project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["*(test 1, level *):", "PROMOTE: *"])
     down, first, second = evaluations(project)
     assert (down.alpha, down.look, first.look, second.look) == (None, 1, 1, 1)
     assert (down.repeats, first.repeats, second.repeats) == (None, None, first.name)
@@ -391,14 +389,12 @@ def test_a_run_that_measured_too_little_repeats_no_promotion(
 ) -> None:
     project.pytester.makeconftest(OUTAGE)
     lenient(project)
-    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
-        ["desk · heldout: PROMOTE *, test 1, level *"]
-    )
+    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["*(test 1, level *):", "PROMOTE: *"])
     monkeypatch.setenv("OUTAGE", "1")
     project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
         [
-            "desk · heldout: INCONCLUSIVE *",
             "*the code of its user cannot be identified (the factory of its agent raised ConnectionError)*",
+            "NO VERDICT on v1 *",
         ]
     )
     assert main(["--root", str(project.root), "baseline", "promote", project.runs[-1].name]) == 2
@@ -456,14 +452,15 @@ def test_the_report_names_the_recorded_and_the_fresh_decision(project: DeskProje
     assert broken.ret == 10
     broken.stdout.fnmatch_lines(
         [
-            "recorded: PROMOTE on *; now: INCONCLUSIVE; the worse of the two counts; a run with more than *",
-            "desk · heldout: INCONCLUSIVE *, test 1, level *",
+            "*(test 1, level *):",
+            "*recorded: PROMOTE on *; now: INCONCLUSIVE; the worse of the two counts; a run with more than *",
+            "INCONCLUSIVE: *",
         ]
     )
     project.write("solved.txt", "99")
     lucky = project.run("--candidate=v1", LENIENT)
     assert lucky.ret == 10
-    lucky.stdout.fnmatch_lines(["recorded: INCONCLUSIVE on *; now: PROMOTE; the worse of the two counts;*"])
+    lucky.stdout.fnmatch_lines(["*recorded: INCONCLUSIVE on *; now: PROMOTE; the worse of the two counts;*"])
     first, second, third = evaluations(project)
     assert [one.repeats for one in (first, second, third)] == [None, first.name, second.name]
     assert [one.decision.value for one in (first, second, third)] == ["promote", *["inconclusive"] * 2]
@@ -480,7 +477,7 @@ def test_a_recorded_discard_is_final(project: DeskProject) -> None:
     for trials in (1, 3):
         result = project.run("--candidate=v1", f"--t2e-trials={trials}")
         assert result.ret == 1
-        result.stdout.fnmatch_lines(["recorded: DISCARD on *; now: PROMOTE; the worse of the two counts"])
+        result.stdout.fnmatch_lines(["*recorded: DISCARD on *; now: PROMOTE; the worse of the two counts"])
 
 
 def grown(project: DeskProject, trials: int) -> None:
@@ -505,12 +502,13 @@ def test_more_trials_continue_a_test_and_spend_no_other(
         assert result.ret == 10
     result.stdout.fnmatch_lines(
         [
-            "continues test 1: INCONCLUSIVE on *, with 2 trials a task",
-            "desk · heldout: INCONCLUSIVE *, test 1, analysis 3, level 0.0014",
+            "*(test 1, analysis 3, level 0.0014):",
+            "*continues test 1: INCONCLUSIVE on *, with 2 trials a task",
+            "INCONCLUSIVE: *",
         ]
     )
     project.run("--candidate=v1", "--t2e-gate=calibrated", "--t2e-trials=4").stdout.fnmatch_lines(
-        ["recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *a run with more than 4 trials a task continues *"]
+        ["*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *a run with more than 4 trials a task continues *"]
     )
     entries = evaluations(project)
     assert [(one.look, one.analysis, one.trials) for one in entries] == [
@@ -551,6 +549,6 @@ def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject)
     before = entry.model_copy(update={"analysis": None, "baseline_identity": None})
     (folder / f"{before.name}.json").write_text(render(before), encoding="utf-8")
     assert "analysis" not in (folder / f"{before.name}.json").read_text(encoding="utf-8")
-    project.run("--candidate=v1").stdout.fnmatch_lines(["recorded: PROMOTE on *; now: PROMOTE; *"])
+    project.run("--candidate=v1").stdout.fnmatch_lines(["*recorded: PROMOTE on *; now: PROMOTE; *"])
     project.run("--candidate=v2", "--t2e-baseline=v0")
     assert [(one.look, one.analysis) for one in evaluations(project)] == [(1, None), (1, None), (2, 1)]

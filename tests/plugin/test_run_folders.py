@@ -144,7 +144,7 @@ def test_the_traces_of_an_unknown_run_are_not_clean_if_the_split_is_drawn_live(d
     assert result.ret == 0
     result.stdout.fnmatch_lines_random(
         [
-            "the ledger names draws of desk::heldout, and not what is in good",
+            "   the ledger names draws of desk::heldout, and not what is in good",
             UNRECORDED.format("good"),
         ]
     )

@@ -104,14 +104,14 @@ def strict(decision: Decision | None, **fields: object) -> Verdict:
         (
             Decision.DISCARD,
             {"checks": tuple(CheckResult(id=name, status=CheckStatus.FAIL) for name in "dcba")},
-            "## ❌ Discard: `v6` fails `a`, `b`, `c` and 1 more checks",
+            "## ❌ Discard: `v6` fails on `a`, `b`, `c` and 1 more checks",
         ),
         (Decision.DISCARD, {}, "## ❌ Discard: `v6` fails the gate"),
-        (Decision.INCONCLUSIVE, {}, "## ⚠️ Inconclusive: not settled whether `v6` is better"),
+        (Decision.INCONCLUSIVE, {}, "## ⚠️ Inconclusive: `v6` is not shown to be better than its baseline"),
         (
             Decision.INCONCLUSIVE,
             {"goal": Goal.HOLD},
-            "## ⚠️ Inconclusive: not settled whether `v6` is not worse",
+            "## ⚠️ Inconclusive: `v6` is not shown to be no worse than its baseline",
         ),
         (Decision.INCONCLUSIVE, {"partial": True}, "## ⚠️ Inconclusive: `v6` was not measured whole"),
         (None, {}, "## No verdict on `v6`"),
@@ -147,7 +147,7 @@ def test_the_first_line_says_better_next_to_a_guard() -> None:
     promoted = summary(strict(Decision.PROMOTE), guard, decision=Decision.PROMOTE)
     assert first_line(promoted) == "## ✅ Promote: `v6` is better than its baseline"
     undecided = summary(strict(Decision.INCONCLUSIVE), guard)
-    assert first_line(undecided) == "## ⚠️ Inconclusive: not settled whether `v6` is better"
+    assert first_line(undecided) == "## ⚠️ Inconclusive: `v6` is not shown to be better than its baseline"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,19 @@ def test_the_first_line_names_the_guard_that_withholds_a_promotion(goal: Goal, c
     told = summary(
         strict(Decision.PROMOTE, goal=goal, split="heldout"), strict(Decision.INCONCLUSIVE, **GUARD)
     )
-    if goal is Goal.IMPROVE:
-        assert first_line(told) == (
-            f"## ⚠️ Inconclusive: `v6` {claim}, but harm on `support` · `synthetic` is not ruled out"
-        )
-    else:  # guards claim the same
-        assert first_line(told) == "## ⚠️ Inconclusive: not settled whether `v6` is not worse"
+    assert first_line(told) == (
+        f"## ⚠️ Inconclusive: `v6` {claim}, but harm on `support` · `synthetic` is not ruled out"
+    )
+
+
+def test_a_guard_alone_claims_nothing_for_the_candidate() -> None:
+    told = first_line(summary(strict(Decision.INCONCLUSIVE, **GUARD)))
+    assert told == "## ⚠️ Inconclusive: harm on `support` · `synthetic` is not ruled out"
+
+
+def test_a_shown_claim_is_not_called_open_if_harm_withholds_the_promotion() -> None:
+    told = first_line(summary(VERDICT.model_copy(update={"settling": ()})))
+    assert told == "## ⚠️ Inconclusive: `v6` is better than its baseline, but harm is suspected: `max_steps`"
 
 
 def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
@@ -173,7 +180,7 @@ def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
     cut_short = strict(Decision.INCONCLUSIVE, partial=True, checks=failed("action_match"))
     guard = strict(Decision.DISCARD, **GUARD, checks=failed("invariants"))
     told = summary(cut_short, guard, decision=Decision.DISCARD)
-    assert first_line(told) == "## ❌ Discard: `v6` fails `invariants`"
+    assert first_line(told) == "## ❌ Discard: `v6` fails on `invariants`"
 
 
 def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
@@ -199,8 +206,8 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
         "**Left out (1)**: `9: its content in the baseline differs from the lock`",
         "|  | reward | pass^1 | passed | max steps | measured | missing |",
         "| candidate | 0.750 | 0.750 (0.600 … 0.900) | 0.750 | 0 | 158 | 2 |",
-        "- `max_steps`: 8 trials a task (320 further simulations, 1,000,000 tokens, $12.50), or 200 tasks at",
-        "- `reward_improved`: 90 tasks at as many trials as now",
+        "- `max_steps`: 8 trials of each task (320 more simulations, about $12.50, 1.0 M tokens) or 200",
+        "- `reward_improved`: 90 tasks of as many trials as now",
         "used: `$4.20` · evidence: `runs/x`",
         "- note: `a note`",
         "```text\npytest -k 'a b'\n```",
@@ -309,9 +316,9 @@ def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
 def test_a_run_that_claims_nothing_is_not_called_better() -> None:
     held = VERDICT.model_copy(update={"goal": Goal.NO_REGRESSION, "suspected": ()})
     passed = first_line(summary(held, decision=Decision.PROMOTE))
-    assert passed.endswith("Promote: `v6` shows no regression")
-    open_ = first_line(summary(held))
-    assert open_.endswith("Inconclusive: not settled whether `v6` is free of regressions")
+    assert passed.endswith("Promote: `v6` shows no regression against its baseline")
+    open_ = first_line(summary(held.model_copy(update={"checks": ()})))
+    assert open_.endswith("Inconclusive: `v6` is not shown to be free of regressions")
 
 
 def test_a_guard_without_harm_says_what_it_did_not_detect() -> None:

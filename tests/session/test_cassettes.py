@@ -176,7 +176,7 @@ def test_a_baseline_recorded_live_can_be_compared_with_playback(
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
     monkeypatch.delenv("OPENAI_API_KEY")
     result = play(project, "--t2e-baseline=live")
-    result.stdout.fnmatch_lines(["desk · heldout: *"])
+    result.stdout.fnmatch_lines(["heldout decides on *"])
     assert "cannot be compared" not in result.stderr.str()
     assert result.ret != pytest.ExitCode.USAGE_ERROR
 

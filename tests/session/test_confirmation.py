@@ -326,7 +326,7 @@ def test_a_budget_that_ends_amid_confirmation_leaves_the_task_suspected(
         result.stdout.fnmatch_lines(
             ["note: desk: 2 tasks that fell could not be confirmed: the budget is spent: *tokens of *"]
         )
-        result.stdout.fnmatch_lines(["desk · heldout: INCONCLUSIVE *"])
+        result.stdout.fnmatch_lines(["INCONCLUSIVE: *"])
         assert result.ret == 10
         again = compared(desk, server)  # what was made is kept
         assert letters(again)["note"] == "FAILED"
@@ -485,7 +485,7 @@ def test_a_lost_main_trial_hides_no_fall(desk: DeskProject) -> None:
     desk.run("--candidate=v0", "--t2e-trials=4", "--t2e-save-baseline=v0", "--t2e-gate=off")
     result = desk.run("--candidate=v3", "--t2e-trials=4", "--t2e-gate=calibrated", "--t2e-goal=hold")
     assert {one["task_id"] for one in fresh_traces(desk, "candidate")} == {"note"}
-    result.stdout.fnmatch_lines(["regressions (1): note*", "desk · heldout: DISCARD *"])
+    result.stdout.fnmatch_lines(["   confirmed (1): note*", "DISCARD: *"])
 
 
 COUNTING = (

@@ -64,7 +64,10 @@ def test_a_full_disk_is_an_error_and_no_verdict(
         assert result.ret == pytest.ExitCode.INTERNAL_ERROR
         why = {"ENOSPC": "No space left on device", "EROFS": "Read-only file system"}[code]
         result.stdout.fnmatch_lines(
-            [f"no verdict: */.trace2evolve/*: cannot be written ({why}); make room or allow writing, *"]
+            [
+                "NO VERDICT on v3 *",
+                f" why:  */.trace2evolve/*: cannot be written ({why}); make room or allow writing, *",
+            ]
         )
         assert "PROMOTE" not in result.stdout.str()
         assert "DISCARD" not in result.stdout.str()
@@ -86,7 +89,7 @@ def test_an_agent_of_ones_own_is_told_too(project: DeskProject, monkeypatch: pyt
     begin(project, monkeypatch, "EDQUOT", "/simulations/")
     result = project.pytester.runpytest_subprocess("--t2e-agent=listed", "--candidate=v1")
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    result.stdout.fnmatch_lines(["no verdict: *: cannot be written (Disk quota exceeded); make room *"])
+    result.stdout.fnmatch_lines([" why:  *: cannot be written (Disk quota exceeded); make room *"])
     assert evaluations(project) == []
 
 
@@ -98,6 +101,6 @@ def test_a_verdict_that_the_ledger_does_not_take_is_not_left_behind(
     begin(project, monkeypatch, "ENOSPC", "/ledger/", fits=700)
     result = project.pytester.runpytest_subprocess("--t2e-agent=listed", "--candidate=v1")
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    result.stdout.fnmatch_lines(["the evidence could not be kept whole (*); the verdict does not count"])
+    result.stdout.fnmatch_lines(["NO VERDICT on v1 *", " why:  the evidence could not be kept whole (*"])
     assert evaluations(project) == []
     assert not (project.runs[-1] / "verdict.json").exists()

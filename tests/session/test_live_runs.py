@@ -79,7 +79,7 @@ def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(project: Desk
         assert outcomes["skipped"] + outcomes["passed"] == 7
         assert result.ret == 10
         result.stdout.fnmatch_lines(
-            ["partial: the budget is spent: *--t2e-max-cost*", "desk · heldout: INCONCLUSIVE*"]
+            ["INCONCLUSIVE: *", " why:  partial: the budget is spent: *--t2e-max-cost*"]
         )
         result.stdout.fnmatch_lines(["note: what is finished is kept: rerun the same command to resume"])
         again = live(project, server, "--candidate=v1")
@@ -100,7 +100,7 @@ def test_tokens_and_minutes_are_budgets_too(project: DeskProject) -> None:
         server.hold()
         result = live(project, server, "--t2e-fresh", "--t2e-max-minutes=0.002", "--t2e-concurrency=1")
         result.stdout.fnmatch_lines(
-            ["nothing was measured (the budget is spent: --t2e-max-minutes 0.002 are over): *"]
+            [" why:  nothing was measured (the budget is spent: --t2e-max-minutes 0.002 are over): *"]
         )
 
 

@@ -218,7 +218,7 @@ def test_a_sealed_simulation_is_not_shown_if_the_ledger_cannot_be_written(
     luck.begin(5)
     result = v3(compared, server)
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    result.stdout.fnmatch_lines(["no verdict: */ledger: cannot be written (*); make room or allow writing*"])
+    result.stdout.fnmatch_lines([" why:  */ledger: cannot be written (*); make room or allow writing*"])
     sealed = [task for task, _ in rewards(compared.runs[-1]) if task in HELDOUT]
     assert sealed == []
 
@@ -324,7 +324,7 @@ def test_a_cassette_of_another_lock_is_development_evidence(
     )
     result.stdout.fnmatch_lines(
         [
-            "cassette best.jsonl was not recorded on desk under its lock",
-            "desk · heldout: * development evidence, *",
+            "heldout decides on development evidence:",
+            "*cassette best.jsonl was not recorded on desk under its lock",
         ]
     )

@@ -174,7 +174,7 @@ def test_baselines_are_of_the_suites_mode(alone: DeskProject) -> None:
         "--t2e-baseline=talk",
     )
     result = alone.pytester.runpytest_inprocess(*solo, "--t2e-baseline=solo", "--t2e-goal=hold")
-    result.stdout.fnmatch_lines(["alone · heldout: PROMOTE *4 tasks compared"])
+    result.stdout.fnmatch_lines(["heldout *4 *", "PROMOTE: *"])
 
 
 def test_the_command_compares_within_a_mode(
@@ -287,7 +287,7 @@ def test_recorded_solo_runs_are_gated_and_compared_with_a_run_of_ours(
     against = f"--t2e-baseline={base}"
     telecom.candidate("tuned", "", changes="model")
     result = spawn(telecom, "-m", "heldout", "--candidate=tuned", f"--t2e-results={tuned}", against)
-    result.stdout.fnmatch_lines(["tau2-telecom-solo · heldout: DISCARD *40 tasks compared*"])
+    result.stdout.fnmatch_lines(["heldout *40 *", "DISCARD: *"])
     telecom.candidate("best", "", changes="agent")
     result = spawn(telecom, "-m", "heldout", "--candidate=best", "--t2e-agent=oracle", against)
-    result.stdout.fnmatch_lines(["tau2-telecom-solo · heldout: PROMOTE *40 tasks compared*"])
+    result.stdout.fnmatch_lines(["heldout *40 *", "PROMOTE: *"])

@@ -137,7 +137,7 @@ def test_a_verdict_of_the_first_stage_ends_the_run(desk: DeskProject) -> None:
         runs = len(desk.runs)
         result = staged(desk, server, "--t2e-gate=strict")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["desk · heldout: DISCARD *"])
+    result.stdout.fnmatch_lines(["DISCARD: *"])
     assert len(desk.runs) == runs + 1
 
 
@@ -236,7 +236,7 @@ def test_a_stage_that_measured_nothing_is_the_last(
         desk.older("v0", **json.loads(moved))
         result = staged(desk, other, "--t2e-gate=never")
     assert result.ret == 10
-    result.stdout.fnmatch_lines(["nothing was measured: *"])
+    result.stdout.fnmatch_lines([" why:  nothing was measured: *"])
     result.stdout.no_fnmatch_line("*stage 2 of 3*")
 
 
@@ -249,7 +249,7 @@ def test_budgets_hold_for_all_stages_together(desk: DeskProject) -> None:
         whole = used()["usage"]["prompt_tokens"] + used()["usage"]["completion_tokens"]
         result = staged(desk, server, "--t2e-gate=never", f"--t2e-max-tokens={whole * 3 // 8}")
     assert result.ret == 10
-    result.stdout.fnmatch_lines(["partial: the budget is spent: *"])
+    result.stdout.fnmatch_lines(["*partial: the budget is spent: *"])
     result.stdout.no_fnmatch_line("*stage 3 of 3*")
     usage = used()["usage"]
     assert whole / 4 < usage["prompt_tokens"] + usage["completion_tokens"] <= whole * 3 / 8
@@ -266,7 +266,7 @@ def test_options_that_run_nothing_have_one_stage(desk: DeskProject) -> None:
 def test_a_staged_run_is_promoted_over_the_baseline_that_it_beat(desk: DeskProject) -> None:
     with ChatServer(script(lambda task, quick, trial: False)) as server:
         saved(desk, server)
-        staged(desk, server, "--t2e-gate=patient").stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
+        staged(desk, server, "--t2e-gate=patient").stdout.fnmatch_lines(["PROMOTE: *"])
     assert main(["--root", str(desk.root), "baseline", "promote", desk.runs[-1].name]) == 0
     folder = desk.root / "baselines" / "desk"
     beaten = evidence_digest(read_evidence(folder / "v0.json"))
@@ -278,9 +278,9 @@ def test_a_staged_run_again_is_the_same_analysis_at_every_stage(desk: DeskProjec
         saved(desk, server)
         for _ in range(2):
             result = staged(desk, server, "--t2e-gate=calibrated")
-            told = [line for line in result.outlines if line.startswith("desk · heldout: ")]
-            assert len(told) == 1  # of the last stage
-            assert all(" INCONCLUSIVE " in line and ", test 1, level 0.0094" in line for line in told), told
+            told = [line for line in result.outlines if line.startswith("heldout decides")]
+            assert told == ["heldout decides on clean evidence (test 1, level 0.0094):"]  # of the last stage
+            result.stdout.fnmatch_lines(["INCONCLUSIVE: *"])
     result.stdout.fnmatch_lines(["*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *"])
 
 
@@ -290,12 +290,11 @@ def test_a_staged_run_with_more_trials_is_the_next_analysis(desk: DeskProject) -
         first = desk.pytester.runpytest_inprocess(
             *command(server, "--candidate=v3", "--t2e-trials=4", "--t2e-gate=calibrated")
         )
-        first.stdout.fnmatch_lines(["desk · heldout: INCONCLUSIVE *, test 1, level 0.0228"])
+        first.stdout.fnmatch_lines(["*(test 1, level 0.0228):", "INCONCLUSIVE: *"])
         baseline(desk, server, "--t2e-trials=8", "--t2e-baseline-mode=update")
         arguments = ("--candidate=v3", "--t2e-stages=4,8", "--t2e-gate=calibrated")
         result = desk.pytester.runpytest_inprocess(*command(server, *arguments))
     level = f"{stage_alpha(0.05 * share(1, 2), (4, 8)):.4f}"
-    found = [line for line in result.outlines if line.startswith("desk · heldout: ")]
-    assert len(found) == 1
-    assert all(f", test 1, analysis 2, level {level}" in line for line in found), found
-    result.stdout.fnmatch_lines(["continues test 1: INCONCLUSIVE on *, with 4 trials a task"])
+    found = [line for line in result.outlines if line.startswith("heldout decides")]
+    assert found == [f"heldout decides on clean evidence (test 1, analysis 2, level {level}):"]
+    result.stdout.fnmatch_lines(["*continues test 1: INCONCLUSIVE on *, with 4 trials a task"])

@@ -75,6 +75,7 @@ class Controller(ItemHooks):
         self._reported_refusal = False
         self._cassette = ""
         self._unwritten: list[str] = []
+        self._exit_status: int | None = None
 
     @property
     def agent(self) -> str | None:
@@ -348,6 +349,8 @@ class Controller(ItemHooks):
             self._unwritten = write_summaries(self.config, self.plan, self._report.summary)
         if self._has_crashed and session.exitstatus in (*OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        # The terminal summary is given the status from before the verdict.
+        self._exit_status = int(session.exitstatus)
         result = yield
         if self.plan is not None:
             sanitize_junit(self.config)
@@ -416,7 +419,7 @@ class Controller(ItemHooks):
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print figures, the gate's tables and the verdict."""
+        """Print an overview, the checks and the verdict."""
         if self._cassette:
             terminalreporter.write_line(f"trace2evolve: {self._cassette}")
         for line in self._unwritten:
@@ -428,13 +431,14 @@ class Controller(ItemHooks):
             )
         if self._report is None:
             return
-        terminalreporter.section("trace2evolve", sep="=")
+        terminalreporter.ensure_newline()
         text = run_report(
             self._report.summary,
             self._report.figures,
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
-            quiet=self.config.get_verbosity() < 0,
+            verbosity=self.config.get_verbosity(),
+            exit_status=self._exit_status,
         )
         terminalreporter.write(text + "\n")
 

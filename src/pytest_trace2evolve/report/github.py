@@ -8,16 +8,13 @@ from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
-    Goal,
     RunSummary,
-    Settling,
     SideFigures,
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.formatting import dollars
+from pytest_trace2evolve.report.conclusion import headline, settling_ways
 from pytest_trace2evolve.report.markdown import LONGEST_TEXT, cell, code, fenced, figure, names, table
-from pytest_trace2evolve.report.verdict import OBSTACLES
 
 COMMENT_LIMIT = 65_536
 """Characters that GitHub takes in a comment; bytes are counted, of which there are never fewer."""
@@ -34,16 +31,6 @@ _ANSWERS = {
     CheckStatus.FAIL: "❌ fail",
     CheckStatus.UNDECIDED: "⚠️ undecided",
     CheckStatus.NOT_APPLICABLE: "n/a",
-}
-_SHOWN_CLAIMS = {
-    Goal.IMPROVE: "is better than its baseline",
-    Goal.HOLD: "is not worse than its baseline",
-    Goal.NO_REGRESSION: "shows no regression",
-}
-_OPEN_CLAIMS = {
-    Goal.IMPROVE: "is better",
-    Goal.HOLD: "is not worse",
-    Goal.NO_REGRESSION: "is free of regressions",
 }
 
 
@@ -119,60 +106,17 @@ def _joined(summary: RunSummary, splits: Sequence[str], head: str, foot: str, *,
 
 def _headline(summary: RunSummary) -> str:
     """The verdict in one line."""
-    candidate = code(summary.candidate)
     if summary.trouble:
-        return f"⚠️ No verdict on {candidate}: {code(summary.trouble, LONGEST_TEXT)}"
-    verdicts = [verdict for suite in summary.suites for verdict in suite.verdicts]
-    match summary.decision:
-        case Decision.PROMOTE:
-            text = f"✅ Promote: {candidate} {_SHOWN_CLAIMS[_goal(verdicts)]}"
-            suspected = sum(len(verdict.suspected) for verdict in verdicts)
-            return text + (f"; suspected regressions: {suspected}" if suspected else "")
-        case Decision.DISCARD:
-            return f"❌ Discard: {candidate} fails {_failed(verdicts)}"
-        case Decision.INCONCLUSIVE:
-            return f"⚠️ Inconclusive: {_why_inconclusive(summary, candidate)}"
-        case None:
-            return f"No verdict on {candidate}"
-
-
-def _goal(verdicts: Sequence[Verdict]) -> Goal:
-    """The goal of the deciding splits. Guards are always judged by `hold`, whatever the run's goal is."""
-    return next((verdict.goal for verdict in verdicts if verdict.goal is not Goal.HOLD), Goal.HOLD)
-
-
-def _why_inconclusive(summary: RunSummary, candidate: str) -> str:
-    """Too little was measured, a guard withholds the promotion, or the claim is open."""
-    verdicts = [(suite.name, verdict) for suite in summary.suites for verdict in suite.verdicts]
-    if any(verdict.partial for _, verdict in verdicts):
-        return f"{candidate} was not measured whole"
-    goal = _goal([verdict for _, verdict in verdicts])
-    undecided = [(name, verdict) for name, verdict in verdicts if verdict.decision is Decision.INCONCLUSIVE]
-    guards = [_place(name, verdict) for name, verdict in undecided if verdict.goal is not goal]
-    if guards and len(guards) == len(undecided):
-        more = f" and {len(guards) - 1} more" if guards[1:] else ""
-        return f"{candidate} {_SHOWN_CLAIMS[goal]}, but harm on {guards[0]}{more} is not ruled out"
-    return f"not settled whether {candidate} {_OPEN_CLAIMS[goal]}"
+        return f"⚠️ No verdict on {code(summary.candidate)}: {code(summary.trouble, LONGEST_TEXT)}"
+    if summary.decision is None:
+        return f"No verdict on {code(summary.candidate)}"
+    decision = f"{_SIGNS[summary.decision]} {summary.decision.value.capitalize()}"
+    return f"{decision}: {headline(summary, code, 'its baseline')}"
 
 
 def _place(suite: str, verdict: Verdict) -> str:
     """The suite and split of a verdict."""
     return " · ".join(code(name) for name in (verdict.suite or suite, verdict.split) if name)
-
-
-def _failed(verdicts: Sequence[Verdict]) -> str:
-    """The failed checks of the splits that discard, the first three by name."""
-    failed = sorted(
-        {
-            check.id
-            for verdict in verdicts
-            if verdict.decision is Decision.DISCARD
-            for check in verdict.checks
-            if check.status is CheckStatus.FAIL
-        }
-    )
-    shown = ", ".join(map(code, failed[:3])) or "the gate"
-    return shown + (f" and {len(failed) - 3} more checks" if len(failed) > 3 else "")
 
 
 def _splits(summary: RunSummary, detail: _Detail) -> list[tuple[int, str]]:
@@ -215,7 +159,7 @@ def _split(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, detail: _
     if detail.details:
         parts.append(_sides(verdict.baseline, verdict.candidate))
         if verdict.settling:
-            lines = [f"- {_settling(settling)}" for settling in verdict.settling]
+            lines = [f"- {code(settling.check)}: {settling_ways(settling)}" for settling in verdict.settling]
             parts.append("\n".join(["What would settle it, if further figures are like these:", "", *lines]))
     return "\n\n".join(parts)
 
@@ -284,16 +228,3 @@ def _sides(baseline: SideFigures, candidate: SideFigures) -> str:
             ]
         )
     return table(headings, rows)
-
-
-def _settling(settling: Settling) -> str:
-    """The trials, with their cost, or the tasks that would settle a check; or why neither would."""
-    ways = []
-    if settling.trials is not None:
-        price = [f"{settling.simulations:,} further simulations"] if settling.simulations is not None else []
-        price += [f"{settling.tokens:,} tokens"] if settling.tokens is not None else []
-        price += [dollars(settling.cost)] if settling.cost is not None else []
-        ways.append(f"{settling.trials:,} trials a task" + (f" ({', '.join(price)})" if price else ""))
-    if settling.tasks is not None:
-        ways.append(f"{settling.tasks:,} tasks at as many trials as now")
-    return f"{code(settling.check)}: {', or '.join(ways) or OBSTACLES[settling.obstacle]}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FEWEST_ENDED = 3
 """Simulations that must have ended before the time left is shown."""
 
-_DROPPED = ("tokens", "resumed", "waiting", "running", "cost", "baseline", "reward", "time", "lost")
+_DROPPED = ("tokens", "resumed", "reruns", "waiting", "running", "cost", "baseline", "reward", "time", "lost")
 """The parts of the line in the order in which a narrow terminal loses them."""
 
 
@@ -38,6 +38,7 @@ class Progress:
         tokens: Tokens used so far.
         cost: US dollars spent so far; None if no price is known.
         seconds: Since the run began.
+        reruns: Those among `total` that were added to confirm tasks that fell.
     """
 
     total: int
@@ -50,6 +51,7 @@ class Progress:
     tokens: int
     cost: float | None
     seconds: float
+    reruns: int = 0
 
     @property
     def waiting(self) -> int:
@@ -88,6 +90,8 @@ def progress_line(progress: Progress, width: int) -> str:
 
 def _parts(progress: Progress) -> dict[str, str]:
     parts = {"done": f"{progress.done} of {progress.total} done"}
+    if progress.reruns:
+        parts["reruns"] = f" ({progress.reruns} added to confirm falls)"
     if progress.resumed:
         parts["resumed"] = f" ({progress.resumed} from before)"
     for name in ("running", "waiting", "lost"):
@@ -113,7 +117,9 @@ def _joined(parts: Mapping[str, str]) -> str:
         return separator.join(parts[name] for name in names if name in parts)
 
     groups = (
-        ", ".join(filter(None, (some(("done", "resumed"), ""), some(("running", "waiting", "lost"))))),
+        ", ".join(
+            filter(None, (some(("done", "reruns", "resumed"), ""), some(("running", "waiting", "lost"))))
+        ),
         some(("reward", "baseline"), ""),
         some(("tokens", "cost")),
         some(("time",)),
@@ -169,7 +175,10 @@ def totals_text(totals: Totals) -> str:
     """One line at a run's end: what it used, and how its simulations ended."""
     names = ((State.MADE, "made"), (State.KEPT, "finished before"), (State.LOST, "lost"))
     parts = [f"{totals.states[state]} {name}" for state, name in names if totals.states.get(state)]
-    return f"{usage_text(totals.usage)} · simulations: {', '.join(parts) or 'none'}"
+    usage = totals.usage
+    used = [f"{short(usage.tokens)} tokens", *([] if usage.cost is None else [dollars(usage.cost)])]
+    used += [_clock(totals.seconds), counted(usage.calls, "call")]
+    return f"{' · '.join(used)} · simulations: {', '.join(parts) or 'none'}"
 
 
 class Watch:
@@ -223,6 +232,7 @@ class Watch:
             tokens=totals.usage.tokens,
             cost=totals.usage.cost,
             seconds=totals.seconds,
+            reruns=totals.fresh,
         )
 
 

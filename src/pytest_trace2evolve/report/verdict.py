@@ -1,42 +1,59 @@
-"""The terminal report of a run and of a comparison: figures, the gate's tables, the verdicts."""
+"""The terminal report of a run and of a comparison: an overview, the checks, and last the verdict."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Column, Table
+from rich.cells import cell_len
 
 from pytest_trace2evolve.records.verdict import (
+    EXIT_STATUS,
     CheckResult,
     CheckStatus,
     Decision,
+    GuardAnswer,
     Interval,
-    Obstacle,
+    Label,
     RunSummary,
     Settling,
     SuiteSummary,
     Verdict,
 )
+from pytest_trace2evolve.report.conclusion import (
+    CHECK_NAMES,
+    COVERAGE,
+    detects,
+    headline,
+    interval,
+    is_guard,
+    p_value,
+    passing_groups,
+    reasons,
+    settling_ways,
+    share_text,
+)
 from pytest_trace2evolve.report.formatting import (
-    NARROW,
     NOTHING,
-    Figure,
-    Word,
-    console,
-    dollars,
-    escape,
-    grid,
+    Page,
+    counted,
+    in_middle,
     listed,
     number,
-    rendered,
+    points,
     terminal,
 )
 from pytest_trace2evolve.scoring.metrics import Metrics
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.compare import Comparison
 
-_COLOURS = {
+SplitFigures = Sequence[tuple[str, str, Metrics]]
+"""Figures of the candidate with their suite and split."""
+
+LONGEST_NAME, LONGEST_PLACE = 24, 32
+"""Columns of a name, and of a suite with its split, within a line."""
+
+_STYLES: Mapping[object, str] = {
     CheckStatus.PASS: "green",
     CheckStatus.FAIL: "red",
     CheckStatus.UNDECIDED: "yellow",
@@ -45,208 +62,353 @@ _COLOURS = {
     Decision.DISCARD: "bold red",
     Decision.INCONCLUSIVE: "bold yellow",
 }
-OBSTACLES: Mapping[Obstacle | None, str] = {
-    Obstacle.WRONG_DIRECTION: "the change points the wrong way",
-    Obstacle.TOO_SMALL: "the effect is too small to detect with these tasks",
-    None: "neither more trials nor more tasks would settle it",
+_SIGNS = {
+    CheckStatus.PASS: "✓",
+    CheckStatus.FAIL: "✗",
+    CheckStatus.UNDECIDED: "?",
+    CheckStatus.NOT_APPLICABLE: NOTHING,
 }
-"""Why nothing would settle a check; None: the file is older than the record of the cause."""
+_GUARD_STATUS = {
+    GuardAnswer.NO_HARM_DETECTED: CheckStatus.PASS,
+    GuardAnswer.HARM_SUSPECTED: CheckStatus.UNDECIDED,
+    GuardAnswer.HARM_SHOWN: CheckStatus.FAIL,
+}
+_CLAIM_ANSWERS = {
+    CheckStatus.PASS: "shown",
+    CheckStatus.FAIL: "no: shown to be worse",
+    CheckStatus.UNDECIDED: "not shown",
+}
+_HARM_ANSWERS = {
+    CheckStatus.PASS: "no harm detected",
+    CheckStatus.FAIL: "harm shown",
+    CheckStatus.UNDECIDED: "harm suspected",
+}
 
 
 def comparison_text(comparison: "Comparison") -> str:
-    """What `trace2evolve compare` prints: figures of both sides, the gate's table and the verdict."""
-    target = terminal()
-    rows = [
-        (f"baseline {comparison.baseline_name}", comparison.baseline),
-        (f"candidate {comparison.candidate_name}", comparison.candidate),
-    ]
-    target.print(figures_table(rows))
-    for line in comparison.compared.lines:
-        target.print(escape(line), soft_wrap=True)
-    target.print()
-    _print_checks(target, comparison.verdict)
-    for note in comparison.notes:
-        target.print(f"note: {escape(note)}", soft_wrap=True)
-    target.print(decision_line(comparison.verdict), soft_wrap=True)
-    return rendered(target)
+    """What `trace2evolve compare` prints: the report of one comparison, with the figures of every check."""
+    verdict, target = comparison.verdict, terminal()
+    suite = SuiteSummary(
+        name=verdict.suite or "",
+        baseline=comparison.baseline_name,
+        verdicts=(verdict,),
+        compared=comparison.compared,
+    )
+    summary = RunSummary(
+        candidate=comparison.candidate_name,
+        decision=verdict.decision,
+        suites=(suite,),
+        notes=comparison.notes,
+    )
+    page = Page(width=target.width, colour=target.is_terminal)
+    sides = [("baseline", comparison.baseline), ("candidate", comparison.candidate)]
+    _print_body(page, summary, (), sides, verbose=True)
+    _print_conclusion(page, summary, None if verdict.decision is None else EXIT_STATUS[verdict.decision])
+    return page.text
 
 
 def run_report(
     summary: RunSummary,
-    figures: Sequence[tuple[str, Metrics]],
+    figures: SplitFigures,
     *,
     width: int,
     colour: bool,
-    quiet: bool = False,
+    verbosity: int = 0,
+    exit_status: int | None = None,
 ) -> str:
     """The report of a whole run as text.
 
     Args:
         summary: The run.
-        figures: Figures of each split, with its title.
+        figures: Figures of each split that was run.
         width: Columns of the terminal.
         colour: Whether the terminal shows colours.
-        quiet: Print the verdicts alone.
+        verbosity: Below 0 the verdict alone is printed; above 0 also the figures of every check.
+        exit_status: The exit status of the process; None if it is not known.
     """
-    target = console(width=width, colour=colour)
-    if not quiet:
-        target.print(figures_table(figures))
-        for title, found in figures:
-            if line := invariants_line(found):
-                target.print(f"{escape(title)}: {line}", soft_wrap=True)
+    page = Page(width=width, colour=colour)
+    if verbosity >= 0:
+        several = len(summary.suites) > 1
+        titled = [(_place(suite if several else "", split), found) for suite, split, found in figures]
+        _print_body(page, summary, figures, titled, verbose=verbosity > 0)
+    _print_conclusion(page, summary, exit_status)
+    return page.text
+
+
+def _print_body(
+    page: Page,
+    summary: RunSummary,
+    figures: SplitFigures,
+    titled: Sequence[tuple[str, Metrics]],
+    *,
+    verbose: bool,
+) -> None:
+    several = len(summary.suites) > 1
+    decisions = sum(verdict.decision is not None for suite in summary.suites for verdict in suite.verdicts)
+    why, _ = reasons(summary)
+    page.rule(_title(summary))
+    _print_overview(page, summary, figures)
+    if verbose:
+        _print_metrics(page, titled)
     for suite in summary.suites:
-        _print_suite(target, suite, summary.candidate, quiet=quiet)
-    if not quiet:
-        for suite in summary.suites:
-            if suite.left_out:
-                text = listed(suite.left_out, separator="; ")
-                target.print(
-                    f"{escape(suite.name)}: left out ({len(suite.left_out)}): {escape(text)}", soft_wrap=True
-                )
-        for note in summary.notes:
-            target.print(f"note: {escape(note)}", soft_wrap=True)
-        if summary.used:
-            target.print(f"used: {escape(summary.used)}", soft_wrap=True)
-        target.print(f"evidence: {escape(summary.evidence)}", soft_wrap=True)
-    if summary.trouble:
-        target.print(f"[bold red]{escape(summary.trouble)}[/]", soft_wrap=True)
-    elif len(summary.suites) > 1 and summary.decision is not None:
-        target.print(f"verdict over all suites: [bold]{summary.decision.value.upper()}[/]")
-    return rendered(target)
+        prefix = suite.name if several else ""
+        if several and suite.reason and not suite.verdicts:
+            page.line(f"no verdict: {suite.reason}", label=f"{_short(suite.name)}: ")
+        sides = [] if suite.compared is None or not suite.verdicts else suite.compared.lines
+        for line in sides if verbose or len(sides) > 1 else ():
+            who, _, made_by = line.partition(": ")
+            page.line(made_by, label=f"{who}: ")
+        for verdict in suite.verdicts:
+            _print_verdict(page, verdict, suite.baseline or "", prefix, decisions > 1, why, verbose=verbose)
+        if suite.left_out:
+            _print_names(page, f"{_short(suite.name)}: left out", suite.left_out, "; ")
+    for note in summary.notes:
+        page.line(note, label="note: ")
+    if summary.evidence:
+        clean = [
+            verdict.split
+            for suite in summary.suites
+            for verdict in suite.verdicts
+            if verdict.label is Label.CLEAN and verdict.split
+        ]
+        warning = f" (opening a {clean[0]} trace ends clean evidence)" if clean else ""
+        page.line(f"trace2evolve show RUN TASK{warning}", "yellow" if clean else "", label="open: ")
+        page.line(summary.evidence, label="data: ")
+    if summary.used:
+        page.line(summary.used, label="used: ")
 
 
-def _print_suite(target: Console, suite: SuiteSummary, candidate: str, *, quiet: bool) -> None:
-    if suite.reason and not suite.verdicts:
-        target.print(f"{escape(suite.name)}: no verdict: {escape(suite.reason)}", soft_wrap=True)
+def _title(summary: RunSummary) -> str:
+    baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+    against = f" vs {baselines}" if baselines else ""
+    suites = ", ".join(suite.name for suite in summary.suites if suite.name)
+    return f"trace2evolve: {summary.candidate}{against}" + (f" · {suites}" if suites else "")
+
+
+def _place(suite: str, split: str) -> str:
+    return " · ".join(filter(None, (suite, split)))
+
+
+def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> None:
+    """A row for each split: the gated ones first."""
+    several = len(summary.suites) > 1
+    rows: list[tuple[list[str], str]] = []
+    for suite in summary.suites:
+        prefix = suite.name if several else ""
+        known = {split: found for name, split, found in figures if name == suite.name}
+        for verdict in suite.verdicts:
+            found = known.pop(verdict.split or "", None)
+            lost = verdict.candidate.missing if found is None else found.simulations - found.measured
+            old, new = (share_text(side.reward) for side in (verdict.baseline, verdict.candidate))
+            reward = next((check for check in verdict.checks if check.id.startswith("reward")), None)
+            cells = [_place(prefix, verdict.split or "all"), str(verdict.tasks), f"{old} → {new}"]
+            cells.append(NOTHING if reward is None else interval(reward))
+            rows.append(([*cells, f"{len(verdict.broken)}/{len(verdict.fixed)}", str(lost)], ""))
+        for split, found in known.items():
+            cells = [_place(prefix, split), str(found.tasks), share_text(found.reward), "(not gated)", ""]
+            rows.append(([*cells, str(found.simulations - found.measured)], "dim"))
+    if not rows:
         return
-    for verdict in suite.verdicts:
-        if not quiet:
-            target.print()
-            title = f"{suite.name} · {verdict.split} · {candidate} against {suite.baseline or ''}"
-            target.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
-            for line in suite.compared.lines if suite.compared is not None else ():
-                target.print(escape(line), soft_wrap=True)
-            _print_checks(target, verdict)
-        target.print(f"{escape(suite.name)} · {verdict.split}: {decision_line(verdict)}", soft_wrap=True)
+    columns = ["split", "tasks", "reward", "change, points", "broken/fixed", "lost"]
+    kept = range(len(columns) if any(cells[-1] != "0" for cells, _ in rows) else len(columns) - 1)
+    page.table([([cells[place] for place in kept], style) for cells, style in [(columns, "bold"), *rows]])
 
 
-def _print_checks(target: Console, verdict: Verdict) -> None:
-    target.print(checks_table(verdict.checks))
-    for line in verdict_lines(verdict):
-        target.print(line, soft_wrap=True)
+def _print_metrics(page: Page, titled: Sequence[tuple[str, Metrics]]) -> None:
+    """Figures that the gate does not need to be read by: of trials, actions and invariants."""
+    if not titled:
+        return
+    powers = sorted({k for _, found in titled for k in found.pass_hat if k in (1, 2, 4, 8, 16)})
+    names = ["", "runs", "lost", *(f"pass^{k}" for k in powers), "actions", "read", "write", "max steps"]
+    rows = [(names, "bold")]
+    for title, found in titled:
+        lost, at_limit = found.simulations - found.measured, found.terminations.get("max_steps", 0)
+        shares = [found.pass_hat.get(k) for k in powers]
+        shares += [found.action_match, found.read_action_match, found.write_action_match]
+        cells = [title, str(found.simulations), str(lost), *map(share_text, shares), str(at_limit)]
+        rows.append((cells, ""))
+    page.table(rows)
+    for title, found in titled:
+        if line := invariants_line(found):
+            page.line(line, label=f"{sanitize_line(title)}: ")
 
 
-def figures_table(rows: Iterable[tuple[str, Metrics]]) -> Table:
-    """Figures of each side or split, a row each: (title, metrics)."""
-    headings = ("tasks", "runs", "reward", "pass^k", "actions", "read", "write", "max steps", "lost")
-    columns = [Column(name, justify="right", no_wrap=name == "pass^k") for name in headings]
-    table = grid(Word(""), *columns, padding=NARROW)
-    for title, figures in rows:
-        table.add_row(
-            escape(title),
-            str(figures.tasks),
-            str(figures.simulations),
-            number(figures.reward),
-            pass_hat(figures),
-            number(figures.action_match),
-            number(figures.read_action_match),
-            number(figures.write_action_match),
-            str(figures.terminations.get("max_steps", 0)),
-            str(figures.simulations - figures.measured),
-        )
-    return table
-
-
-def checks_table(checks: Sequence[CheckResult]) -> Table:
-    """The gate's table: every check with its answer and its figures.
-
-    A column is left out if no check has such a figure; `shows` is the smallest effect that so many tasks and
-    trials would have shown in four of five comparisons.
-    """
-    columns = [column for column in _FIGURES if any(column[1](check) != NOTHING for check in checks)]
-    table = grid(
-        Word("check"),
-        Word("answer"),
-        *(Figure(heading) for heading, _ in columns),
-        Column("detail", overflow="fold"),
-        padding=NARROW,
+def _print_verdict(
+    page: Page, verdict: Verdict, baseline: str, suite: str, name_decision: bool, why: str, *, verbose: bool
+) -> None:
+    guards = is_guard(verdict)
+    place = in_middle(sanitize_line(_place(suite, verdict.split or "")), LONGEST_PLACE) or "the comparison"
+    decision = verdict.decision.value.upper() if verdict.decision and name_decision else ""
+    test = f" ({verdict.test}, level {verdict.alpha:.4f})" if verdict.look and verdict.alpha else ""
+    evidence = "" if guards else f" on {verdict.label.value} evidence{test}"
+    page.line(
+        f"{place} {'guards' if guards else 'decides'}{evidence}:" + (f" {decision}" if decision else ""),
+        "bold",
     )
-    for check in checks:
-        answer = "n/a" if check.status is CheckStatus.NOT_APPLICABLE else check.status.value
-        cells = [text(check) for _, text in columns]
-        table.add_row(check.id, f"[{_COLOURS[check.status]}]{answer}[/]", *cells, escape(check.detail))
-    return table
+    lines = _guard_lines(verdict) if guards else _check_lines(verdict, baseline, verbose=verbose)
+    width = max((cell_len(label) for _, label, _ in lines), default=0)
+    for status, label, text in lines:
+        gap = "  " if label else ""
+        page.line(
+            text,
+            label=f" {_SIGNS[status]} {label}{' ' * (width - cell_len(label))}{gap}",
+            label_style=_STYLES[status],
+        )
+    if verdict.reason and not guards and verdict.reason != why:
+        page.line(verdict.reason, label="   ")
+    if verdict.left_out:
+        _print_names(page, "left out", verdict.left_out, "; ")
+    if verbose:
+        _print_figures(page, verdict)
+    else:
+        for title, names in (("confirmed", verdict.regressions), ("suspected", verdict.suspected)):
+            _print_names(page, title, names)
 
 
-def _interval(check: CheckResult) -> str:
-    if check.low is None or check.high is None:
-        return NOTHING
-    return f"{number(check.low)} … {number(check.high)}"
+def _check_lines(verdict: Verdict, baseline: str, *, verbose: bool) -> list[tuple[CheckStatus, str, str]]:
+    """Status, name and answer of each check that applies; the watched ones that passed are one line."""
+    claims, open_, others = [], [], []
+    passed = []
+    for check in verdict.checks:
+        status, name = check.status, CHECK_NAMES.get(check.id, check.id)
+        if status is CheckStatus.NOT_APPLICABLE:
+            continue
+        if name == "reward":
+            claims.append((status, _claim(check, baseline), _answer(check, verdict)))
+        elif name == "regressions":
+            claims.append((status, name, _fallen(verdict)))
+        elif check.id in COVERAGE or check.id not in CHECK_NAMES:
+            others.append((status, _short(name).replace("_", " "), check.detail or status.value))
+        elif status is CheckStatus.PASS:
+            passed.append(check)
+        else:
+            open_.append((status, name, f"{_answer(check, verdict)}: {check.detail}"))
+    if passed and verdict.candidate.reward is not None:
+        text = "pass" if verdict.alpha is None else _HARM_ANSWERS[CheckStatus.PASS]
+        text += "" if verbose else " (-v for figures)"
+        others.insert(0, (CheckStatus.PASS, ", ".join(passing_groups(passed)), text))
+    return [*claims, *open_, *others]
 
 
-def _p_value(check: CheckResult) -> str:
-    if check.p is None:
-        return NOTHING
-    return "<.001" if check.p < 0.0005 else f"{check.p:.3f}"
+def _guard_lines(verdict: Verdict) -> list[tuple[CheckStatus, str, str]]:
+    status = _GUARD_STATUS[verdict.guard] if verdict.guard else CheckStatus.UNDECIDED
+    return [(status, "", verdict.reason)]
 
 
-_FIGURES: tuple[tuple[str, Callable[[CheckResult], str]], ...] = (
-    ("estimate", lambda check: number(check.estimate)),
-    ("interval", _interval),
-    ("threshold", lambda check: number(check.threshold)),
-    ("p", _p_value),
-    ("shows", lambda check: number(check.detectable)),
-)
+def _short(name: str) -> str:
+    """A foreign name within a line."""
+    return in_middle(sanitize_line(name), LONGEST_NAME)
 
 
-def verdict_lines(verdict: Verdict) -> list[str]:
-    """The lines below the table of one verdict, in rich's markup."""
+def _claim(check: CheckResult, baseline: str) -> str:
+    if check.id == "reward_drop":
+        return "reward"
+    claim = "better" if check.id == "reward_improved" else "not worse"
+    return f"{claim} than {_short(baseline)}"
+
+
+def _answer(check: CheckResult, verdict: Verdict) -> str:
+    if verdict.alpha is None:  # the policy compares point estimates
+        return "passes" if check.status is CheckStatus.PASS else "fails"
+    claims = check.id in ("reward_improved", "reward_not_worse")
+    facts = [] if check.p is None or check.threshold else [f"p {p_value(check)}"]
+    if check.estimate is None:
+        facts = [check.detail]
+    elif check.threshold:
+        facts.append(f"margin {-100 * check.threshold:g} points")
+    text = (_CLAIM_ANSWERS if claims else _HARM_ANSWERS)[check.status]
+    hides_p = claims and check.status is CheckStatus.FAIL
+    return text if hides_p or not facts else f"{text} ({', '.join(facts)})"
+
+
+def _fallen(verdict: Verdict) -> str:
+    """How many tasks fell, and what became of them."""
+    fell, confirmed, suspected = (
+        len(names) for names in (verdict.broken, verdict.regressions, verdict.suspected)
+    )
+    if not fell:
+        return "no task fell"
+    cleared = 0 if verdict.alpha is None else fell - confirmed - suspected
+    if cleared == fell:
+        return f"{fell} fell; reruns confirmed none"
+    counts = ((confirmed, "confirmed"), (suspected, "suspected"), (cleared, "cleared by reruns"))
+    facts = [f"{count} {name}" for count, name in counts if count]
+    return f"{fell} fell" + (f"; {', '.join(facts)}" if facts else "")
+
+
+def _print_names(page: Page, title: str, names: Sequence[str], separator: str = ", ") -> None:
+    if names:
+        shown = [in_middle(sanitize_line(name), 80) for name in names]
+        page.line(listed(shown, separator), label=f"   {title} ({len(names)}): ")
+
+
+def _print_figures(page: Page, verdict: Verdict) -> None:
+    """The figures of every check, and the names of all tasks that changed."""
+    facts = [f"policy {verdict.policy}", f"goal {verdict.goal.value}", f"{verdict.label.value} evidence"]
+    page.line(", ".join([*facts, f"{counted(verdict.tasks, 'task')} compared"]), label="   ")
+    rows, notes = [(["   check", "change, points", "p", "detects"], "bold")], [""]
+    for check in verdict.checks:
+        in_points = check.id in CHECK_NAMES and not check.id.startswith("no_")
+        figure = interval(check) if in_points else number(check.estimate)
+        cells = [f" {_SIGNS[check.status]} {check.id}", figure, p_value(check), detects(check)]
+        rows.append((cells, "" if check.status is CheckStatus.PASS else _STYLES[check.status]))
+        margin = ""
+        if check.threshold:
+            needed = f"margin {points(check.threshold, 'g')} points" if in_points else ""
+            margin = f"; {needed or f'{check.threshold:g} needed'}"
+        notes.append(check.detail + margin)
+    page.table(rows, notes)
+    if verdict.alpha is not None:
+        page.line(
+            "detects: the smallest change that four of five such runs would show; interval: each bound is "
+            f"one-sided at level {verdict.alpha:.4f}",
+            label="   ",
+        )
     old, new = verdict.baseline.pass_hat, verdict.candidate.pass_hat
-    lines = [f"pass^{k}: {_estimate(old[k])} → {_estimate(new[k])}" for k in sorted(old.keys() & new.keys())]
-    for title, names, separator in (
-        ("fixed", verdict.fixed, ", "),
-        ("broken", verdict.broken, ", "),
-        ("regressions", verdict.regressions, ", "),
-        ("suspected", verdict.suspected, ", "),
-        ("left out", verdict.left_out, "; "),
+    for k in sorted(old.keys() & new.keys()):
+        page.line(f"pass^{k}: {_estimate(old[k])} → {_estimate(new[k])}", label="   ")
+    for title, names in (
+        ("fixed", verdict.fixed),
+        ("broken", verdict.broken),
+        ("regressions", verdict.regressions),
+        ("suspected", verdict.suspected),
     ):
-        if names:
-            lines.append(f"{title} ({len(names)}): {escape(listed(names, separator))}")
-    if verdict.reason:
-        lines.append(escape(verdict.reason))
-    return [*lines, *map(settling_line, verdict.settling)]
+        _print_names(page, title, names)
+    for settling in verdict.settling:
+        page.line(f"{settling.check}: {settling_text(settling)}", label="   ")
+    if verdict.look is not None and verdict.split:
+        page.line(
+            f"the next candidate is test {verdict.look + 1} of {verdict.split}, at a stricter level",
+            label="   ",
+        )
+
+
+def settling_text(settling: Settling) -> str:
+    """What would settle an open check, or why nothing would."""
+    ways = settling_ways(settling)
+    is_open = settling.trials is None and settling.tasks is None
+    return ways if is_open else f"an effect like this one would be settled by {ways}"
 
 
 def _estimate(interval: Interval) -> str:
-    return f"{interval.estimate:.3f} ({interval.low:.3f} … {interval.high:.3f})"
+    return f"{share_text(interval.estimate)} ({share_text(interval.low)} … {share_text(interval.high)})"
 
 
-def settling_line(settling: Settling) -> str:
-    """What would settle an open check."""
-    ways = []
-    if settling.trials is not None:
-        costs = [f"{settling.simulations:,} more simulations" if settling.simulations else ""]
-        costs.append("" if settling.cost is None else f"about {dollars(settling.cost)}")
-        costs.append("" if settling.tokens is None else f"{settling.tokens / 1e6:.1f} M tokens")
-        ways.append(f"{settling.trials} trials of each task ({', '.join(filter(None, costs))})")
-    if settling.tasks is not None:
-        ways.append(f"{settling.tasks:,} tasks of as many trials")
-    if not ways:
-        return f"{settling.check}: {OBSTACLES[settling.obstacle]}"
-    return f"{settling.check}: an effect like this one would be settled by {' or by '.join(ways)}"
-
-
-def decision_line(verdict: Verdict) -> str:
-    """The verdict in one line of rich's markup."""
-    facts = (
-        f"policy {verdict.policy}, goal {verdict.goal.value}, {verdict.label.value} evidence, "
-        f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared"
-    )
-    if verdict.look is not None and verdict.alpha is not None:  # a policy without a level spends none of it
-        facts += f", {verdict.test}, level {verdict.alpha:.4f}"
-    if verdict.decision is None:
-        return f"[bold]no harm detected[/] (a guard can only block or discard) · {facts}"
-    return f"[{_COLOURS[verdict.decision]}]{verdict.decision.value.upper()}[/] · {facts}"
+def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) -> None:
+    """The verdict, why, and what to do next."""
+    decision = None if summary.trouble else summary.decision
+    baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
+    if decision is None:
+        text = f"NO VERDICT on {summary.candidate}"
+    else:
+        said = headline(summary, _short, _short(baselines) or "its baseline", CHECK_NAMES)
+        text = f"{decision.value.upper()}: {said}"
+    style = _STYLES.get(decision, "bold red" if summary.trouble else "bold")
+    page.line(text, style, end="" if exit_status is None else f"(exit {exit_status})")
+    why, then = reasons(summary)
+    for label, told in ((" why:  ", why), (" next: ", then)):
+        if told:
+            page.line(told, label=label)
 
 
 def invariants_line(figures: Metrics) -> str:

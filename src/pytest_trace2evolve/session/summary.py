@@ -12,10 +12,10 @@ from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
 @dataclass(frozen=True)
 class RunReport:
-    """A run's summary, and the figures of each split with its title, which the terminal shows."""
+    """A run's summary, and the figures of each suite and split, which the terminal shows."""
 
     summary: RunSummary
-    figures: tuple[tuple[str, Metrics], ...]
+    figures: tuple[tuple[str, str, Metrics], ...]
 
 
 def report_of(
@@ -59,9 +59,7 @@ def report_of(
         evidence=_evidence_folder(plan),
     )
     figures = [
-        (f"{outcome.name} {split}", metrics)
-        for outcome in outcomes
-        for split, metrics in outcome.metrics.items()
+        (outcome.name, split, metrics) for outcome in outcomes for split, metrics in outcome.metrics.items()
     ]
     return RunReport(summary, tuple(figures))
 

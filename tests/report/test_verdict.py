@@ -1,0 +1,435 @@
+"""The terminal report: what it says of each kind of run, and that it fits the terminal.
+
+`T2E_RENEW_SNAPSHOTS=1 python -m pytest tests/report/test_verdict.py` writes the snapshots anew.
+"""
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from _pytest._io import TerminalWriter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from pytest_trace2evolve.records.evidence import ComparedSides, Side
+from pytest_trace2evolve.records.verdict import (
+    EXIT_STATUS,
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    GuardAnswer,
+    Interval,
+    Label,
+    Obstacle,
+    RunSummary,
+    Settling,
+    SideFigures,
+    SuiteSummary,
+    Verdict,
+)
+from pytest_trace2evolve.report.formatting import LEAST_NAME, Page, in_middle
+from pytest_trace2evolve.report.verdict import SplitFigures, run_report
+from pytest_trace2evolve.scoring.metrics import Metrics
+from tests.report.test_github_laws import SUMMARIES
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+WIDTHS = (80, 100, 140)
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+PASS, FAIL, OPEN, ABSENT = CheckStatus
+
+
+def check(name: str, status: CheckStatus, detail: str = "", **figures: float | None) -> CheckResult:
+    return CheckResult(id=name, status=status, detail=detail, **figures)  # type: ignore[arg-type]
+
+
+WATCHED = (
+    check(
+        "action_match",
+        PASS,
+        "0.474 → 0.495 (n=56)",
+        estimate=0.021,
+        low=-0.025,
+        high=0.067,
+        p=0.904,
+        detectable=0.046,
+    ),
+    check("read_action_match", ABSENT, "no gold read actions checked"),
+    check(
+        "write_action_match",
+        PASS,
+        "0.271 → 0.245 (n=44)",
+        estimate=-0.027,
+        low=-0.09,
+        high=0.039,
+        p=0.187,
+        detectable=0.067,
+    ),
+    check(
+        "task_regressions",
+        PASS,
+        "2 broken, 1 fixed; 2 tried again",
+        estimate=0.018,
+        low=-0.05,
+        high=0.08,
+        p=0.637,
+        detectable=0.089,
+    ),
+    check("max_steps", PASS, "0 → 0 tasks", estimate=0.0, low=-0.065, high=0.065, p=1.0, detectable=0.089),
+    check(
+        "invariants",
+        PASS,
+        "read_before_write 17 → 24 of 168 simulations; any kind 104 → 104",
+        estimate=0.042,
+        low=-0.007,
+        high=0.088,
+        p=0.117,
+        detectable=0.064,
+    ),
+)
+
+
+def reward(status: CheckStatus, estimate: float, p: float, name: str = "reward_improved") -> CheckResult:
+    return check(
+        name,
+        status,
+        f"0.381 → {0.381 + estimate:.3f} (n=56)",
+        estimate=estimate,
+        low=estimate - 0.05,
+        high=estimate + 0.052,
+        threshold=0.0,
+        p=p,
+        detectable=0.061,
+    )
+
+
+def side(mean: float, missing: int = 0) -> SideFigures:
+    chances = {k: Interval(estimate=mean - k / 100, low=mean - 0.1, high=mean + 0.1) for k in (1, 2)}
+    return SideFigures(reward=mean, measured=168 - missing, missing=missing, pass_hat=chances)
+
+
+HELDOUT = Verdict(
+    decision=Decision.INCONCLUSIVE,
+    policy="calibrated",
+    goal=Goal.IMPROVE,
+    label=Label.CLEAN,
+    suite="support",
+    split="heldout",
+    checks=(reward(OPEN, -0.024, 0.92), *WATCHED),
+    broken=("policy_edge-5ad37e363d", "vague_refund_request-8af2056243"),
+    fixed=("cross_order_ambiguity-182b2ccd04",),
+    tasks=56,
+    alpha=0.0228,
+    look=1,
+    settling=(Settling(check="reward_improved", obstacle=Obstacle.WRONG_DIRECTION),),
+    baseline=side(0.381),
+    candidate=side(0.357),
+)
+SYNTHETIC = Verdict(
+    decision=None,
+    policy="calibrated",
+    goal=Goal.HOLD,
+    label=Label.SYNTHETIC,
+    suite="support",
+    split="synthetic",
+    reason="no harm detected; could have detected a drop of 11 points",
+    guard=GuardAnswer.NO_HARM_DETECTED,
+    detectable=0.108,
+    checks=(reward(PASS, 0.0, 0.5, "reward_drop"), *WATCHED[:2]),
+    broken=("a-1", "a-2"),
+    tasks=36,
+    alpha=0.05,
+    baseline=side(0.25),
+    candidate=side(0.25),
+)
+CHAT = Side(
+    agent="chat",
+    model="pocket",
+    parameters={"temperature": 0.7, "weights": "02260732ee1310b1ccbd4a26fe8cc281"},
+    user="script",
+)
+
+
+def metrics(tasks: int, mean: float, lost: int = 0) -> Metrics:
+    return Metrics(
+        simulations=3 * tasks,
+        tasks=tasks,
+        measured=3 * tasks - lost,
+        infrastructure_errors=lost,
+        not_measured=0,
+        reward=mean,
+        recorded_reward=None,
+        agreement=None,
+        pass_hat={1: mean, 2: mean - 0.05},
+        action_match=0.606,
+        read_action_match=None,
+        write_action_match=0.401,
+        terminations={"max_steps": 2},
+    )
+
+
+FIGURES: SplitFigures = (
+    ("support", "discovery", metrics(56, 0.399)),
+    ("support", "heldout", metrics(56, 0.357)),
+    ("support", "synthetic", metrics(36, 0.25)),
+)
+
+
+def changed(verdict: Verdict, **fields: object) -> Verdict:
+    return verdict.model_copy(update=fields)
+
+
+def run(*verdicts: Verdict, name: str = "support", **fields: object) -> SuiteSummary:
+    given = {
+        "name": name,
+        "baseline": "v0",
+        "compared": ComparedSides(baseline=CHAT, candidate=CHAT),
+        **fields,
+    }
+    return SuiteSummary.model_validate({**given, "verdicts": verdicts})
+
+
+def summary(*suites: SuiteSummary, decision: Decision | None, **fields: object) -> RunSummary:
+    given = {
+        "candidate": "v6",
+        "used": "3.0 M tokens · $0.00 · 2:04 · 3,416 calls · simulations: 572 made",
+        "evidence": ".trace2evolve/demo",
+        **fields,
+    }
+    return RunSummary.model_validate({**given, "suites": suites, "decision": decision})
+
+
+PROMOTED = changed(
+    HELDOUT,
+    decision=Decision.PROMOTE,
+    checks=(reward(PASS, 0.119, 0.0002), *WATCHED),
+    suspected=("vague_refund_request-8af2056243",),
+    settling=(),
+    candidate=side(0.5),
+)
+DISCARDED = changed(
+    HELDOUT,
+    decision=Decision.DISCARD,
+    checks=(
+        reward(FAIL, -0.131, 1.0),
+        *WATCHED[:2],
+        check(
+            "write_action_match",
+            OPEN,
+            "0.271 → 0.205 (n=44)",
+            estimate=-0.066,
+            low=-0.13,
+            high=-0.002,
+            p=0.031,
+            detectable=0.067,
+        ),
+        check(
+            "task_regressions",
+            FAIL,
+            "9 broken, 0 fixed; 2 confirmed; 6 tried again",
+            estimate=0.161,
+            low=0.07,
+            high=0.25,
+            p=0.0,
+            detectable=0.089,
+        ),
+        *WATCHED[4:],
+    ),
+    broken=tuple(f"conditional_detail_retrieval-{number:010x}" for number in range(1, 10)),
+    fixed=(),
+    regressions=tuple(f"conditional_detail_retrieval-{number:010x}" for number in (1, 2)),
+    suspected=tuple(f"conditional_detail_retrieval-{number:010x}" for number in (3, 4, 5)),
+    settling=(),
+    candidate=side(0.25),
+)
+LOST = changed(
+    HELDOUT,
+    checks=(
+        reward(PASS, 0.119, 0.004),
+        *WATCHED,
+        check("measured", OPEN, "100.0% and 85.7% of runs", estimate=0.857, threshold=0.9),
+        check("worst_case", OPEN, "would not pass: reward_improved"),
+    ),
+    settling=(),
+    left_out=("policy_edge-5ad37e363d: its content in the baseline differs from the lock",),
+    candidate=side(0.5, missing=24),
+)
+GUARDED = changed(
+    SYNTHETIC,
+    suite="billing-and-subscriptions",
+    decision=Decision.INCONCLUSIVE,
+    guard=GuardAnswer.HARM_SUSPECTED,
+    reason="harm suspected: reward_drop (p = 0.0310); 36 tasks cannot detect a drop of 20 points "
+    "(detectable: 24 points or more); about 60 tasks would detect it",
+)
+NOTES = (
+    "support: 1 task that fell could not be confirmed: the 31 fresh simulations of --t2e-max-reruns are used up",
+    "warning: baseline v0 of support is 91 days old, more than t2e_baseline_max_age = 60; measure it again",
+)
+
+RUNS: dict[str, tuple[RunSummary, SplitFigures]] = {
+    "inconclusive": (summary(run(HELDOUT, SYNTHETIC), decision=Decision.INCONCLUSIVE), FIGURES),
+    "promote": (summary(run(PROMOTED, SYNTHETIC), decision=Decision.PROMOTE, notes=NOTES[:1]), FIGURES),
+    "discard": (
+        summary(
+            run(
+                DISCARDED,
+                SYNTHETIC,
+                compared=ComparedSides(
+                    baseline=CHAT,
+                    candidate=CHAT.model_copy(update={"model": "pocket-2"}),
+                    declared=("model",),
+                ),
+            ),
+            decision=Decision.DISCARD,
+            notes=NOTES[1:],
+        ),
+        FIGURES,
+    ),
+    "lost": (
+        summary(run(LOST, SYNTHETIC), decision=Decision.INCONCLUSIVE),
+        (FIGURES[0], ("support", "heldout", metrics(56, 0.5, lost=24)), FIGURES[2]),
+    ),
+    "suites": (
+        summary(
+            run(PROMOTED, SYNTHETIC),
+            run(
+                changed(PROMOTED, suite="billing-and-subscriptions"),
+                GUARDED,
+                name="billing-and-subscriptions",
+            ),
+            run(
+                name="travel",
+                baseline=None,
+                compared=None,
+                reason="the gate is off",
+                left_out=("t-1: other content",),
+            ),
+            decision=Decision.INCONCLUSIVE,
+        ),
+        (*FIGURES, ("travel", "heldout", metrics(40, 0.6))),
+    ),
+    "no-baseline": (
+        summary(
+            run(
+                baseline=None,
+                compared=None,
+                reason="candidate v6 has no ancestor to be compared with; name a --t2e-baseline",
+            ),
+            decision=None,
+            notes=("baseline saved: baselines/support/v6.json",),
+        ),
+        FIGURES,
+    ),
+}
+
+
+def printed(name: str, width: int, *, colour: bool = False, verbosity: int = 0) -> str:
+    """A report as pytest's terminal writer shows it."""
+    found, figures = RUNS[name]
+    writer = TerminalWriter(io.StringIO())
+    writer.fullwidth, writer.hasmarkup = width, colour
+    status = 0 if found.decision is None else EXIT_STATUS[found.decision]
+    writer.write(
+        run_report(
+            found,
+            figures,
+            width=writer.fullwidth,
+            colour=writer.hasmarkup,
+            verbosity=verbosity,
+            exit_status=status,
+        )
+    )
+    return writer._file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("colour", [False, True], ids=["plain", "colour"])
+@pytest.mark.parametrize("name", RUNS)
+def test_each_kind_of_run_looks_like_its_snapshot(name: str, colour: bool) -> None:
+    pages = [
+        f"{width} columns{' -v' * verbosity}\n\n{printed(name, width, colour=colour, verbosity=verbosity)}\n"
+        for verbosity in (0, 1)
+        for width in WIDTHS
+    ]
+    path = SNAPSHOTS / f"{name}{'-colour' * colour}.txt"
+    if os.environ.get("T2E_RENEW_SNAPSHOTS"):
+        path.write_text("\n".join(pages), encoding="utf-8")
+    assert "\n".join(pages) == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_quiet_session_prints_the_verdict_alone(name: str) -> None:
+    quiet, whole = printed(name, 80, verbosity=-1), printed(name, 80)
+    assert whole.endswith(f"\n{quiet}")
+    assert quiet.startswith(("PROMOTE: ", "DISCARD: ", "INCONCLUSIVE: ", "NO VERDICT "))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_colours_change_no_letter(name: str) -> None:
+    coloured = STYLES.sub("", printed(name, 80, colour=True, verbosity=1))
+    assert [line.rstrip() for line in coloured.splitlines()] == printed(name, 80, verbosity=1).splitlines()
+
+
+@given(SUMMARIES, st.integers(60, 160), st.integers(-1, 1))
+@settings(max_examples=60)
+def test_no_line_is_longer_than_the_terminal_is_wide(found: RunSummary, width: int, verbosity: int) -> None:
+    figures = [(suite.name, "discovery", metrics(9, 0.5)) for suite in found.suites]
+    text = run_report(found, figures, width=width, colour=False, verbosity=verbosity, exit_status=10)
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+CELLS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=60)
+
+
+@given(st.lists(st.lists(CELLS, min_size=4, max_size=4), min_size=1, max_size=5), st.integers(60, 160))
+@settings(max_examples=60)
+def test_no_cell_of_a_table_is_wrapped(rows: list[list[str]], width: int) -> None:
+    page = Page(width=width, colour=False)
+    page.table([(cells, "") for cells in rows])
+    lines = page.text.split("\n")
+    assert len(lines) == len(rows)
+    assert max(map(cell_len, lines)) <= width
+
+
+@given(CELLS, st.integers(1, 60))
+def test_a_long_name_keeps_its_start_and_its_end(name: str, width: int) -> None:
+    short = in_middle(name, width)
+    assert cell_len(short) <= width
+    assert short == name or ("…" in short and name.startswith(short.partition("…")[0]))
+    assert LEAST_NAME > 3
+
+
+def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
+    tails = {}
+    for obstacle in Obstacle:
+        settling = (Settling(check="reward_improved", obstacle=obstacle),)
+        verdict = changed(HELDOUT, settling=settling)
+        text = run_report(
+            summary(run(verdict), decision=Decision.INCONCLUSIVE), (), width=100, colour=False, verbosity=-1
+        )
+        tails[obstacle] = text.splitlines()[1]
+    assert tails == {
+        Obstacle.WRONG_DIRECTION: " why:  change −2.4 points, the wrong way; this run detects 6.1 or more",
+        Obstacle.TOO_SMALL: (
+            " why:  change −2.4 points, too small to detect with these tasks; this run detects 6.1 or more"
+        ),
+    }
+
+
+def test_trials_and_tasks_that_would_settle_a_claim_are_the_next_step() -> None:
+    settling = (Settling(check="reward_improved", trials=8, tasks=190, simulations=320, cost=12.5),)
+    text = run_report(
+        summary(run(changed(HELDOUT, settling=settling)), decision=Decision.INCONCLUSIVE),
+        (),
+        width=140,
+        colour=False,
+        verbosity=-1,
+    )
+    assert text.splitlines()[-1] == (
+        " next: run 8 trials of each task (320 more simulations, about $12.50) "
+        "or 190 tasks of as many trials as now"
+    )
