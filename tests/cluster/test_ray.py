@@ -17,11 +17,11 @@ from pytest_trace2evolve import Project, Run, evaluate
 from pytest_trace2evolve.api import SimulationFinished
 from pytest_trace2evolve.engine.ray_executor import RayExecutor
 from pytest_trace2evolve.errors import ConfigError, EndpointError, MissingExtraError
-from pytest_trace2evolve.testing import ChatServer
-from tests.plugin.conftest import CONFTEST, REPOSITORY, DeskProject, project
+from pytest_trace2evolve.testing import ChatServer, Reply
+from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
 from tests.session.test_live import SECRET, SOLVED, key
 
-__all__ = ["key", "project"]
+__all__ = ["command", "key", "project"]
 
 pytest.importorskip("ray")
 
@@ -222,6 +222,31 @@ def plain(line: str) -> str:
         if re.search(r"runs/|created:|workers|rerun|finished before|simulations at", line)
         else line.strip()
     )
+
+
+def test_environments_are_checked_and_tuned_on_a_cluster(
+    cluster: Any, project: DeskProject, command: Command
+) -> None:
+    checking = ("environment", "check", "precondition_verification", "--seeds", "70", "--json")
+    here, there = (json.loads(command(*checking, *more).stdout)[0] for more in ((), ray_of(cluster)))
+    for report in (here, there):
+        del report["seconds"]
+    assert there == here
+
+    with ChatServer(lambda request: Reply("I can do that.")) as server:
+        tuning = ("environment", "tune", "precondition_verification", "--model=m", "--difficulty=1", "--json")
+        found = []
+        for more in ((), ray_of(cluster)):
+            done = command(*tuning, f"--base-url={server.base_url}", "--seeds=4", "--rollouts=2", *more)
+            assert done.stdout, done.stderr
+            found.append(json.loads(done.stdout)[0]["tried"][0]["figures"])
+    assert found[0] == found[1]
+    assert found[0]["rollouts"] == 8
+
+
+def ray_of(cluster: Any) -> tuple[str, ...]:
+    """The option that names the cluster."""
+    return (f"--ray={cluster.address}",)
 
 
 # ---- what cannot work

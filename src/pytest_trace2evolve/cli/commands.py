@@ -43,6 +43,7 @@ RECIPE = (
 HELDOUT_ROLLOUTS = whole(
     "--heldout-rollouts", "K", "rollouts of each held-out scenario (default: 4)", default=4
 )
+RAY = text("--ray", "ADDRESS|auto", "make rollouts on a Ray cluster: its address, or auto")
 ENVIRONMENTS = (
     text("names", "NAME", "environments (default: all)", nargs="*"),
     whole("--difficulty", "D", "only this difficulty, from 1 to 5"),
@@ -433,7 +434,11 @@ ENVIRONMENT = Command(
             "run every admission check on environments",
             ("trace2evolve environment check precondition_verification --seeds 100",),
             "environment:check",
-            (*ENVIRONMENTS, whole("--seeds", "N", "scenarios (default: 1000)", at_least(1), default=1000)),
+            (
+                *ENVIRONMENTS,
+                whole("--seeds", "N", "scenarios (default: 1000)", at_least(1), default=1000),
+                RAY,
+            ),
         ),
         Command(
             "tune",
@@ -443,7 +448,7 @@ ENVIRONMENT = Command(
                 "trace2evolve environment tune --model gpt-4.1-mini --seeds 100",
             ),
             "environment:tune",
-            (*ENVIRONMENTS, *MEASURED_MODEL),
+            (*ENVIRONMENTS, *MEASURED_MODEL, RAY),
         ),
         Command(
             "synthesize",
@@ -498,6 +503,7 @@ TRAIN = Command(
         INSTRUCTION_OF,
         path("--out", "DIR", "the adapter's folder (default: adapters/NAME)"),
         whole("--heldout", "N", "held-out scenarios (default: 100; 0: none)", default=100),
+        RAY,
         whole(
             "--heldout-others",
             "M",

@@ -13,11 +13,17 @@ from pytest_trace2evolve.cli.common import environments_of, nearest_project, pro
 from pytest_trace2evolve.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.ray_executor import RayExecutor
     from pytest_trace2evolve.environments.calibration import CalibrationSpec
+    from pytest_trace2evolve.environments.on_cluster import Players
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.environments.synthesis import Synthesis, SynthesisTask
     from pytest_trace2evolve.models.settings import ModelSettings
+    from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.environment import Calibration
+
+ROLLOUTS_AT_ONCE = 64
+"""Calls at once on a cluster, unless an option says otherwise."""
 
 REFUSED = 1
 """Exit status if an environment is refused, no difficulty fits, or no module was admitted."""
@@ -46,7 +52,10 @@ def check(options: argparse.Namespace) -> int:
     project = nearest_project(options)
     held_out = held_out_of(project)
     reports = []
-    with contextlib.closing(environments_of(project)) as environments:
+    with (
+        contextlib.closing(environments_of(project)) as environments,
+        _executor(options, project) as executor,
+    ):
         for name in _chosen(options, environments):
             with progress_bar(name, options.seeds) as show:
                 report = admit(
@@ -57,6 +66,7 @@ def check(options: argparse.Namespace) -> int:
                     content=Content(options.content),
                     held_out=held_out,
                     on_progress=show,
+                    executor=executor,
                 )
             reports.append(report)
             if not options.json:
@@ -80,14 +90,34 @@ def tune(options: argparse.Namespace) -> int:
         spec = read_spec(options, project, Path.cwd())
         print(estimate(spec, len(names)), file=sys.stderr)
         settings = stack.enter_context(_served(spec))
-        found = asyncio.run(
-            _calibrate_each(environments, names, spec, settings, _calibrations_folder(options))
-        )
+        folder, players = _calibrations_folder(options), None
+        executor = stack.enter_context(_executor(options, project, settings))
+        if executor is not None:
+            from pytest_trace2evolve.environments.on_cluster import Players
+
+            players = Players(executor, settings)
+        work = _calibrate_each(environments, names, spec, settings, folder, players)
+        found = asyncio.run(work) if executor is None else executor.run(work)
     if options.json:
         print(json.dumps([calibration.model_dump(mode="json") for calibration in found], indent=1))
     else:
         print(calibrations_text(found))
     return 0 if all(calibration.outcome is Outcome.FITS for calibration in found) else REFUSED
+
+
+@contextlib.contextmanager
+def _executor(
+    options: argparse.Namespace, project: "Project | None", *models: "ModelSettings"
+) -> "Iterator[RayExecutor | None]":
+    """The Ray cluster of `--ray`; None without it."""
+    if options.ray is None:
+        yield None
+        return
+    from pytest_trace2evolve.engine.ray_executor import RayExecutor
+
+    at_once = getattr(options, "concurrency", ROLLOUTS_AT_ONCE)
+    with RayExecutor.opened(options.ray, project, at_once, models) as executor:
+        yield executor
 
 
 async def _calibrate_each(
@@ -96,6 +126,7 @@ async def _calibrate_each(
     spec: "CalibrationSpec",
     settings: "ModelSettings",
     folder: Path,
+    players: "Players | None",
 ) -> "list[Calibration]":
     """Calibrate one environment after the other; each is stored before the next can fail."""
     from pytest_trace2evolve.environments.calibration import calibrate, store_calibration
@@ -110,7 +141,9 @@ async def _calibrate_each(
                 def on_progress(difficulty: int, done: int, show: Callable[..., None] = show) -> None:
                     show(done, f"difficulty {difficulty}")
 
-                calibration = await calibrate(environments, name, model, spec, on_progress=on_progress)
+                calibration = await calibrate(
+                    environments, name, model, spec, on_progress=on_progress, players=players
+                )
             store_calibration(folder, calibration)
             found.append(calibration)
     finally:

@@ -94,6 +94,15 @@ class Order:
     redrawn: bool = False
 
 
+@dataclass(frozen=True)
+class Call:
+    """A function for a process to call with itself and with arguments; the function is sent by its name."""
+
+    number: int
+    function: Callable[..., Awaitable[Any]]
+    arguments: tuple[Any, ...]
+
+
 class Event(NamedTuple):
     """What a simulation tells the driver.
 
@@ -129,7 +138,7 @@ class Cancel(NamedTuple):
     simulation: int
 
 
-Message = Order | Reply | Stop | Cancel
+Message = Order | Call | Reply | Stop | Cancel
 
 
 def described(error: Exception) -> tuple[str, str]:
@@ -256,11 +265,20 @@ class _RemoteJournal:
 
 
 class RayActor:
-    """Makes simulations in one process, all on one event loop."""
+    """Makes simulations in one process, all on one event loop.
+
+    Attributes:
+        project: The project, as the node has it.
+        kept: What functions of a `Call` keep for the next one, by keys of their own.
+        closers: Close what was opened, before the process ends.
+    """
+
+    project: Project
 
     def __init__(self) -> None:
+        self.kept: dict[Any, Any] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self.closers: list[Callable[[], Awaitable[None]]] = []
         self._factories: dict[Side, AgentFactory] = {}
         self._worlds: dict[str, World] = {}
 
@@ -289,7 +307,7 @@ class RayActor:
 
     def _open(self, setup: Setup, secrets: Secrets) -> None:
         root = Path.cwd()
-        project = Project(root, root / setup.suites_folder)
+        self.project = project = Project(root, root / setup.suites_folder)
         extensions = project.extensions
         worlds = Worlds(extensions.worlds)
         agents = {**BUILT_IN_AGENTS, **extensions.agents}
@@ -301,7 +319,7 @@ class RayActor:
             agent = setup.suites[name].agent
             if agent == CHAT:
                 assert live is not None
-                factory = ChatFactory(live, self._closers.append, self._meter, **stores)
+                factory = ChatFactory(live, self.closers.append, self._meter, **stores)
                 self._factories[name, side] = factory
             else:
                 self._factories[name, side] = agents[agent]
@@ -341,7 +359,9 @@ class RayActor:
         for message in messages:
             match message:
                 case Order():
-                    self._running[message.number] = asyncio.create_task(self._make(message))
+                    self._start(message.number, self._simulate(message))
+                case Call():
+                    self._start(message.number, message.function(self, *message.arguments))
                 case Reply():
                     self._channel.answer(message)
                 case Cancel():
@@ -359,17 +379,19 @@ class RayActor:
         """Cancel what runs, and close the models."""
         for task in self._running.values():
             task.cancel()
-        for closer in self._closers:
+        for closer in self.closers:
             await closer()
 
-    async def _make(self, order: Order) -> None:
+    def _start(self, number: int, work: Awaitable[Any]) -> None:
+        self._running[number] = asyncio.create_task(self._report(number, work))
+
+    async def _report(self, number: int, work: Awaitable[Any]) -> None:
         try:
-            simulation = await self._simulate(order)
-            self._channel.tell(Event(order.number, "done", simulation))
+            self._channel.tell(Event(number, "done", await work))
         except Exception as error:
-            self._channel.tell(Event(order.number, "failed", described(error)))
+            self._channel.tell(Event(number, "failed", described(error)))
         finally:
-            self._running.pop(order.number, None)
+            self._running.pop(number, None)
 
     async def _simulate(self, order: Order) -> Simulation:
         world = self._worlds[order.suite]

@@ -14,10 +14,10 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest_trace2evolve
@@ -27,6 +27,7 @@ from pytest_trace2evolve.engine.factories import AnswerStores
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.ray_actor import (
+    Call,
     Cancel,
     Event,
     Message,
@@ -54,7 +55,10 @@ from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.utils.files import Scratch
 from pytest_trace2evolve.utils.optional import require
+
+T = TypeVar("T")
 
 PER_ACTOR = 32
 """Simulations at once in one actor, by default."""
@@ -80,15 +84,19 @@ EXCLUDED = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
 """What no node needs of a project's folder."""
 
 
+async def _nothing() -> None:
+    """No ledger has to name the draw."""
+
+
 @dataclass
 class Job:
-    """A simulation that an actor makes.
+    """A simulation, or another result, that an actor makes.
 
     Attributes:
         finished: Its result; `_ActorLost` if the actor ended.
     """
 
-    finished: "asyncio.Future[Simulation]"
+    finished: "asyncio.Future[Any]"
     journal: Journal | None
     before_use: Callable[[], Awaitable[None]]
 
@@ -124,16 +132,18 @@ class Work:
     Attributes:
         suites: The suites that are not replayed, by name.
         sides: The models of each side; None if its agent is not `chat`.
+        models: Further models that are asked on the nodes.
         stores: The run's stores of answers.
         concurrency: Simulations at once.
     """
 
     project: Project
-    suites: Mapping[str, RemoteSuite]
-    sides: Mapping[Side, LiveSettings | None]
     account: Account
-    stores: AnswerStores
     concurrency: int
+    suites: Mapping[str, RemoteSuite] = field(default_factory=dict)
+    sides: Mapping[Side, LiveSettings | None] = field(default_factory=dict)
+    models: tuple[ModelSettings, ...] = ()
+    stores: AnswerStores = field(default_factory=dict)
 
 
 class RayExecutor:
@@ -210,7 +220,7 @@ class RayExecutor:
             is_limited=work.account.budgets.requests_per_minute is not None,
             stores=tuple(work.stores),
         )
-        sides = {side: live and live.map_models(_portable) for side, live in work.sides.items()}
+        sides = {side: live and live.map_models(portable) for side, live in work.sides.items()}
         self._secrets = Secrets(sides, {name: os.environ[name] for name in self._env})
         with self._one_line():
             self._connect()
@@ -262,13 +272,13 @@ class RayExecutor:
 
     def _check_reachable(self, node: str) -> None:
         here = self._ray.util.get_node_ip_address()
-        for live in self._work.sides.values():
-            for model in () if live is None else live.models:
-                if node != here and _is_loopback(model.endpoint()):
-                    raise ConfigError(
-                        f"node {node} of the Ray cluster cannot reach model {model.model!r} at "
-                        f"{model.endpoint()}; serve it at an address that all nodes reach"
-                    )
+        models = [model for live in self._work.sides.values() if live is not None for model in live.models]
+        for model in (*models, *self._work.models):
+            if node != here and _is_loopback(model.endpoint()):
+                raise ConfigError(
+                    f"node {node} of the Ray cluster cannot reach model {model.model!r} at "
+                    f"{model.endpoint()}; serve it at an address that all nodes reach"
+                )
 
     @staticmethod
     def _check_opened(node: str, problem: str) -> None:
@@ -285,6 +295,31 @@ class RayExecutor:
             raise ConfigError(f"Ray at {self.address}: {_line(error)}") from None
 
     # ---- simulations
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(
+        cls, address: str, project: Project | None, concurrency: int, models: Sequence[ModelSettings] = ()
+    ) -> "Iterator[RayExecutor]":
+        """An executor for calls; `run` runs the coroutine that makes them.
+
+        Raises:
+            MissingExtraError, ConfigError: as `open`.
+        """
+        if project is None:
+            raise ConfigError("a Ray cluster needs a project, whose folder travels; give --root")
+        with contextlib.ExitStack() as stack:
+            scratch = Scratch()
+            stack.callback(scratch.close)
+            account = Account(scratch.path / "account.sqlite")
+            stack.callback(account.close)
+            loop = LoopThread(concurrency)
+            stack.callback(loop.close)
+            executor = cls(address)
+            stack.callback(executor.close)
+            executor.open(Work(project, account, concurrency, models=tuple(models)))
+            executor.start(loop)
+            yield executor
 
     def start(self, loop: LoopThread) -> None:
         """Begin to exchange messages with the actors, on the loop of the run."""
@@ -318,29 +353,61 @@ class RayExecutor:
             solo=assignment.solo,
             place=assignment.place,
         )
+
+        def numbered(number: int) -> Order:
+            if journal is None:
+                return replace(order, number=number)
+            return replace(order, number=number, entries=journal.rewind(), redrawn=journal.redrawn)
+
+        what = f"task {assignment.task.id!r}"
+        simulation: Simulation = await self._make(what, numbered, journal, before_use or _nothing)
+        return simulation
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that makes calls, and wait for its result."""
+        assert self._loop is not None, "start comes first"
+        return self._loop.run(work)
+
+    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call a function of a module on a node: `await function(actor, *arguments)`.
+
+        It is called again if its node is lost.
+
+        Raises:
+            ClusterError: no node is left.
+            InfrastructureError: it was lost with several nodes, one after the other.
+            Exception: what it raises, if this package defines it; any other is an `InfrastructureError`.
+        """
+        name = getattr(function, "__name__", "a function")
+        result: T = await self._make(name, lambda number: Call(number, function, arguments))
+        return result
+
+    async def _make(
+        self,
+        what: str,
+        numbered: Callable[[int], Order | Call],
+        journal: Journal | None = None,
+        before_use: Callable[[], Awaitable[None]] = _nothing,
+    ) -> Any:
         for _ in range(MAX_LOSSES):
             actor = await self._place()
             self._number += 1
-            order = replace(order, number=self._number)
-            if journal is not None:
-                order = replace(order, entries=journal.rewind(), redrawn=journal.redrawn)
-            job = Job(asyncio.get_running_loop().create_future(), journal, before_use or _nothing)
-            actor.jobs[order.number] = job
-            self._post(actor, order)
+            message = numbered(self._number)
+            job = Job(asyncio.get_running_loop().create_future(), journal, before_use)
+            actor.jobs[message.number] = job
+            self._post(actor, message)
             try:
                 return await job.finished
             except _ActorLost:
                 self.resumed += 1
             except asyncio.CancelledError:
-                self._post(actor, Cancel(order.number))
+                self._post(actor, Cancel(message.number))
                 raise
             finally:
-                actor.jobs.pop(order.number, None)
+                actor.jobs.pop(message.number, None)
                 async with self._free:
                     self._free.notify_all()
-        raise InfrastructureError(
-            f"task {assignment.task.id!r}: its process on a Ray node ended {MAX_LOSSES} times"
-        )
+        raise InfrastructureError(f"{what}: its process on a Ray node ended {MAX_LOSSES} times")
 
     async def _place(self) -> _Actor:
         """The actor with the fewest simulations, once one has room."""
@@ -521,12 +588,8 @@ class RayExecutor:
         self._closing.close()
 
 
-async def _nothing() -> None:
-    """No ledger has to name the draw."""
-
-
-def _portable(model: ModelSettings) -> ModelSettings:
-    """The same settings without reference to this machine's environment."""
+def portable(model: ModelSettings) -> ModelSettings:
+    """The same settings without reference to this machine's environment; they hold the key."""
     return replace(model, base_url=model.endpoint(), token=model.key())
 
 

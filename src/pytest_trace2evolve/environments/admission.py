@@ -14,8 +14,10 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.environments.environment import (
@@ -37,10 +39,16 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.concurrency import all_of
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.ray_actor import RayActor
+    from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 SEEDS = 1_000  # of a full admission
 SEEDS_BEFORE_TRAINING = 60  # that are checked again before a training
 SEEDS_OF_EXPENSIVE_CHECKS = 60  # that are made twice, and in which rules and wrong ways are tried
+SEEDS_AT_ONCE = 20  # that a process of a cluster checks in one call
 SEEDS_ELSEWHERE = 20  # that are made again in another process
 MAX_UNPAID = 0.2  # reward of a wrong way, in any scenario
 MAX_LUCK = 0.45  # mean reward, at each difficulty, of doing the same everywhere: it is right now and then
@@ -73,6 +81,7 @@ def admit(
     held_out: Sequence[str] = (),
     first: int = 0,
     on_progress: Callable[[int], None] = lambda done: None,
+    executor: "RayExecutor | None" = None,
 ) -> AdmissionReport:
     """Run every check of admission on an environment.
 
@@ -83,6 +92,7 @@ def admit(
         held_out: Ids and people that no scenario may contain; see `held_out_of`.
         first: Seed of the first scenario; a drawn one for code that could know the seeds of its admission.
         on_progress: Called with the number of checked scenarios.
+        executor: Checks scenarios on a cluster; None: this process does. The report is the same.
     """
     started = time.perf_counter()
     levels = [difficulty] if difficulty is not None else list(DIFFICULTIES)
@@ -94,9 +104,16 @@ def admit(
         return first + place, levels[place % len(levels)]
 
     checks = _Checks(make, environments.world(name), content, held_out)
-    for place in range(seeds):
-        checks.check(*job(place))
-        on_progress(place + 1)
+    if executor is None:
+        for place in range(seeds):
+            checks.add(checks.check(place // len(levels), *job(place), is_early=_is_early(place)))
+            on_progress(place + 1)
+    else:
+        places = [(place // len(levels), *job(place), _is_early(place)) for place in range(seeds)]
+        parts = [places[first : first + SEEDS_AT_ONCE] for first in range(0, seeds, SEEDS_AT_ONCE)]
+        work = _check_on(executor, name, content, held_out, parts, on_progress)
+        for findings in executor.run(work):
+            checks.add(findings)
     jobs = [job(place) for place in range(SEEDS_ELSEWHERE)]
     return AdmissionReport(
         capability=name,
@@ -105,6 +122,55 @@ def admit(
         seconds=time.perf_counter() - started,
         checks=(_check_new_process(environments, name, content, jobs), *checks.lines()),
     )
+
+
+async def _check_on(
+    executor: "RayExecutor",
+    name: str,
+    content: Content,
+    held_out: Sequence[str],
+    parts: Sequence[Sequence[tuple[int, int, int, bool]]],
+    on_progress: Callable[[int], None],
+) -> "list[Findings]":
+    """Check parts of the scenarios on a cluster; returns the findings in the order of the scenarios."""
+    done = 0
+
+    async def check_part(part: Sequence[tuple[int, int, int, bool]]) -> "list[Findings]":
+        nonlocal done
+        found = await executor.call(check_there, name, content, tuple(held_out), tuple(part))
+        done += len(part)
+        on_progress(done)
+        return found
+
+    return [findings for part in await all_of(map(check_part, parts)) for findings in part]
+
+
+async def check_there(
+    actor: "RayActor",
+    name: str,
+    content: Content,
+    held_out: Sequence[str],
+    part: Sequence[tuple[int, int, int, bool]],
+) -> "list[Findings]":
+    """Check scenarios on a node; `part` holds the arguments of `_Checks.check`."""
+    from pytest_trace2evolve.environments.on_cluster import environments_on
+
+    environments = environments_on(actor)
+    key = ("admission", name, content)
+    if key not in actor.kept:
+        world = environments.world(name)
+        actor.kept[key] = _Checks(
+            lambda level: environments.generator(name, level, content), world, content, held_out
+        )
+    checks: _Checks = actor.kept[key]
+    return [
+        checks.check(number, seed, difficulty, is_early=is_early)
+        for number, seed, difficulty, is_early in part
+    ]
+
+
+def _is_early(place: int) -> bool:
+    return place < SEEDS_OF_EXPENSIVE_CHECKS
 
 
 def require_admitted(
@@ -130,8 +196,32 @@ def draw_first_seed(first: int, count: int) -> int:
     return first + secrets.randbelow(max(1, count - SEEDS_BEFORE_TRAINING + 1))
 
 
+@dataclass
+class Findings:
+    """What the checks found in one scenario.
+
+    Attributes:
+        difficulty: The scenario's.
+        problems: Problems by check, a line each.
+        substance: Digest of what it is about; empty if it could not be read.
+        opening: Digest of its customer's words.
+        rewards: Rewards of wrong ways, by name, and
+        lucky: of doing the same everywhere, by name.
+    """
+
+    difficulty: int
+    problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    substance: str = ""
+    opening: str = ""
+    rewards: dict[str, float] = field(default_factory=dict)
+    lucky: dict[str, float] = field(default_factory=dict)
+
+    def note(self, check: str, seed: int, problem: str) -> None:
+        self.problems[check].append(f"seed {seed}: {problem}")
+
+
 class _Checks:
-    """Checks scenarios one by one; `lines` reports the findings."""
+    """Checks scenarios one by one; `lines` reports the findings that were added."""
 
     def __init__(
         self, make: Callable[[int], Generator], world: World, content: Content, held_out: Sequence[str]
@@ -150,51 +240,73 @@ class _Checks:
         self._lucky: dict[str, dict[int, list[float]]] = {name: defaultdict(list) for name in self._luck}
         self._seeds = 0
 
-    def check(self, seed: int, difficulty: int) -> None:
-        self._seeds += 1
+    def check(self, number: int, seed: int, difficulty: int, *, is_early: bool) -> Findings:
+        """Check a scenario.
+
+        Args:
+            number: How many scenarios of its difficulty come before it.
+            is_early: Whether the expensive checks are made.
+        """
+        found = Findings(difficulty)
         try:
-            self._check_scenario(seed, difficulty)
+            self._check_scenario(found, number, seed, difficulty, is_early=is_early)
         except Exception as error:
             # Records can have any shape, and every reader may fail on them in any way.
             kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
-            self._note(PLAYABLE, seed, f"{kind}{error}")
+            found.note(PLAYABLE, seed, f"{kind}{error}")
+        return found
 
-    def _check_scenario(self, seed: int, difficulty: int) -> None:
+    def add(self, found: Findings) -> None:
+        """Add the findings of a scenario."""
+        self._seeds += 1
+        for check, problems in found.problems.items():
+            self._problems[check] += problems
+        if found.substance:
+            self._substances[found.substance] += 1
+        if found.opening:
+            self._openings.add(found.opening)
+        for name, reward in found.rewards.items():
+            self._rewards[name].append(reward)
+        for name, reward in found.lucky.items():
+            self._lucky[name][found.difficulty].append(reward)
+
+    def _check_scenario(
+        self, found: Findings, number: int, seed: int, difficulty: int, *, is_early: bool
+    ) -> None:
         if difficulty not in self._generators:
             generator = self._make(difficulty)
             environment = ScenarioEnvironment(generator, self._world)
             self._generators[difficulty] = generator, self._make(difficulty), environment
         generator, second, environment = self._generators[difficulty]
         task = generator.scenario(seed)
-        is_early = self._seeds <= SEEDS_OF_EXPENSIVE_CHECKS
         if is_early:
-            self._check_repeats(task, generator, second, seed)
-        self._substances[_substance(task, _names(task) if self._is_support else ())] += 1
-        self._openings.add(digest([said.content for said in task.history if said.role == "user"]))
-        if self._content is Content.TRAIN and (found := found_held_out(task, self._held_out)):
-            self._note(NOT_HELD_OUT, seed, found)
-        self._check_history(task, seed)
-        self._check_expert(task, environment, seed)
+            self._check_repeats(found, task, generator, second, seed)
+        found.substance = _substance(task, _names(task) if self._is_support else ())
+        found.opening = digest([said.content for said in task.history if said.role == "user"])
+        if self._content is Content.TRAIN and (held_out := found_held_out(task, self._held_out)):
+            found.note(NOT_HELD_OUT, seed, held_out)
+        self._check_history(found, task, seed)
+        self._check_expert(found, task, environment, seed)
         if is_early:
             if broken := self._broken_rule(task):
-                self._note(GOLD_IS_ALLOWED, seed, broken)
+                found.note(GOLD_IS_ALLOWED, seed, broken)
             for name, probe in {"shortcut": generator.shortcut, **self._wrong}.items():
-                reward = _reward_of(probe, task, environment, seed)
-                self._rewards[name].append(reward)
+                reward = found.rewards[name] = _reward_of(probe, task, environment, seed)
                 if reward > (0 if name == "nothing" else MAX_UNPAID):
-                    self._note(f"unpaid: {name}", seed, f"it gets {reward:g}")
-        for name, probe in self._luck.items():
-            rewards = self._lucky[name][difficulty]
-            if len(rewards) < MAX_LUCK_SEEDS:
-                rewards.append(_reward_of(probe, task, environment, seed))
+                    found.note(f"unpaid: {name}", seed, f"it gets {reward:g}")
+        if number < MAX_LUCK_SEEDS:
+            for name, probe in self._luck.items():
+                found.lucky[name] = _reward_of(probe, task, environment, seed)
 
-    def _check_repeats(self, task: Task, generator: Generator, second: Generator, seed: int) -> None:
+    def _check_repeats(
+        self, found: Findings, task: Task, generator: Generator, second: Generator, seed: int
+    ) -> None:
         """Ask for the scenario and for grades again, of another generator and in the other order."""
         text = task.model_dump_json()
         if second.scenario(seed).model_dump_json() != text:
-            self._note(SAME_SCENARIO, seed, "another one the second time")
+            found.note(SAME_SCENARIO, seed, "another one the second time")
         if Task.model_validate_json(text) != task:
-            self._note(SAME_SCENARIO, seed, "does not survive JSON")
+            found.note(SAME_SCENARIO, seed, "does not survive JSON")
         messages = [*task.history, *generator.shortcut(task)]
         traces = [messages[:end] for end in sorted({len(task.history), len(messages)})]
         asked = [(trace, solved) for trace in traces for solved in (False, True)]
@@ -202,29 +314,29 @@ class _Checks:
         for other in (generator, second):
             again = [other.grade(task, trace, solved=solved) for trace, solved in reversed(asked)]
             if again[::-1] != grades:
-                self._note(SAME_GRADE, seed, "another one when it is asked again")
+                found.note(SAME_GRADE, seed, "another one when it is asked again")
 
-    def _check_history(self, task: Task, seed: int) -> None:
+    def _check_history(self, found: Findings, task: Task, seed: int) -> None:
         """The tools' answers before the agent's turn are the target's own."""
         session = self._world.open()
         session.initialise(task.initial_state)
         calls = [call for message in task.history for call in message.tool_calls or ()]
         results = [message for message in task.history if message.role == "tool"]
         if len(calls) != len(results):
-            self._note(SAME_TOOLS, seed, "its history holds calls without a result")
+            found.note(SAME_TOOLS, seed, "its history holds calls without a result")
         for call, result in zip(calls, results, strict=False):
             if session.call(call.name, call.arguments, call.requestor).content != result.content:
-                self._note(SAME_TOOLS, seed, f"in its history {call.name} answers what the target does not")
+                found.note(SAME_TOOLS, seed, f"in its history {call.name} answers what the target does not")
         for action in task.actions:
             if not self._world.has_tool(action.name):
-                self._note(SAME_TOOLS, seed, f"the expert uses {action.name!r}, which the target lacks")
+                found.note(SAME_TOOLS, seed, f"the expert uses {action.name!r}, which the target lacks")
 
-    def _check_expert(self, task: Task, environment: ScenarioEnvironment, seed: int) -> None:
+    def _check_expert(self, found: Findings, task: Task, environment: ScenarioEnvironment, seed: int) -> None:
         environment.reset(seed)
         expert = self._expert(task)
         best, has_sunk = environment.reward(), False
         if best > 0:
-            self._note(UNPAID_START, seed, f"{best:g} before anything was done")
+            found.note(UNPAID_START, seed, f"{best:g} before anything was done")
         for _ in range(MAX_MESSAGES):
             done = environment.step(expert.reply(environment.trace)).done
             has_sunk = has_sunk or environment.reward() < best
@@ -232,9 +344,9 @@ class _Checks:
             if done:
                 break
         if environment.reward() != TOP:
-            self._note(EXPERT_REACHES_TOP, seed, f"it gets {environment.reward():g}")
+            found.note(EXPERT_REACHES_TOP, seed, f"it gets {environment.reward():g}")
         if has_sunk:
-            self._note(EXPERT_KEEPS_GROUND, seed, "its reward fell on the way")
+            found.note(EXPERT_KEEPS_GROUND, seed, "its reward fell on the way")
 
     def _expert(self, task: Task) -> CaseOracle:
         return CaseOracle(task, require_script(task), self._writes)
@@ -291,9 +403,6 @@ class _Checks:
             f"{min_space(self._seeds, equal_pairs):,} scenarios or more (95 %)"
         )
         return CheckLine(check="seeds differ in substance", passed=share >= MIN_DISTINCT, detail=detail)
-
-    def _note(self, check: str, seed: int, problem: str) -> None:
-        self._problems[check].append(f"seed {seed}: {problem}")
 
 
 def _reward_of(probe: Probe, task: Task, environment: ScenarioEnvironment, seed: int) -> float:

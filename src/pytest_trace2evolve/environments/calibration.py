@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.live import model_folder, names_folder
@@ -37,6 +38,9 @@ from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 from pytest_trace2evolve.utils.resources import embedded_model, template
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.on_cluster import Players
 
 SEEDS, ROLLOUTS = 100, 16  # scenarios of a full calibration, and rollouts of each
 LOCAL_SEEDS = 30  # by default for a model in a folder: the machine may have no accelerator
@@ -151,15 +155,20 @@ async def calibrate(
     spec: CalibrationSpec,
     *,
     on_progress: Callable[[int, int], None] = lambda difficulty, done: None,
+    players: "Players | None" = None,
 ) -> Calibration:
     """Measure a model in an environment, and search for a difficulty at which it can learn.
 
-    `on_progress` gets the difficulty and the number of finished rollouts. An `InfrastructureError` says that
-    too many rollouts were lost: the others alone prove nothing.
+    Args:
+        on_progress: Called with the difficulty and the number of finished rollouts.
+        players: Play the rollouts on a cluster; None: this process does.
+
+    Raises:
+        InfrastructureError: too many rollouts were lost: the others alone prove nothing.
     """
     difficulty, tried = spec.start, list[DifficultyResult]()
     while True:
-        tried.append(await _measure(environments, name, difficulty, model, spec, on_progress))
+        tried.append(await _measure(environments, name, difficulty, model, spec, on_progress, players))
         if not tried[-1].outside or not spec.adjust or len(tried) > MAX_ADJUSTMENTS:
             break
         following = next_difficulty(difficulty, tried[-1].figures)
@@ -191,6 +200,7 @@ async def _measure(
     model: Model,
     spec: CalibrationSpec,
     on_progress: Callable[[int, int], None],
+    players: "Players | None",
 ) -> DifficultyResult:
     started = time.perf_counter()
     generator, world = environments.generator(name, difficulty, spec.content), environments.world(name)
@@ -206,6 +216,7 @@ async def _measure(
         spec.rollouts,
         at_once=spec.at_once,
         on_progress=lambda done: on_progress(difficulty, done),
+        play=None if players is None else players.of(name, difficulty, spec.content, spec.instruction),
     )
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     found = figures([group.rewards for group in groups], count_lost(f"environment {name!r}", groups))

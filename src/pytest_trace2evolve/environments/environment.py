@@ -5,7 +5,7 @@ agent's messages already and needs the replies to them. Its turns are those of e
 is an agent's way through one scenario; a group holds all rollouts of one scenario.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.engine.turns import Turns
@@ -270,10 +270,13 @@ async def roll_groups(
     *,
     at_once: int,
     on_progress: Callable[[int], None] = lambda done: None,
+    play: Callable[[int, int], Awaitable[Rollout]] | None = None,
 ) -> list[Group]:
     """Play every scenario `group` times; each rollout has an agent of its own, made from its number.
 
-    `on_progress` gets the number of finished rollouts.
+    Args:
+        on_progress: Called with the number of finished rollouts.
+        play: Plays a scenario, given its seed and the rollout's number, elsewhere; None: here.
     """
     jobs = [(seed, place * group + index) for place, seed in enumerate(seeds) for index in range(group)]
     rollouts: dict[int, list[Rollout]] = {seed: [] for seed in seeds}
@@ -282,9 +285,14 @@ async def roll_groups(
 
     async def work() -> None:
         nonlocal done
-        environment = make_environment()
+        environment = make_environment() if play is None else None
         for seed, number in waiting:
-            rollouts[seed].append(await roll(environment, make_agent(number), seed))
+            if environment is None:
+                assert play is not None
+                rollout = await play(seed, number)
+            else:
+                rollout = await roll(environment, make_agent(number), seed)
+            rollouts[seed].append(rollout)
             done += 1
             on_progress(done)
 

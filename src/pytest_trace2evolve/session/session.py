@@ -182,7 +182,7 @@ class Session:
             (name, "candidate"): plan.live for name in suites
         }
         sides |= {(name, "baseline"): party.live for name, party in plan.baseline_sides.items()}
-        executor.open(Work(plan.project, suites, sides, self.account, self._stores, plan.concurrency))
+        executor.open(Work(plan.project, self.account, plan.concurrency, suites, sides, stores=self._stores))
         executor.start(self._loop)
         self.engine = Engine(self._loop, self.account, plan.project.finished_folder, executor.simulate)
         self._factories = {}

@@ -15,7 +15,9 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.engine.ray_executor import RayExecutor
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment, count_lost, roll_groups
+from pytest_trace2evolve.environments.on_cluster import Players
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.gate.intervals import LEVEL, student, wilson
@@ -84,11 +86,20 @@ class Measurement:
 
 
 def measure(
-    environments: Environments, measurement: Measurement, *, on_progress: OnProgress = lambda done: None
+    environments: Environments,
+    measurement: Measurement,
+    *,
+    on_progress: OnProgress = lambda done: None,
+    cluster: str | None = None,
 ) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
     """Rewards of the base and of its adapter, by capability.
 
+    Args:
+        on_progress: Called with the number of rollouts that are done.
+        cluster: Address of a Ray cluster on this machine that plays the rollouts; None: this process does.
+
     Raises:
+        ConfigError: the cluster cannot be used.
         ModelFolderError: the base or the adapter cannot be served.
         InfrastructureError: too many rollouts were lost.
     """
@@ -107,7 +118,14 @@ def measure(
         if adapter is not None:
             weights = f"{shared.weights}+{folder_digest(adapter)}"
             sides["after"] = replace(shared, model=adapted, weights=weights)
-        found = asyncio.run(_measure_sides(environments, measurement, sides, on_progress))
+        if cluster is None:
+            found = asyncio.run(_measure_sides(environments, measurement, sides, on_progress))
+        else:
+            executor = servers.enter_context(
+                RayExecutor.opened(cluster, environments.project, AT_ONCE, list(sides.values()))
+            )
+            players = {side: Players(executor, settings) for side, settings in sides.items()}
+            found = executor.run(_measure_sides(environments, measurement, sides, on_progress, players))
     return found["before"], found.get("after", {})
 
 
@@ -116,6 +134,7 @@ async def _measure_sides(
     measurement: Measurement,
     sides: Mapping[str, ModelSettings],
     on_progress: OnProgress,
+    players: Mapping[str, Players] | None = None,
 ) -> dict[str, dict[str, HeldOut]]:
     """Measure the sides, at once or one after the other."""
     done: Counter[tuple[str, str]] = Counter()
@@ -132,7 +151,13 @@ async def _measure_sides(
             for capability, scenarios in measurement.scenarios.items():
                 progress = partial(report, side, capability)
                 found[side][capability] = await _measure_environment(
-                    environments, measurement, capability, sides[side], cache, progress
+                    environments,
+                    measurement,
+                    capability,
+                    sides[side],
+                    cache,
+                    progress,
+                    None if players is None else players[side],
                 )
                 progress(scenarios * measurement.rollouts)
 
@@ -147,6 +172,7 @@ async def _measure_environment(
     settings: ModelSettings,
     cache: Path | None,
     on_progress: OnProgress,
+    players: Players | None,
 ) -> HeldOut:
     """The stored measurement of a model in one environment, or a new one if it cannot be read."""
     difficulty, scenarios = measurement.difficulties[capability], measurement.scenarios[capability]
@@ -169,6 +195,9 @@ async def _measure_environment(
             measurement.rollouts,
             at_once=AT_ONCE,
             on_progress=on_progress,
+            play=None
+            if players is None
+            else players.of(capability, difficulty, Content.HELDOUT, measurement.instruction),
         )
     finally:
         await model.close()

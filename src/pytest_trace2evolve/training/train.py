@@ -71,6 +71,7 @@ class Order:
         difficulties: Of every environment that is measured, including those that are trained in.
         candidate, instruction: The candidate whose instruction the agent gets after the policy; empty: none.
         heldout: Held-out scenarios of each trained environment; 0 measures nothing.
+        ray: Address of a Ray cluster on this machine that plays them; None: this process does.
         others: Held-out scenarios of each other environment, for what is forgotten.
         rollouts: Rollouts of each of them.
         cache: Where measurements of the base are stored.
@@ -87,6 +88,7 @@ class Order:
     candidate: str = ""
     instruction: str = ""
     heldout: int = SCENARIOS
+    ray: str | None = None
     others: int = SCENARIOS // 2
     rollouts: int = ROLLOUTS
     cache: Path | None = None
@@ -191,6 +193,7 @@ def _order(
         candidate=options.candidate or "",
         instruction=instruction,
         heldout=options.heldout,
+        ray=options.ray,
         others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,
         rollouts=options.heldout_rollouts,
         cache=root / ".trace2evolve/heldout",
@@ -264,7 +267,9 @@ def train_adapter(
         write_weights(trained.model, order.base.name, fresh)
         result = TrainedAdapter(trained)
         if order.heldout:
-            measured = measure(environments, order.measurement(fresh), on_progress=on_progress)
+            measured = measure(
+                environments, order.measurement(fresh), on_progress=on_progress, cluster=order.ray
+            )
             result = TrainedAdapter(trained, *measured)
         _write_records(environments, order, result, fresh)
         commit_folder(fresh, order.out)
