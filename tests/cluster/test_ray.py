@@ -16,8 +16,12 @@ import pytest
 from pytest_trace2evolve import Project, Run, evaluate
 from pytest_trace2evolve.api import SimulationFinished
 from pytest_trace2evolve.engine.ray_executor import RayExecutor
+from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.errors import ConfigError, EndpointError, MissingExtraError
+from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.testing import ChatServer, Reply
+from pytest_trace2evolve.training.heldout import Measurement, measure
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
 from tests.session.test_live import SECRET, SOLVED, key
 
@@ -242,6 +246,16 @@ def test_environments_are_checked_and_tuned_on_a_cluster(
             found.append(json.loads(done.stdout)[0]["tried"][0]["figures"])
     assert found[0] == found[1]
     assert found[0]["rollouts"] == 8
+
+
+def test_held_out_scenarios_are_played_on_a_cluster(cluster: Any, project: DeskProject) -> None:
+    environments = project_environments(Project.find(project.root))
+    name = "precondition_verification"
+    plan = Measurement(read_model(embedded_model()), None, {name: 1}, {name: 3}, rollouts=2)
+    here, _ = measure(environments, plan)
+    there, _ = measure(environments, plan, cluster=cluster.address)
+    assert there == here
+    assert len(here[name].rewards) == 3
 
 
 def ray_of(cluster: Any) -> tuple[str, ...]:
