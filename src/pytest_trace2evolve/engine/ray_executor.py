@@ -115,6 +115,7 @@ class _Actor:
         jobs: What it makes, by number.
         outbox: Messages that were not sent yet.
         exchanging: Whether a batch is under way, so that messages have to be sent by themselves.
+        flush: Sends them soon.
     """
 
     handle: Any
@@ -177,7 +178,7 @@ class RayExecutor:
         self.address = address
         self.losses = self.resumed = 0
         self._per_actor = per_actor
-        self._pip = [str(pip)] if isinstance(pip, Path) else pip
+        self._pip = str(pip) if isinstance(pip, str | Path) else list(pip)
         self._env = env
         self._actors: list[_Actor] = []
         self._serving: set[asyncio.Task[None]] = set()
@@ -247,10 +248,8 @@ class RayExecutor:
             _check_listening(self.address)
         environment: dict[str, Any] = {"working_dir": str(self._work.project.root), "excludes": EXCLUDED}
         if self._pip:
-            environment["pip"] = self._pip[0] if isinstance(self._pip, list) else list(self._pip)
-        # Ray's own handler of SIGTERM would replace that of pytest.
-        if threading.current_thread() is threading.main_thread():
-            self._closing.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+            environment["pip"] = self._pip
+        handler = signal.getsignal(signal.SIGTERM)
         ray.init(
             address=None if self.address == "auto" else self.address,
             runtime_env=environment,
@@ -258,6 +257,8 @@ class RayExecutor:
             logging_level="error",
         )
         self._closing.callback(ray.shutdown)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own
 
     def _count(self) -> int:
         """How many actors to start."""
