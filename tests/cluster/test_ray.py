@@ -372,7 +372,7 @@ def test_a_full_object_store_ends_the_run_with_one_line(cluster: Any, project: D
         ({"ray_env": "KEY"}, "--t2e-ray-env has no effect without --t2e-ray"),
         ({"ray": "auto", "results": ["x.json"]}, "--t2e-ray does not go with --t2e-results: there is "),
         ({"ray": "auto", "ray_pip": "none.txt"}, "--t2e-ray-pip none.txt: no such file; name a file of req"),
-        ({"ray": "auto", "ray_env": "NOT_SET"}, "variable NOT_SET is to be handed to Ray's nodes, and is no"),
+        ({"ray": "auto", "ray_env": "NOT_SET"}, "variable NOT_SET is to be handed to Ray's nodes and is not"),
     ],
 )
 def test_options_that_contradict_each_other(

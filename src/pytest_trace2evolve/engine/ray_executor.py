@@ -7,24 +7,16 @@ ones. Everything that has to be counted once or stored stays here: budget, rate 
 
 import asyncio
 import contextlib
-import ipaddress
 import math
 import os
-import re
-import signal
-import socket
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import pytest_trace2evolve
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment
-from pytest_trace2evolve.engine.factories import AnswerStores
-from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.ray_actor import (
     Call,
@@ -32,15 +24,21 @@ from pytest_trace2evolve.engine.ray_actor import (
     Event,
     Message,
     Order,
-    RayActor,
-    RemoteSuite,
     Reply,
     Secrets,
     Setup,
-    Side,
     Stop,
     as_error,
     described,
+)
+from pytest_trace2evolve.engine.ray_cluster import (
+    OPEN_SECONDS,
+    RayCluster,
+    Work,
+    check_opened,
+    check_reachable,
+    in_one_line,
+    portable,
 )
 from pytest_trace2evolve.errors import (
     BudgetError,
@@ -49,14 +47,12 @@ from pytest_trace2evolve.errors import (
     EndpointError,
     InfrastructureError,
     StorageError,
-    shortened,
 )
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.files import Scratch
-from pytest_trace2evolve.utils.optional import require
 
 T = TypeVar("T")
 
@@ -71,17 +67,6 @@ FLUSH_SECONDS = 0.005
 
 MAX_LOSSES = 5
 """Losses of an actor after which its simulation is lost: it may be what ends the process."""
-
-OPEN_SECONDS = 300.0
-"""How long an actor may take to start: its node may install packages first."""
-
-_ERROR_LINE = re.compile(r"^(?:[\w.]*\.)?(\w+(?:Error|Exception)): (.*)", re.MULTILINE)
-
-CONNECT_SECONDS = 10.0
-"""How long the cluster's address may take to accept a connection."""
-
-EXCLUDED = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
-"""What no node needs of a project's folder."""
 
 
 async def _nothing() -> None:
@@ -126,27 +111,6 @@ class _Actor:
     flush: asyncio.TimerHandle | None = None
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a run hands to an executor before its first simulation.
-
-    Attributes:
-        suites: The suites that are not replayed, by name.
-        sides: The models of each side; None if its agent is not `chat`.
-        models: Further models that are asked on the nodes.
-        stores: The run's stores of answers.
-        concurrency: Simulations at once.
-    """
-
-    project: Project
-    account: Account
-    concurrency: int
-    suites: Mapping[str, RemoteSuite] = field(default_factory=dict)
-    sides: Mapping[Side, LiveSettings | None] = field(default_factory=dict)
-    models: tuple[ModelSettings, ...] = ()
-    stores: AnswerStores = field(default_factory=dict)
-
-
 class RayExecutor:
     """Makes simulations on a Ray cluster.
 
@@ -178,7 +142,7 @@ class RayExecutor:
         self.address = address
         self.losses = self.resumed = 0
         self._per_actor = per_actor
-        self._pip = str(pip) if isinstance(pip, str | Path) else list(pip)
+        self._cluster = RayCluster(address, str(pip) if isinstance(pip, str | Path) else list(pip))
         self._env = env
         self._actors: list[_Actor] = []
         self._serving: set[asyncio.Task[None]] = set()
@@ -187,7 +151,7 @@ class RayExecutor:
         self._number = 0
         self._starting = 0
         self._stop: Stop | None = None
-        self._failure: ClusterError | None = None
+        self._failure: Exception | None = None
         self._closing = contextlib.ExitStack()
         self._loop: LoopThread | None = None
 
@@ -209,10 +173,11 @@ class RayExecutor:
             MissingExtraError: Ray is not installed.
             ConfigError: the cluster cannot be reached, has no free CPU, or a node cannot run the project.
         """
-        self._ray = require("ray", extra="ray")
-        missing = [name for name in self._env if name not in os.environ]
-        if missing:
-            raise ConfigError(f"variable {missing[0]} is to be handed to Ray's nodes, and is not set here")
+        if unset := [name for name in self._env if name not in os.environ]:
+            raise ConfigError(
+                f"variable {unset[0]} is to be handed to Ray's nodes and is not set; set it, or leave it out"
+            )
+        variables = {name: os.environ[name] for name in self._env}
         self._work = work
         self._setup = Setup(
             version=pytest_trace2evolve.__version__,
@@ -222,78 +187,18 @@ class RayExecutor:
             stores=tuple(work.stores),
         )
         sides = {side: live and live.map_models(portable) for side, live in work.sides.items()}
-        self._secrets = Secrets(sides, {name: os.environ[name] for name in self._env})
-        with self._one_line():
-            self._connect()
-            count = self._count()
-            handles = [self._create() for _ in range(count)]
-            for handle in handles:
-                self._actors.append(_Actor(handle, ""))
-            ready = [handle.open.remote(self._setup, self._secrets) for handle in handles]
-            places = [handle.node.remote() for handle in handles]
-            for actor, place, problem in zip(self._actors, places, ready, strict=True):
-                actor.node = self._ray.get(place, timeout=OPEN_SECONDS)
-                self._check_reachable(actor.node)
-                self._check_opened(actor.node, self._ray.get(problem, timeout=OPEN_SECONDS))
-
-    def _connect(self) -> None:
-        ray = self._ray
-        if ray.is_initialized():
-            if self._pip:
-                raise ConfigError(
-                    "pip= has no effect, since Ray is connected already: name the packages in ray.init"
-                )
-            return
-        if self.address != "auto":
-            _check_listening(self.address)
-        environment: dict[str, Any] = {"working_dir": str(self._work.project.root), "excludes": EXCLUDED}
-        if self._pip:
-            environment["pip"] = self._pip
-        handler = signal.getsignal(signal.SIGTERM)
-        ray.init(
-            address=None if self.address == "auto" else self.address,
-            runtime_env=environment,
-            log_to_driver=False,
-            logging_level="error",
-        )
-        self._closing.callback(ray.shutdown)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own
-
-    def _count(self) -> int:
-        """How many actors to start."""
-        cpus = int(self._ray.cluster_resources().get("CPU", 0))
-        if not cpus:
-            raise ConfigError(f"the Ray cluster at {self.address} has no CPU; start a node with one")
-        return min(cpus, math.ceil(self._work.concurrency / self._per_actor))
-
-    def _create(self) -> Any:
-        options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        return self._ray.remote(**options)(RayActor).remote()
-
-    def _check_reachable(self, node: str) -> None:
-        here = self._ray.util.get_node_ip_address()
-        models = [model for live in self._work.sides.values() if live is not None for model in live.models]
-        for model in (*models, *self._work.models):
-            if node != here and _is_loopback(model.endpoint()):
-                raise ConfigError(
-                    f"node {node} of the Ray cluster cannot reach model {model.model!r} at "
-                    f"{model.endpoint()}; serve it at an address that all nodes reach"
-                )
-
-    @staticmethod
-    def _check_opened(node: str, problem: str) -> None:
-        if problem:
-            raise ConfigError(f"node {node} of the Ray cluster cannot run the project: {problem}")
-
-    @contextlib.contextmanager
-    def _one_line(self) -> Iterator[None]:
-        """Report what Ray raises in one line."""
-        errors = self._ray.exceptions
-        try:
-            yield
-        except (errors.RayError, errors.GetTimeoutError, OSError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"Ray at {self.address}: {_line(error)}") from None
+        self._secrets = Secrets(sides, variables)
+        self._closing.callback(self._cluster.close)
+        with self._cluster.one_line():
+            self._cluster.connect(work.project.root)
+            count = min(self._cluster.cpus(), math.ceil(work.concurrency / self._per_actor))
+            self._actors = [_Actor(self._cluster.create_actor(), "") for _ in range(count)]
+            places = [actor.handle.node.remote() for actor in self._actors]
+            opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
+            for actor, place, problem in zip(self._actors, places, opened, strict=True):
+                actor.node = self._cluster.get(place)
+                check_reachable(self._cluster, actor.node, work.all_models)
+                check_opened(actor.node, self._cluster.get(problem))
 
     # ---- simulations
 
@@ -438,29 +343,39 @@ class RayExecutor:
             actor.handle.send.options(num_returns=0).remote(messages)
 
     def _serve(self, actor: _Actor) -> None:
-        task = asyncio.get_running_loop().create_task(self._exchange(actor))
+        task = asyncio.get_running_loop().create_task(self._exchange_until_lost(actor))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
+    async def _exchange_until_lost(self, actor: _Actor) -> None:
+        """Exchange messages with an actor until it ends; any other trouble ends the run."""
+        errors = self._cluster.errors
+        try:
+            while True:
+                await self._exchange(actor)
+        except errors.RayActorError:
+            await self._on_loss(actor)
+        except errors.RayError as error:
+            self._fail(
+                ClusterError(
+                    f"node {actor.node} of the Ray cluster cannot send a simulation: {in_one_line(error)}; "
+                    "make room there, then run the same again to resume"
+                )
+            )
+        except Exception as error:  # such as a full disk under the account
+            self._fail(error)
+
     async def _exchange(self, actor: _Actor) -> None:
-        """Exchange messages with an actor until it ends."""
-        while True:
-            messages, actor.outbox = actor.outbox, []
-            actor.exchanging = True
-            try:
-                events = await actor.handle.exchange.remote(messages, WINDOW)
-            except self._ray.exceptions.RayActorError:
-                await self._on_loss(actor)
-                return
-            except self._ray.exceptions.RayError as error:
-                self._fail(actor, error)
-                return
-            actor.exchanging = False
-            questions = [task for event in events if (task := self._take(actor, event)) is not None]
-            self._stop_if_stopped()
-            if questions:
-                # Most replies are there at once, and travel with the next batch.
-                await asyncio.wait(questions, timeout=FLUSH_SECONDS)
+        """Send what waits for an actor, and handle its next events."""
+        messages, actor.outbox = actor.outbox, []
+        actor.exchanging = True
+        events = await actor.handle.exchange.remote(messages, WINDOW)
+        actor.exchanging = False
+        questions = [task for event in events if (task := self._take(actor, event)) is not None]
+        self._stop_if_stopped()
+        if questions:
+            # Most replies are there at once, and travel with the next batch.
+            await asyncio.wait(questions, timeout=FLUSH_SECONDS)
 
     def _take(self, actor: _Actor, event: Event) -> "asyncio.Task[None] | None":
         """Handle an event; a question is answered in a task of its own."""
@@ -527,22 +442,19 @@ class RayExecutor:
 
     # ---- losses
 
-    def _fail(self, actor: _Actor, error: Exception) -> None:
-        """End the run: the cluster cannot carry what an actor has to send."""
-        self._failure = ClusterError(
-            f"node {actor.node} of the Ray cluster cannot send a simulation: {_line(error)}; make room "
-            "there, then run the same again to resume"
-        )
-        for lost in self._actors:
-            for job in lost.jobs.values():
+    def _fail(self, error: Exception) -> None:
+        """Let every simulation, and every further one, end with an error."""
+        self._failure = error
+        for actor in self._actors:
+            for job in actor.jobs.values():
                 if not job.finished.done():
-                    job.finished.set_exception(self._failure)
+                    job.finished.set_exception(error)
 
     async def _on_loss(self, actor: _Actor) -> None:
         """Let the simulations of an actor be made elsewhere, and start another one."""
         self._actors.remove(actor)
         self.losses += 1
-        self._ray.kill(actor.handle)  # it may be unreachable only, and must ask no model any more
+        self._cluster.kill(actor.handle)  # it may be unreachable only, and must ask no model any more
         self._starting += 1
         for job in actor.jobs.values():
             if not job.finished.done():
@@ -555,13 +467,13 @@ class RayExecutor:
                 self._free.notify_all()
 
     async def _replace(self) -> None:
-        handle = self._create()
+        handle = self._cluster.create_actor()
         try:
             async with asyncio.timeout(OPEN_SECONDS if not self._actors else None):
                 node = await handle.node.remote()
-                self._check_opened(node, await handle.open.remote(self._setup, self._secrets))
-        except (self._ray.exceptions.RayError, ConfigError, TimeoutError):
-            self._ray.kill(handle)
+                check_opened(node, await handle.open.remote(self._setup, self._secrets))
+        except (self._cluster.errors.RayError, ConfigError, TimeoutError):
+            self._cluster.kill(handle)
             return
         actor = _Actor(handle, node)
         if self._stop is not None:
@@ -583,45 +495,6 @@ class RayExecutor:
             self._loop.run(self._end())
             self._loop = None
         for actor in self._actors:
-            with contextlib.suppress(Exception):  # its node may be gone
-                self._ray.kill(actor.handle)
+            self._cluster.kill(actor.handle)
         self._actors.clear()
         self._closing.close()
-
-
-def portable(model: ModelSettings) -> ModelSettings:
-    """The same settings without reference to this machine's environment; they hold the key."""
-    return replace(model, base_url=model.endpoint(), token=model.key())
-
-
-def _is_loopback(url: str | None) -> bool:
-    host = urlsplit(url or "").hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _check_listening(address: str) -> None:
-    """Check that something listens at an address: Ray itself waits for minutes.
-
-    Raises:
-        ConfigError: nothing does.
-    """
-    parts = urlsplit(address if "://" in address else f"ray://{address}")
-    try:
-        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=CONNECT_SECONDS):
-            return
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no Ray cluster can be reached at {address} ({error}); start one with 'ray start --head', or "
-            "check the address"
-        ) from None
-
-
-def _line(error: Exception) -> str:
-    """What Ray says, in one line; of a traceback from another process its last error."""
-    text = str(error)
-    if found := [*_ERROR_LINE.finditer(text)]:
-        text = f"{found[-1][1]}: {text[found[-1].start(2) :]}"
-    return shortened(" ".join(text.split()) or type(error).__name__, 300)

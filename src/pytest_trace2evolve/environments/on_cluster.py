@@ -6,7 +6,8 @@ from functools import partial
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.ray_actor import RayActor
-from pytest_trace2evolve.engine.ray_executor import RayExecutor, portable
+from pytest_trace2evolve.engine.ray_cluster import portable
+from pytest_trace2evolve.engine.ray_executor import RayExecutor
 from pytest_trace2evolve.environments.environment import Rollout, ScenarioEnvironment, roll
 from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.environments.registry import Environments

@@ -164,7 +164,7 @@ class Session:
     def _open_executor(self, executor: "RayExecutor") -> None:
         """Let another machine make the simulations: its processes have agents and models of their own."""
         from pytest_trace2evolve.engine.ray_actor import RemoteSuite
-        from pytest_trace2evolve.engine.ray_executor import Work
+        from pytest_trace2evolve.engine.ray_cluster import Work
 
         plan = self.plan
         self._closing.callback(executor.close)

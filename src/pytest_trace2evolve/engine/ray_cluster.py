@@ -1,0 +1,224 @@
+"""The connection to a Ray cluster: what is asked of Ray itself, with its errors in one line."""
+
+import contextlib
+import ipaddress
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.factories import AnswerStores
+from pytest_trace2evolve.engine.live import LiveSettings
+from pytest_trace2evolve.engine.ray_actor import RayActor, RemoteSuite, Side
+from pytest_trace2evolve.errors import ConfigError, shortened
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.utils.optional import require
+
+OPEN_SECONDS = 300.0
+"""How long an actor may take to start: its node may install packages first."""
+
+CONNECT_SECONDS = 10.0
+"""How long the cluster's address may take to accept a connection."""
+
+EXCLUDED = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
+"""What no node needs of a project's folder."""
+
+_ERROR_LINE = re.compile(r"^(?:[\w.]*\.)?(\w+(?:Error|Exception)): (.*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run hands to an executor before its first simulation.
+
+    Attributes:
+        suites: The suites that are not replayed, by name.
+        sides: The models of each side; None if its agent is not `chat`.
+        models: Further models that are asked on the nodes.
+        stores: The run's stores of answers.
+        concurrency: Simulations at once.
+    """
+
+    project: Project
+    account: Account
+    concurrency: int
+    suites: Mapping[str, RemoteSuite] = field(default_factory=dict)
+    sides: Mapping[Side, LiveSettings | None] = field(default_factory=dict)
+    models: tuple[ModelSettings, ...] = ()
+    stores: AnswerStores = field(default_factory=dict)
+
+    @property
+    def all_models(self) -> list[ModelSettings]:
+        """All models that are asked on the nodes."""
+        talking = [live for live in self.sides.values() if live is not None]
+        return [*(model for live in talking for model in live.models), *self.models]
+
+
+class RayCluster:
+    """A Ray cluster, once `connect` was called.
+
+    Args:
+        address: Its address, or `auto`: see `RayExecutor`.
+        pip: Requirements that its nodes install, or the path of a file of them.
+    """
+
+    def __init__(self, address: str, pip: str | list[str]) -> None:
+        self.address = address
+        self._pip = pip
+        self._is_ours = False
+
+    def connect(self, root: Path) -> None:
+        """Connect, unless this process is connected already; the folder `root` travels to the nodes.
+
+        Raises:
+            MissingExtraError: Ray is not installed.
+            ConfigError: nothing listens at the address.
+            Exception: what Ray raises, inside `one_line` a `ConfigError`.
+        """
+        if self._ray.is_initialized():
+            if self._pip:
+                raise ConfigError(
+                    "pip= has no effect, since Ray is connected already: name the packages in ray.init"
+                )
+            return
+        if self.address != "auto":
+            _check_listening(self.address)
+        environment: dict[str, Any] = {"working_dir": str(root), "excludes": EXCLUDED}
+        if self._pip:
+            environment["pip"] = self._pip
+        handler = signal.getsignal(signal.SIGTERM)
+        self._ray.init(
+            address=None if self.address == "auto" else self.address,
+            runtime_env=environment,
+            log_to_driver=False,
+            logging_level="error",
+        )
+        self._is_ours = True
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own
+
+    def close(self) -> None:
+        """Disconnect, if `connect` connected."""
+        if self._is_ours:
+            self._is_ours = False
+            self._ray.shutdown()
+
+    @property
+    def errors(self) -> Any:
+        """Ray's module of exceptions."""
+        return self._ray.exceptions
+
+    def cpus(self) -> int:
+        """The CPUs of all nodes.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        found = int(self._ray.cluster_resources().get("CPU", 0))
+        if not found:
+            raise ConfigError(f"the Ray cluster at {self.address} has no CPU; start a node with one")
+        return found
+
+    def here(self) -> str:
+        """The address of this machine in the cluster."""
+        return str(self._ray.util.get_node_ip_address())
+
+    def create_actor(self) -> Any:
+        """A new actor, which takes one CPU; actors are spread over the nodes."""
+        options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        return self._ray.remote(**options)(RayActor).remote()
+
+    def get(self, reference: Any) -> Any:
+        """Wait for the result of an actor that starts."""
+        return self._ray.get(reference, timeout=OPEN_SECONDS)
+
+    def kill(self, actor: Any) -> None:
+        """End an actor; nothing happens if it has ended, or its node has."""
+        with contextlib.suppress(Exception):
+            self._ray.kill(actor)
+
+    @contextlib.contextmanager
+    def one_line(self) -> Iterator[None]:
+        """Report what Ray raises in one line.
+
+        Raises:
+            ConfigError: what Ray says.
+        """
+        errors = self.errors
+        try:
+            yield
+        except (errors.RayError, OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"Ray at {self.address}: {in_one_line(error)}") from None
+
+    @property
+    def _ray(self) -> Any:
+        return require("ray", extra="ray")
+
+
+def check_opened(node: str, problem: str) -> None:
+    """Check what an actor answered when it opened the project.
+
+    Raises:
+        ConfigError: it cannot run it; names the node.
+    """
+    if problem:
+        raise ConfigError(f"node {node} of the Ray cluster cannot run the project: {problem}")
+
+
+def check_reachable(cluster: RayCluster, node: str, models: Iterable[ModelSettings]) -> None:
+    """Check that a node can reach all models.
+
+    Raises:
+        ConfigError: a model is served on the loopback address of another machine.
+    """
+    for model in models:
+        if node != cluster.here() and _is_loopback(model.endpoint()):
+            raise ConfigError(
+                f"node {node} of the Ray cluster cannot reach model {model.model!r} at {model.endpoint()}; "
+                "serve it at an address that all nodes reach"
+            )
+
+
+def _is_loopback(url: str | None) -> bool:
+    """Whether only this machine reaches a URL."""
+    host = urlsplit(url or "").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def in_one_line(error: Exception) -> str:
+    """What Ray says, in one line; of a traceback from another process its last error."""
+    text = str(error)
+    if found := [*_ERROR_LINE.finditer(text)]:
+        text = f"{found[-1][1]}: {text[found[-1].start(2) :]}"
+    return shortened(" ".join(text.split()) or type(error).__name__, 300)
+
+
+def _check_listening(address: str) -> None:
+    """Check that something listens at an address: Ray itself waits for minutes.
+
+    Raises:
+        ConfigError: nothing does.
+    """
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=CONNECT_SECONDS):
+            return
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster can be reached at {address} ({error}); start one with 'ray start --head', or "
+            "check the address"
+        ) from None
+
+
+def portable(model: ModelSettings) -> ModelSettings:
+    """The same settings without reference to this machine's environment; they hold the key."""
+    return replace(model, base_url=model.endpoint(), token=model.key())
