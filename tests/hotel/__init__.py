@@ -1,7 +1,7 @@
 """The hotel: a small project with its own world, agent, user and rules, for whole sessions over it.
 
-`project/` is what a user could have written from docs/extending.md and docs/guide.md alone. Every test works
-on a copy of it.
+A user could have written `project/` from docs/extending.md and docs/project.md alone. Every test works on a
+copy of it.
 """
 
 import atexit

@@ -255,15 +255,15 @@ def test_time_enough_changes_nothing(project: DeskProject) -> None:
 
 
 def documented() -> str:
-    """The solo suite that the guide shows."""
-    guide = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
-    block = guide.partition("    # suites/tau2-telecom-solo.toml\n")[2].partition("\n\nτ²")[0]
+    """The solo suite that the docs show."""
+    page = (REPOSITORY / "docs" / "project.md").read_text(encoding="utf-8")
+    block = page.partition("    # suites/tau2-telecom-solo.toml\n")[2].partition("\n\nτ²")[0]
     return "\n".join(line.removeprefix("    ") for line in block.splitlines())
 
 
 @pytest.fixture
 def telecom(project: DeskProject) -> DeskProject:
-    """A project whose one suite is the guide's."""
+    """A project whose one suite is the one of the docs."""
     (project.root / "suites" / "desk.toml").unlink()
     project.write("suites/tau2-telecom-solo.toml", documented())
     Project(project.root, project.root / "suites").renew_lock(Worlds())
