@@ -92,43 +92,6 @@ def render_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def published_path(name: str) -> Path:
-    return FOLDER / f"{name}.json"
-
-
-def score_run(folder: Path, name: str, worlds: Worlds) -> Evidence:
-    """The evidence of one results file, as this version scores it."""
-    (evidence,) = load_evidence([folder / f"{name}.json.gz"], worlds).sides
-    return evidence
-
-
-def render_page(page: str) -> str:
-    """The page with the table of what baselines/published/ holds."""
-    before, start, rest = page.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise ConfigError(f"{PAGE}: lacks {START.strip()} or {END.strip()}; restore the file")
-    return before + start + "\n" + render_table() + "\n" + end + after
-
-
-def render_table() -> str:
-    lines = [
-        "| file | domain | runs | reward | recorded reward | repository @ commit | licence |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, source in SOURCES.items():
-        evidence = read_evidence(published_path(name))
-        runs = evidence.simulations
-        rewards = [run.reward for run in runs if run.reward is not None]
-        recorded = [run.recorded_reward for run in runs if run.recorded_reward is not None]
-        lines.append(
-            f"| published/{name}.json | {evidence.provenance.mode.brief} | {len(runs)} "
-            f"| {fmean(rewards):.3f} | {fmean(recorded):.3f} "
-            f"| {source.repository} @ {source.commit} | {source.licence} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def publish(options: argparse.Namespace) -> int:
     worlds = Worlds()
     for name in SOURCES:
