@@ -81,11 +81,11 @@ def render_table() -> str:
     ]
     for name, source in SOURCES.items():
         evidence = read_evidence(published_path(name))
-        runs = evidence.simulations
-        rewards = [run.reward for run in runs if run.reward is not None]
-        recorded = [run.recorded_reward for run in runs if run.recorded_reward is not None]
+        simulations = evidence.simulations
+        rewards = [one.reward for one in simulations if one.reward is not None]
+        recorded = [one.recorded_reward for one in simulations if one.recorded_reward is not None]
         lines.append(
-            f"| {name} | {evidence.provenance.mode.brief} | {len(runs)} "
+            f"| {name} | {evidence.provenance.mode.brief} | {len(simulations)} "
             f"| {fmean(rewards):.3f} | {fmean(recorded):.3f} "
             f"| {source.repository}@{source.commit} | {source.licence} |"
         )
