@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-fast check demo clean
+.PHONY: install test test-fast check demo dist clean
 
 install: $(STAMP)
 
@@ -66,5 +66,13 @@ demo: install
 	echo; \
 	echo "pytest's exit status: $$status ($$verdict)"
 
+# The wheel and the sdist, built and checked by tools in an environment of their own.
+dist:
+	rm -rf dist build
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet build twine
+	build/tools/bin/python -m build --outdir dist .
+	build/tools/bin/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) .trace2evolve .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist .trace2evolve .pytest_cache .mypy_cache .ruff_cache
