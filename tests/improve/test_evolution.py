@@ -131,10 +131,10 @@ OPTIONS = "--config recipe.toml --steps 1 --max-adapters 1 --heldout 2 --heldout
 
 
 def test_a_red_session_ends_with_a_trained_and_gated_adapter(pytester: pytest.Pytester, root: Path) -> None:
-    """With a real training of one step."""
+    """With a real training of one step. The answers are not sampled: few cases suffice to learn from."""
     write_project(root)
     (root / "recipe.toml").write_text(RECIPE)
-    pytester.makeini("[pytest]\naddopts = -q --t2e-trials=1 --t2e-max-reruns=0\n")
+    pytester.makeini("[pytest]\naddopts = -q --t2e-trials=1 --t2e-max-reruns=0 --t2e-temperature=0\n")
     result = pytester.runpytest_inprocess("--candidate=v6", "--t2e-evolve", f"--t2e-evolve-options={OPTIONS}")
     assert result.ret == pytest.ExitCode.TESTS_FAILED, "the session's own status"
     result.stdout.fnmatch_lines(
