@@ -64,7 +64,7 @@ def difference(new: Share, old: Share) -> tuple[float, float, float]:
     found = new.estimate - old.estimate
     down = ((new.estimate - low_new) ** 2 + (high_old - old.estimate) ** 2) ** 0.5
     up = ((high_new - new.estimate) ** 2 + (old.estimate - low_old) ** 2) ** 0.5
-    return found, found - down, found + up
+    return found, max(-1.0, found - down), min(1.0, found + up)
 
 
 class RuleEffect(Record):

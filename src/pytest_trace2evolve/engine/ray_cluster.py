@@ -1,12 +1,13 @@
 """The connection to a Ray cluster: what is asked of Ray itself, with its errors in one line."""
 
+import asyncio
 import contextlib
 import ipaddress
 import re
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from urllib.parse import urlsplit
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.factories import AnswerStores
 from pytest_trace2evolve.engine.live import LiveSettings
-from pytest_trace2evolve.engine.ray_actor import RayActor, RemoteSuite, Side
+from pytest_trace2evolve.engine.ray_actor import Message, RayActor, RemoteSuite, Side
 from pytest_trace2evolve.errors import ConfigError, shortened
+from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.optional import require
@@ -58,6 +60,44 @@ class Work:
         """All models that are asked on the nodes."""
         talking = [live for live in self.sides.values() if live is not None]
         return [*(model for live in talking for model in live.models), *self.models]
+
+
+@dataclass
+class Job:
+    """A simulation, or another result, that an actor makes.
+
+    Attributes:
+        finished: Its result; `ActorLost` if the actor ended.
+    """
+
+    finished: "asyncio.Future[Any]"
+    journal: Journal | None
+    before_use: Callable[[], Awaitable[None]]
+
+
+class ActorLost(Exception):  # noqa: N818 - not an error: the simulation is made elsewhere
+    """The actor of a simulation ended."""
+
+
+@dataclass(eq=False)
+class Actor:
+    """An actor as the driver sees it.
+
+    Attributes:
+        handle: Ray's.
+        node: The address of its node.
+        jobs: What it makes, by number.
+        outbox: Messages that were not sent yet.
+        exchanging: Whether a batch is under way, so that messages have to be sent by themselves.
+        flush: Sends them soon.
+    """
+
+    handle: Any
+    node: str
+    jobs: dict[int, Job] = field(default_factory=dict)
+    outbox: list[Message] = field(default_factory=list)
+    exchanging: bool = False
+    flush: asyncio.TimerHandle | None = None
 
 
 class RayCluster:

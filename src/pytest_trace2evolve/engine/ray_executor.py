@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,9 @@ from pytest_trace2evolve.engine.ray_actor import (
 )
 from pytest_trace2evolve.engine.ray_cluster import (
     OPEN_SECONDS,
+    Actor,
+    ActorLost,
+    Job,
     RayCluster,
     Work,
     check_opened,
@@ -65,50 +68,15 @@ WINDOW = 0.02
 FLUSH_SECONDS = 0.005
 """Seconds that a message waits for others if no batch is about to be sent."""
 
+START_TRIES = 3
+"""How often the actors are started if Ray cannot prepare their nodes."""
+
 MAX_LOSSES = 5
 """Losses of an actor after which its simulation is lost: it may be what ends the process."""
 
 
 async def _nothing() -> None:
     """No ledger has to name the draw."""
-
-
-@dataclass
-class Job:
-    """A simulation, or another result, that an actor makes.
-
-    Attributes:
-        finished: Its result; `_ActorLost` if the actor ended.
-    """
-
-    finished: "asyncio.Future[Any]"
-    journal: Journal | None
-    before_use: Callable[[], Awaitable[None]]
-
-
-class _ActorLost(Exception):  # noqa: N818 - not an error: the simulation is made elsewhere
-    """The actor of a simulation ended."""
-
-
-@dataclass(eq=False)
-class _Actor:
-    """An actor as the driver sees it.
-
-    Attributes:
-        handle: Ray's.
-        node: The address of its node.
-        jobs: What it makes, by number.
-        outbox: Messages that were not sent yet.
-        exchanging: Whether a batch is under way, so that messages have to be sent by themselves.
-        flush: Sends them soon.
-    """
-
-    handle: Any
-    node: str
-    jobs: dict[int, Job] = field(default_factory=dict)
-    outbox: list[Message] = field(default_factory=list)
-    exchanging: bool = False
-    flush: asyncio.TimerHandle | None = None
 
 
 class RayExecutor:
@@ -144,7 +112,7 @@ class RayExecutor:
         self._per_actor = per_actor
         self._cluster = RayCluster(address, str(pip) if isinstance(pip, str | Path) else list(pip))
         self._env = env
-        self._actors: list[_Actor] = []
+        self._actors: list[Actor] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._replying: set[asyncio.Task[None]] = set()
         self._free = asyncio.Condition()
@@ -192,13 +160,29 @@ class RayExecutor:
         with self._cluster.one_line():
             self._cluster.connect(work.project.root)
             count = min(self._cluster.cpus(), math.ceil(work.concurrency / self._per_actor))
-            self._actors = [_Actor(self._cluster.create_actor(), "") for _ in range(count)]
-            places = [actor.handle.node.remote() for actor in self._actors]
-            opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
-            for actor, place, problem in zip(self._actors, places, opened, strict=True):
-                actor.node = self._cluster.get(place)
-                check_reachable(self._cluster, actor.node, work.all_models)
-                check_opened(actor.node, self._cluster.get(problem))
+            for tries_left in reversed(range(START_TRIES)):
+                try:
+                    self._start_actors(count)
+                    return
+                except self._cluster.errors.RuntimeEnvSetupError:
+                    # Ray may be deleting an equal folder, which an earlier run left on the node.
+                    self._kill_actors()
+                    if not tries_left:
+                        raise
+
+    def _start_actors(self, count: int) -> None:
+        self._actors = [Actor(self._cluster.create_actor(), "") for _ in range(count)]
+        places = [actor.handle.node.remote() for actor in self._actors]
+        opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
+        for actor, place, problem in zip(self._actors, places, opened, strict=True):
+            actor.node = self._cluster.get(place)
+            check_reachable(self._cluster, actor.node, self._work.all_models)
+            check_opened(actor.node, self._cluster.get(problem))
+
+    def _kill_actors(self) -> None:
+        for actor in self._actors:
+            self._cluster.kill(actor.handle)
+        self._actors.clear()
 
     # ---- simulations
 
@@ -304,7 +288,7 @@ class RayExecutor:
             self._post(actor, message)
             try:
                 return await job.finished
-            except _ActorLost:
+            except ActorLost:
                 self.resumed += 1
             except asyncio.CancelledError:
                 self._post(actor, Cancel(message.number))
@@ -315,7 +299,7 @@ class RayExecutor:
                     self._free.notify_all()
         raise InfrastructureError(f"{what}: its process on a Ray node ended {MAX_LOSSES} times")
 
-    async def _place(self) -> _Actor:
+    async def _place(self) -> Actor:
         """The actor with the fewest simulations, once one has room."""
         async with self._free:
             while True:
@@ -331,23 +315,23 @@ class RayExecutor:
                     return min(free, key=lambda actor: len(actor.jobs))
                 await self._free.wait()
 
-    def _post(self, actor: _Actor, message: Message) -> None:
+    def _post(self, actor: Actor, message: Message) -> None:
         actor.outbox.append(message)
         if actor.exchanging and actor.flush is None:
             actor.flush = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush, actor)
 
-    def _flush(self, actor: _Actor) -> None:
+    def _flush(self, actor: Actor) -> None:
         actor.flush = None
         if actor.outbox and actor in self._actors:
             messages, actor.outbox = actor.outbox, []
             actor.handle.send.options(num_returns=0).remote(messages)
 
-    def _serve(self, actor: _Actor) -> None:
+    def _serve(self, actor: Actor) -> None:
         task = asyncio.get_running_loop().create_task(self._exchange_until_lost(actor))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
-    async def _exchange_until_lost(self, actor: _Actor) -> None:
+    async def _exchange_until_lost(self, actor: Actor) -> None:
         """Exchange messages with an actor until it ends; any other trouble ends the run."""
         errors = self._cluster.errors
         try:
@@ -365,7 +349,7 @@ class RayExecutor:
         except Exception as error:  # such as a full disk under the account
             self._fail(error)
 
-    async def _exchange(self, actor: _Actor) -> None:
+    async def _exchange(self, actor: Actor) -> None:
         """Send what waits for an actor, and handle its next events."""
         messages, actor.outbox = actor.outbox, []
         actor.exchanging = True
@@ -377,7 +361,7 @@ class RayExecutor:
             # Most replies are there at once, and travel with the next batch.
             await asyncio.wait(questions, timeout=FLUSH_SECONDS)
 
-    def _take(self, actor: _Actor, event: Event) -> "asyncio.Task[None] | None":
+    def _take(self, actor: Actor, event: Event) -> "asyncio.Task[None] | None":
         """Handle an event; a question is answered in a task of its own."""
         if event.ask:
             task = asyncio.get_running_loop().create_task(self._answer(actor, event))
@@ -407,14 +391,14 @@ class RayExecutor:
             self._post(actor, Cancel(event.simulation))
         return None
 
-    async def _answer(self, actor: _Actor, event: Event) -> None:
+    async def _answer(self, actor: Actor, event: Event) -> None:
         try:
             reply = Reply(event.ask, await self._value(actor, event))
         except Exception as error:
             reply = Reply(event.ask, error=described(error))
         self._post(actor, reply)
 
-    async def _value(self, actor: _Actor, event: Event) -> Any:
+    async def _value(self, actor: Actor, event: Event) -> Any:
         match event.kind:
             case "use":
                 if job := actor.jobs.get(event.simulation):
@@ -450,7 +434,7 @@ class RayExecutor:
                 if not job.finished.done():
                     job.finished.set_exception(error)
 
-    async def _on_loss(self, actor: _Actor) -> None:
+    async def _on_loss(self, actor: Actor) -> None:
         """Let the simulations of an actor be made elsewhere, and start another one."""
         self._actors.remove(actor)
         self.losses += 1
@@ -458,7 +442,7 @@ class RayExecutor:
         self._starting += 1
         for job in actor.jobs.values():
             if not job.finished.done():
-                job.finished.set_exception(_ActorLost())
+                job.finished.set_exception(ActorLost())
         try:
             await self._replace()
         finally:
@@ -475,7 +459,7 @@ class RayExecutor:
         except (self._cluster.errors.RayError, ConfigError, TimeoutError):
             self._cluster.kill(handle)
             return
-        actor = _Actor(handle, node)
+        actor = Actor(handle, node)
         if self._stop is not None:
             actor.outbox.append(self._stop)
         self._actors.append(actor)
@@ -494,7 +478,5 @@ class RayExecutor:
         if self._loop is not None:  # Ray must not be asked once it is shut down: it would start a cluster
             self._loop.run(self._end())
             self._loop = None
-        for actor in self._actors:
-            self._cluster.kill(actor.handle)
-        self._actors.clear()
+        self._kill_actors()
         self._closing.close()
