@@ -181,11 +181,14 @@ def kills(options: argparse.Namespace) -> None:
 
         def work() -> None:
             concurrency = options.per_actor * NODES
-            runs.append(run(Path(folder), endpoint.url, concurrency=concurrency, executor=executor))
+            more = {"concurrency": concurrency, "on_event": lambda event: begun.set()}
+            runs.append(run(Path(folder), endpoint.url, executor=executor, **more))
 
+        begun = threading.Event()
         thread, draw, killed = threading.Thread(target=work), random.Random(1), 0
         nodes = list(found.worker_nodes)
         thread.start()
+        begun.wait(300)
         while thread.is_alive():
             time.sleep(draw.uniform(2, 6))
             if killed < options.kills and thread.is_alive():
@@ -199,7 +202,7 @@ def kills(options: argparse.Namespace) -> None:
         stored = traces(done.plan.run_folder)
         usage = done.outcomes[0].metrics["discovery"]
         record = json.loads((done.plan.run_folder / "run.json").read_text(encoding="utf-8"))
-        calls = record.get("budget", record).get("used", {}).get("calls")
+        calls = record["usage"]["calls"]
         print(
             f"kills: {killed} nodes killed, {executor.losses} actors lost, {executor.resumed} simulations "
             f"resumed; {len(stored)} stored, {usage.measured} measured, {usage.infrastructure_errors} lost; "

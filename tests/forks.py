@@ -230,7 +230,7 @@ def forking(forks: Forks, *modules: ModuleType) -> Iterator[None]:
 
 
 def main(kind: str, requests: socket.socket) -> None:
-    """Fork for each request until nobody can send another."""
+    """Fork for each request until the other end is closed."""
     own = (str(CHECKOUT), "", *os.environ["PYTHONPATH"].split(os.pathsep))
     installed = [path for path in sys.path if path not in own]
     if kind == "sessions":

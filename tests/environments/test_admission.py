@@ -13,13 +13,12 @@ from pytest_trace2evolve.environments.admission import (
     SEEDS_BEFORE_TRAINING,
     admit,
     draw_first_seed,
-    luck_line,
-    min_space,
 )
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.generators.support import SupportGenerator, is_write
 from pytest_trace2evolve.environments.held_out import found_held_out, held_out_of
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
+from pytest_trace2evolve.environments.scenario_checks import luck_line, min_space
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Offer

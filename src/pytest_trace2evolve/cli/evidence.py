@@ -4,8 +4,9 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import project_of
 from pytest_trace2evolve.errors import ConfigError, GitHubError
@@ -49,16 +50,8 @@ def runs(options: argparse.Namespace) -> int:
 
     project = project_of(options)
     found = listed_runs(project)
-    if options.json:
-        print(json.dumps({"runs": [run.to_json() for run in found]}, indent=2))
-    elif found:
-        print(runs_table(found))
-    else:
-        print(f"no runs in {project.runs_folder}; make one with pytest --candidate ID")
-    damaged = [run.error for run in found if run.error]
-    for error in damaged:
-        print(f"trace2evolve: {error}", file=sys.stderr)
-    return 1 if damaged else 0
+    empty = f"no runs in {project.runs_folder}; make one with pytest --candidate ID"
+    return _print_listed("runs", found, runs_table, empty, as_json=options.json)
 
 
 def list_baselines(options: argparse.Namespace) -> int:
@@ -70,13 +63,19 @@ def list_baselines(options: argparse.Namespace) -> int:
 
     project = project_of(options)
     found = saved_baselines(project, datetime.now(UTC))
-    if options.json:
-        print(json.dumps({"baselines": [baseline.to_json() for baseline in found]}, indent=2))
-    elif found:
-        print(baselines_table(found))
+    empty = f"no baselines in {project.baselines_folder}; save one with pytest --t2e-save-baseline NAME"
+    return _print_listed("baselines", found, baselines_table, empty, as_json=options.json)
+
+
+def _print_listed(
+    key: str, found: Sequence[Any], table: Callable[[Any], str], empty: str, *, as_json: bool
+) -> int:
+    """Print what a project holds, and name what is damaged."""
+    if as_json:
+        print(json.dumps({key: [item.to_json() for item in found]}, indent=2))
     else:
-        print(f"no baselines in {project.baselines_folder}; save one with pytest --t2e-save-baseline NAME")
-    damaged = [baseline.error for baseline in found if baseline.error]
+        print(table(found) if found else empty)
+    damaged = [item.error for item in found if item.error]
     for error in damaged:
         print(f"trace2evolve: {error}", file=sys.stderr)
     return 1 if damaged else 0

@@ -211,3 +211,16 @@ def _run(place: str, checks: Sequence[tuple[str, str, Check]], options: argparse
     function = getattr(importlib.import_module(f"pytest_trace2evolve.cli.{module}"), name)
     status: int = function(options)
     return status
+
+
+# ---- options of commands of several groups
+
+JSON = flag("--json", "print JSON")
+PLOT = path("--plot", "FILE", "write a plot (.svg or .png)")
+SUITE = text("--suite", "NAME", "only this suite")
+SPLIT = text("--split", "SPLIT", "only this split")
+PROVIDER = text("--provider", None, "the world's provider (default: inspect_evals)")
+JUDGE_URL = text("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
+CONTENT = text(
+    "--content", None, "wording: train (default) or heldout", choices=("train", "heldout"), default="train"
+)

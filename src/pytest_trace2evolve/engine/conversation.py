@@ -72,14 +72,14 @@ class Assignment:
     side: Literal["baseline", "candidate"] = "candidate"
 
 
-async def _nothing() -> None:
+async def nothing_to_declare() -> None:
     """No ledger has to name the draw."""
 
 
 async def simulate(
     assignment: Assignment,
     journal: Journal | None = None,
-    before_use: Callable[[], Awaitable[None]] = _nothing,
+    before_use: Callable[[], Awaitable[None]] = nothing_to_declare,
 ) -> Simulation:
     """Make one simulation in a task of its own.
 

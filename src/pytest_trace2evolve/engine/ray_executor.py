@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest_trace2evolve
 from pytest_trace2evolve.engine.budget import Account
-from pytest_trace2evolve.engine.conversation import Assignment
+from pytest_trace2evolve.engine.conversation import Assignment, nothing_to_declare
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.ray_actor import (
     Call,
@@ -69,14 +69,10 @@ FLUSH_SECONDS = 0.005
 """Seconds that a message waits for others if no batch is about to be sent."""
 
 START_TRIES = 3
-"""How often the actors are started if Ray cannot prepare their nodes."""
+"""How often the actors are started if a node is lost, or Ray cannot prepare it."""
 
 MAX_LOSSES = 5
 """Losses of an actor after which its simulation is lost: it may be what ends the process."""
-
-
-async def _nothing() -> None:
-    """No ledger has to name the draw."""
 
 
 class RayExecutor:
@@ -164,8 +160,8 @@ class RayExecutor:
                 try:
                     self._start_actors(count)
                     return
-                except self._cluster.errors.RuntimeEnvSetupError:
-                    # Ray may be deleting an equal folder, which an earlier run left on the node.
+                except (self._cluster.errors.RuntimeEnvSetupError, self._cluster.errors.RayActorError):
+                    # A node was lost meanwhile, or Ray deletes an equal folder of an earlier run there.
                     self._kill_actors()
                     if not tries_left:
                         raise
@@ -250,7 +246,7 @@ class RayExecutor:
             return replace(order, number=number, entries=journal.rewind(), redrawn=journal.redrawn)
 
         what = f"task {assignment.task.id!r}"
-        simulation: Simulation = await self._make(what, numbered, journal, before_use or _nothing)
+        simulation: Simulation = await self._make(what, numbered, journal, before_use or nothing_to_declare)
         return simulation
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -277,7 +273,7 @@ class RayExecutor:
         what: str,
         numbered: Callable[[int], Order | Call],
         journal: Journal | None = None,
-        before_use: Callable[[], Awaitable[None]] = _nothing,
+        before_use: Callable[[], Awaitable[None]] = nothing_to_declare,
     ) -> Any:
         for _ in range(MAX_LOSSES):
             actor = await self._place()

@@ -283,5 +283,5 @@ class _Reader:
 
     @_hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: "pytest.ExceptionInfo[BaseException]") -> None:
-        """Shorten the traceback of the end: nobody sees it, and pytest parses the files of all its frames."""
+        """Shorten a traceback that is never shown: pytest parses the files of all its frames."""
         excinfo.traceback = excinfo.traceback.cut(path=__file__)

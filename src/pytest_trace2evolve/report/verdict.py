@@ -406,9 +406,9 @@ def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) 
     style = _STYLES.get(decision, "bold red" if summary.trouble else "bold")
     page.line(text, style, end="" if exit_status is None else f"(exit {exit_status})")
     why, then = reasons(summary)
-    for label, told in ((" why:  ", why), (" next: ", then)):
-        if told:
-            page.line(told, label=label)
+    for label, text in ((" why:  ", why), (" next: ", then)):
+        if text:
+            page.line(text, label=label)
 
 
 def invariants_line(figures: Metrics) -> str:

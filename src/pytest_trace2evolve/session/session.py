@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.factories import ChatFactory, answer_stores
-from pytest_trace2evolve.engine.live import LiveSettings, RaySettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.project.candidates import AgentFactory
-from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.evidence import CHAT, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export, recording
@@ -97,7 +95,11 @@ class Session:
         self.refusal = ""
         self.servers = LocalServers()
         self._resources = resources
-        self._executor = executor or (None if plan.ray is None else _ray_executor(plan.ray))
+        self._executor = executor
+        if executor is None and plan.ray is not None:
+            from pytest_trace2evolve.session.on_cluster import executor_of
+
+            self._executor = executor_of(plan.ray)
         self._on_event = on_event
         self._closing = contextlib.ExitStack()
         self._tasks: list[TaskName] = []
@@ -163,32 +165,16 @@ class Session:
 
     def _open_executor(self, executor: "RayExecutor") -> None:
         """Let another machine make the simulations: its processes have agents and models of their own."""
-        from pytest_trace2evolve.engine.ray_actor import RemoteSuite
-        from pytest_trace2evolve.engine.ray_cluster import Work
+        from pytest_trace2evolve.session.on_cluster import work_of
 
-        plan = self.plan
         self._closing.callback(executor.close)
-        suites = {
-            name: RemoteSuite(
-                LockedSuite(planned.suite, planned.path, planned.lock),
-                planned.agent,
-                plan.candidate,
-                planned.identity,
-            )
-            for name, planned in plan.suites.items()
-            if planned.recorded is None
-        }
-        sides: dict[tuple[str, SideName], LiveSettings | None] = {
-            (name, "candidate"): plan.live for name in suites
-        }
-        sides |= {(name, "baseline"): party.live for name, party in plan.baseline_sides.items()}
-        executor.open(Work(plan.project, self.account, plan.concurrency, suites, sides, stores=self._stores))
+        executor.open(work_of(self.plan, self.account, self._stores))
         executor.start(self._loop)
-        self.engine = Engine(self._loop, self.account, plan.project.finished_folder, executor.simulate)
+        self.engine = Engine(self._loop, self.account, self.plan.project.finished_folder, executor.simulate)
         self._factories = {}
 
     def _make_factories(self) -> dict[tuple[str, SideName], AgentFactory]:
-        """Who makes the simulations of each suite and side; replayed suites have nobody."""
+        """Who makes the simulations of each suite and side; replayed suites need nothing."""
         plan, agents = self.plan, dict(self._resources.agents)
         close, stores = self._loop.on_close, self._stores
         if plan.live is not None:
@@ -459,14 +445,6 @@ class Session:
         if self._exported:
             remove(recording(self.plan.run_folder))
             self._exported = False
-
-
-def _ray_executor(settings: RaySettings) -> "RayExecutor":
-    from pytest_trace2evolve.engine.ray_executor import PER_ACTOR, RayExecutor
-
-    per_actor = settings.per_actor or PER_ACTOR
-    pip = settings.pip or ()
-    return RayExecutor(settings.address, per_actor=per_actor, pip=pip, env=settings.env)
 
 
 def _is_measured(outcomes: Iterable[SuiteOutcome]) -> bool:
