@@ -9,7 +9,7 @@ Three nodes of one CPU run on this machine (`ray.cluster_utils.Cluster`), and on
 - `rate`: 64 simulations at once on two actors; the share of the ideal rate, which is concurrency / (latency ×
   calls) simulations a second.
 - `driver`: processor time of the driver's process for each simulation, and its memory. What it costs without
-  the cluster is measured with an executor that returns finished simulations at once, and subtracted.
+  simulations is measured with an executor that returns finished ones at once, and subtracted.
 """
 
 import argparse
@@ -39,6 +39,9 @@ from pytest_trace2evolve.records.trace import Simulation  # noqa: E402
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply  # noqa: E402
 
 NODES = 3
+FULL = 570
+"""Simulations that fill 64 places nine times: a last round that is half empty would lower the share."""
+
 STORE = 80_000_000
 """Bytes of each node's object store, Ray's smallest."""
 
@@ -216,7 +219,7 @@ def rate(options: argparse.Namespace) -> None:
     """Measure the share of the ideal rate."""
     with cluster(2) as found, tempfile.TemporaryDirectory() as folder:
         endpoint = Endpoint("steady", options.latency)
-        project(Path(folder), 342)
+        project(Path(folder), FULL)
         for name, executor in (("local", None), ("two actors", RayExecutor(found.address, per_actor=32))):
             run(Path(folder), endpoint.url, concurrency=64, executor=executor)
             served, _, span = endpoint.count()
@@ -227,26 +230,33 @@ def rate(options: argparse.Namespace) -> None:
 def driver(options: argparse.Namespace) -> None:
     """Measure the driver's cost for each simulation, and its memory."""
     with cluster() as found, tempfile.TemporaryDirectory() as folder:
-        for script in ("steady", "brief"):
+        for script in options.script or SCRIPTS:
             endpoint = Endpoint(script, options.latency)
             where = Path(folder) / script
             where.mkdir()
             project(where, options.simulations)
-            costs = []
-            done = run(where, endpoint.url, trials=1, concurrency=64)  # loads what every run needs
-            for executor in (RayExecutor(found.address), None):
-                if executor is None:
-                    records = traces(done.plan.run_folder)
-                    ready = {key: Simulation.model_validate(record) for key, record in records.items()}
-                    executor = Finished(ready)
+            run(where, endpoint.url, trials=1, concurrency=64)  # loads what every run needs
+            finished = Finished({})
+            costs = {}
+            for name, executor in (
+                ("locally", None),
+                ("cluster", RayExecutor(found.address)),
+                ("none", finished),
+            ):
                 began = processor_seconds()
-                done = run(where, endpoint.url, concurrency=96, executor=executor)
+                done = run(where, endpoint.url, concurrency=64 if executor is None else 96, executor=executor)
                 count = done.outcomes[0].metrics["discovery"].simulations
-                costs.append((processor_seconds() - began) / count * 1000)
+                costs[name] = (processor_seconds() - began) / count * 1000
+                if executor is None:
+                    finished.simulations = {
+                        key: Simulation.model_validate(record)
+                        for key, record in traces(done.plan.run_folder).items()
+                    }
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(
-                f"driver, {count} simulations of {SCRIPTS[script][1]} calls: {costs[0]:.1f} ms each on the "
-                f"cluster, {costs[1]:.1f} ms without, {costs[0] - costs[1]:.1f} ms more; peak {peak:.0f} MiB",
+                f"driver, {count} simulations of {SCRIPTS[script][1]} calls: {costs['cluster']:.1f} ms each, "
+                f"{costs['cluster'] - costs['none']:.1f} ms more than nothing simulated; "
+                f"{costs['locally']:.1f} ms locally; peak {peak:.0f} MiB",
                 flush=True,
             )
             endpoint.close()
@@ -268,6 +278,7 @@ def main() -> None:
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.3)
+    parser.add_argument("--script", action="append", choices=SCRIPTS, help="of driver")
     parser.add_argument("--per-actor", type=int, default=32)
     options = parser.parse_args()
     os.environ["OPENAI_API_KEY"] = "none"
