@@ -134,9 +134,9 @@ def measure(folder: Path, latency: float, arguments: list[str]) -> Measured:
 SETTINGS: dict[str, tuple[int, int, list[str]]] = {
     "8 at once": (64, 8, ["-pno:xdist", "--t2e-concurrency=8"]),
     "64 at once": (64, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
-    "-n 2, 32 each": (64, 64, ["-n2", "--t2e-concurrency=32"]),
+    "-n 2, 64 at once": (64, 64, ["-n2", "--t2e-concurrency=64"]),
     "456 simulations, 64 at once": (456, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
-    "456 simulations, -n 2, 32 each": (456, 64, ["-n2", "--t2e-concurrency=32"]),
+    "456 simulations, -n 2, 64 at once": (456, 64, ["-n2", "--t2e-concurrency=64"]),
     "1,026 simulations, 64 at once": (1026, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
 }
 """What is measured: simulations, how many at once, options."""
