@@ -59,9 +59,26 @@ def test_compare_exits_by_its_verdict(desk_runs: dict[str, Path], capsys: pytest
     capsys.readouterr()
     assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v2"])]) == 1
     out = capsys.readouterr().out
-    assert "policy strict, goal improve, development evidence, 7 tasks" in out
     assert "\nDISCARD: v2 fails on " in out
+    figures = "policy strict, goal improve, development evidence, 7 tasks"
+    assert figures not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v2"]), "-v"]) == 1
+    assert figures in capsys.readouterr().out
     assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v1"]), "--goal", "hold"]) == 0
+
+
+def test_compare_finds_baselines_by_name(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.root)
+    for name in ("v1", "v2"):
+        project.run(f"--candidate={name}", f"--t2e-save-baseline={name}", "--t2e-gate=off")
+    capsys.readouterr()
+    assert main(["compare", *STRICT, "desk/v1", "desk/v2"]) == 1
+    assert " trace2evolve: v2 vs v1 " in capsys.readouterr().out
+    assert main(["compare", *STRICT, "desk/v1", "desk/v3"]) == 2
+    assert "desk/v3" in capsys.readouterr().err
 
 
 def test_compare_prints_the_documented_json(

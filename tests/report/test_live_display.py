@@ -240,13 +240,6 @@ def test_the_last_row_stands_below_the_reports_of_workers(start: Start) -> None:
     assert any(LINE.match(line) for line in shown.painted)
 
 
-def test_a_line_as_wide_as_the_screen_wraps_where_it_would(start: Start) -> None:
-    columns = len("test_slow.py::test_one[0] ")
-    # Nothing can be painted while an item's name fills the row: these items do not wait for it.
-    shown = start("-v", rows=8, columns=columns, SHOWN_EVERY="3600", SHOWS="0", SLOW="0.3")
-    assert on_screen(shown) == on_screen(start("-v", rows=8, columns=columns))
-
-
 def test_a_narrower_terminal_gets_a_shorter_line(start: Start) -> None:
     session = start(rows=8, SHOWN_EVERY="3600")
     session.watch(until=r"\d of 9 done")

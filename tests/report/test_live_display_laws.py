@@ -15,6 +15,7 @@ from tests.screen import Painted, terminal_config
 __all__ = ["terminal_config"]
 
 COUNTS = st.integers(0, 10_000)
+MOMENT = Progress(9, 3, 0, 0, 2, None, None, 0, None, 5.0)
 SHARES = st.none() | st.floats(0, 1)
 
 
@@ -68,6 +69,21 @@ def test_time_left_is_of_this_run_and_grows_with_what_waits(progress: Progress) 
         assert later >= left
     elif later is not None:
         assert progress.running == progress.waiting == 0
+
+
+def test_nothing_is_painted_while_a_line_fills_the_row(terminal_config: pytest.Config) -> None:
+    shown = Painted()
+    reporter = pytest.TerminalReporter(terminal_config, shown)
+    display = Display(reporter, lambda: MOMENT, file=shown)
+    reporter.write("x" * 79)
+    display.start()
+    assert display.show(MOMENT)
+    reporter.write("x")
+    assert not display.show(MOMENT)
+    reporter.write("x")
+    assert display.show(MOMENT)
+    display.stop()
+    assert shown.screen.everything[:2] == ["x" * 80, "x"]
 
 
 LETTERS = st.text(st.sampled_from("ab .F"), max_size=100)

@@ -382,7 +382,7 @@ def test_two_suites_of_one_world_have_its_findings_once(
     [
         ("absent", "warning: not compared with suites.lock: 'inn_data' is not installed; run: pip"),
         ("gone", "warning: not compared with suites.lock: ModuleNotFoundError: No module named"),
-        ("nowhere", "warning: not compared with suites.lock: unknown provider 'nowhere'; known are "),
+        ("nowhere", "not compared with suites.lock: unknown provider 'nowhere'; known are "),
         (
             "broken",
             "rules of inn (provider broken): cannot be read: owner: Input should be a valid string, not None",
@@ -402,7 +402,7 @@ def test_changed_settings_are_an_error_if_the_world_cannot_be_opened(inn: DeskPr
     inn.write("suites/inn.toml", INN.replace('"inn"', '"nowhere"', 1))
     changed, unopened = linted(inn)
     assert changed.startswith("suites/inn.toml: its settings changed since suites.lock was written; run ")
-    told = "suites/inn.toml: warning: not compared with suites.lock: unknown provider 'nowhere'; known are "
+    told = "suites/inn.toml: not compared with suites.lock: unknown provider 'nowhere'; known are "
     assert unopened.startswith(told)
 
 

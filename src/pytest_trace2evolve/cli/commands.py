@@ -66,11 +66,11 @@ COMPARE = Command(
     "compare two sets of recorded runs and print the gate's verdict",
     (
         "trace2evolve compare base.json.gz policy-v2.json.gz --suite tau2-retail",
-        "trace2evolve compare base.json new.json --goal no-regression --json",
+        "trace2evolve compare base.json new.json --goal no-regression -v",
     ),
     "gate:compare",
     (
-        path("sides", "BASELINE CANDIDATE", "results files, folders or evidence", nargs="*"),
+        path("sides", "BASELINE CANDIDATE", "results, folders, or names within baselines/", nargs="*"),
         path("--baseline-results", "FILE", "a file of the baseline (repeatable)", action="append"),
         path("--candidate-results", "FILE", "a file of the candidate (repeatable)", action="append"),
         POLICY,
@@ -84,6 +84,7 @@ COMPARE = Command(
         SUITE,
         SPLIT,
         text("--provider", None, "the world's provider (default: inspect_evals, or the suite's)"),
+        flag("--verbose", "print the figures of every check", "-v"),
         JSON,
         *JUDGE,
     ),
@@ -183,14 +184,17 @@ CASES = Command(
             "run every admission check on each case of some files",
             ("trace2evolve cases check synthetic/cases.jsonl",),
             "project:check_cases",
-            (path("files", "FILE", nargs="+"),),
+            (path("files", "FILE", "files of cases", nargs="+"),),
         ),
         Command(
             "show",
             "list the cases of a file, or show one of them",
             ("trace2evolve cases show synthetic/cases.jsonl",),
             "project:show_cases",
-            (path("file", "FILE"), text("id", "ID", "a case's id, or the start of it", nargs="?")),
+            (
+                path("file", "FILE", "a file of cases"),
+                text("id", "ID", "a case's id, or the start of it", nargs="?"),
+            ),
         ),
     ),
 )

@@ -16,6 +16,7 @@ from pytest_trace2evolve.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.gate.power import Agent
+    from pytest_trace2evolve.project.project import Project
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -29,8 +30,8 @@ def compare(options: argparse.Namespace) -> int:
         raise ConfigError("--split names a split of a suite: give --suite too")
     project = project_of(options) if options.suite else nearest_project(options)
     comparison = compare(
-        baseline,
-        candidate,
+        [_named(path, project) for path in baseline],
+        [_named(path, project) for path in candidate],
         worlds_of(project),
         policy=options.policy,
         goal=Goal(options.goal),
@@ -40,9 +41,21 @@ def compare(options: argparse.Namespace) -> int:
         split=options.split,
         judge=judge_of(options),
     )
-    print(json.dumps(comparison.to_json(), indent=2) if options.json else comparison_text(comparison))
+    print(
+        json.dumps(comparison.to_json(), indent=2)
+        if options.json
+        else comparison_text(comparison, verbose=options.verbose)
+    )
     assert comparison.verdict.decision is not None
     return EXIT_STATUS[comparison.verdict.decision]
+
+
+def _named(path: Path, project: "Project | None") -> Path:
+    """A path, or the file of the project's baseline that has this name."""
+    if project is None or path.exists():
+        return path
+    stored = project.baselines_folder / f"{path}.json"
+    return stored if stored.is_file() else path
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:

@@ -31,11 +31,17 @@ Check = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Option:
-    """One option or positional argument: its name, keywords of `add_argument`, and a check of its value."""
+    """One option or positional argument: names, keywords of `add_argument`, and a check of its value."""
 
     name: str
     settings: Mapping[str, Any]
     check: Check | None = None
+    short: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The short name, if there is one, and the name."""
+        return (self.short, self.name) if self.short else (self.name,)
 
 
 def text(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
@@ -76,9 +82,9 @@ def path(name: str, metavar: str | None, help: str | None = None, **settings: An
     return Option(name, {"metavar": metavar, "help": help, "type": Path, **settings})
 
 
-def flag(name: str, help: str) -> Option:
+def flag(name: str, help: str, short: str = "") -> Option:
     """An option that takes no value."""
-    return Option(name, {"action": "store_true", "help": help})
+    return Option(name, {"action": "store_true", "help": help}, short=short)
 
 
 def pattern(expression: str, what: str) -> Callable[[str], str]:
@@ -175,9 +181,9 @@ def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence
             if isinstance(option, OneOf):
                 group = added.add_mutually_exclusive_group(required=option.required)
                 for choice in option.options:
-                    group.add_argument(choice.name, **choice.settings)
+                    group.add_argument(*choice.names, **choice.settings)
                 continue
-            destination = added.add_argument(option.name, **option.settings).dest
+            destination = added.add_argument(*option.names, **option.settings).dest
             if option.check is not None:
                 checks.append((option.name, destination, option.check))
         for declare in command.declare:

@@ -156,12 +156,14 @@ class RayExecutor:
         with self._cluster.one_line():
             self._cluster.connect(work.project.root)
             count = min(self._cluster.cpus(), math.ceil(work.concurrency / self._per_actor))
+            errors = self._cluster.errors
             for tries_left in reversed(range(START_TRIES)):
                 try:
                     self._start_actors(count)
                     return
-                except (self._cluster.errors.RuntimeEnvSetupError, self._cluster.errors.RayActorError):
-                    # A node was lost meanwhile, or Ray deletes an equal folder of an earlier run there.
+                except (errors.RuntimeEnvSetupError, errors.RayActorError, FileNotFoundError):
+                    # A node was lost meanwhile. Or nodes share a disk: each one unpacks the project's folder
+                    # anew when it first needs it, and so deletes that of actors which others have started.
                     self._kill_actors()
                     if not tries_left:
                         raise
@@ -169,10 +171,12 @@ class RayExecutor:
     def _start_actors(self, count: int) -> None:
         self._actors = [Actor(self._cluster.create_actor(), "") for _ in range(count)]
         places = [actor.handle.node.remote() for actor in self._actors]
-        opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
-        for actor, place, problem in zip(self._actors, places, opened, strict=True):
+        for actor, place in zip(self._actors, places, strict=True):
             actor.node = self._cluster.get(place)
             check_reachable(self._cluster, actor.node, self._work.all_models)
+        # Only now: every node has unpacked the project's folder.
+        opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
+        for actor, problem in zip(self._actors, opened, strict=True):
             check_opened(actor.node, self._cluster.get(problem))
 
     def _kill_actors(self) -> None:

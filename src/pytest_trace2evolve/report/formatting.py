@@ -16,7 +16,10 @@ from rich.text import Text
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 STREAM_WIDTH = 160
-"""Columns of an output that is no terminal: wide enough that no figure is cut."""
+"""Columns of a table in an output that is no terminal: wide enough that no figure is cut."""
+
+COLUMNS = 80
+"""Columns of a report in an output that is no terminal, as pytest's own."""
 
 WIDE, NARROW, BOTH_SIDES = (0, 2, 0, 0), (0, 1, 0, 0), (0, 1, 0, 1)
 """Padding of a table's cells: above, right, below, left."""
@@ -52,10 +55,10 @@ def console(*, width: int, colour: bool) -> Console:
     )
 
 
-def terminal() -> Console:
-    """A console as wide and as colourful as standard output."""
+def terminal(*, stream_width: int = STREAM_WIDTH) -> Console:
+    """A console as wide and as colourful as standard output; what is no terminal has a width of its own."""
     is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else STREAM_WIDTH
+    width = shutil.get_terminal_size().columns if is_terminal else stream_width
     return console(width=width, colour=is_terminal)
 
 

@@ -32,6 +32,7 @@ from pytest_trace2evolve.report.conclusion import (
     share_text,
 )
 from pytest_trace2evolve.report.formatting import (
+    COLUMNS,
     NOTHING,
     Page,
     counted,
@@ -85,14 +86,14 @@ _HARM_ANSWERS = {
 }
 
 
-def comparison_text(comparison: "Comparison") -> str:
-    """What `trace2evolve compare` prints: the report of one comparison, with the figures of every check."""
-    verdict, target = comparison.verdict, terminal()
+def comparison_text(comparison: "Comparison", *, verbose: bool = False) -> str:
+    """What `trace2evolve compare` prints: a report, with the figures of every check if it is verbose."""
+    verdict, target = comparison.verdict, terminal(stream_width=COLUMNS)
     suite = SuiteSummary(
         name=verdict.suite or "",
         baseline=comparison.baseline_name,
         verdicts=(verdict,),
-        compared=comparison.compared,
+        compared=comparison.compared if verbose else None,  # the notes name what differs
     )
     summary = RunSummary(
         candidate=comparison.candidate_name,
@@ -102,7 +103,7 @@ def comparison_text(comparison: "Comparison") -> str:
     )
     page = Page(width=target.width, colour=target.is_terminal)
     sides = [("baseline", comparison.baseline), ("candidate", comparison.candidate)]
-    _print_body(page, summary, (), sides, verbose=True)
+    _print_body(page, summary, (), sides, verbose=verbose)
     _print_conclusion(page, summary, None if verdict.decision is None else EXIT_STATUS[verdict.decision])
     return page.text
 
@@ -246,6 +247,7 @@ def _print_verdict(
         "bold",
     )
     lines = _guard_lines(verdict) if guards else _check_lines(verdict, baseline, verbose=verbose)
+    lines = [(status, in_middle(label, page.width // 2 - 5), text) for status, label, text in lines]
     width = max((cell_len(label) for _, label, _ in lines), default=0)
     for status, label, text in lines:
         gap = "  " if label else ""
@@ -337,9 +339,12 @@ def _fallen(verdict: Verdict) -> str:
 
 
 def _print_names(page: Page, title: str, names: Sequence[str], separator: str = ", ") -> None:
+    """Names, none of which is wrapped; or phrases, which may be."""
     if names:
-        shown = [in_middle(sanitize_line(name), 80) for name in names]
-        page.line(listed(shown, separator), label=f"   {title} ({len(names)}): ")
+        label = f"   {title} ({len(names)}): "
+        longest = min(80, page.width - len(label) - 1) if separator == ", " else 80
+        shown = [in_middle(sanitize_line(name), longest) for name in names]
+        page.line(listed(shown, separator), label=label)
 
 
 def _print_figures(page: Page, verdict: Verdict) -> None:

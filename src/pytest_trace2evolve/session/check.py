@@ -190,7 +190,7 @@ def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
 
 
 def _check_world(project: Project, suite: Suite, locked: SuiteLock, worlds: Worlds) -> Iterator[Finding]:
-    """A suite and its world are as they were locked. A world that cannot be opened here is a warning."""
+    """A suite and its world are as they were locked. A world whose package is missing here is a warning."""
     path = project.suite_path(suite.name)
     try:
         project.verify_world(suite, project.locked(suite, worlds), worlds)
@@ -199,7 +199,8 @@ def _check_world(project: Project, suite: Suite, locked: SuiteLock, worlds: Worl
     except (MissingExtraError, WorldError, ImportError) as error:
         if locked.definition != suite.definition:
             yield Finding(path, f"its settings changed since {LOCK_NAME} was written; {RENEW}")
-        yield Finding(path, f"not compared with {LOCK_NAME}: {_one_line(error)}", warning=True)
+        text = f"not compared with {LOCK_NAME}: {_one_line(error)}"
+        yield Finding(path, text, warning=not isinstance(error, WorldError))
     except ConfigError:  # of the project's hooks, not of one suite
         raise
     except Exception as error:  # of the project's own code

@@ -118,8 +118,8 @@ def compare(
         verdict=verdict,
         baseline=figures_of(sides[0]),
         candidate=figures_of(sides[1]),
-        baseline_name=old.name,
-        candidate_name=new.name,
+        baseline_name=_short_name(old.name),
+        candidate_name=_short_name(new.name),
         compared=ComparedSides(baseline=side_of(old.provenance), candidate=side_of(new.provenance)),
         notes=(
             *old.notes,
@@ -128,6 +128,11 @@ def compare(
             *(f"the agents differ: {phrase}" for phrases in changes for phrase in phrases),
         ),
     )
+
+
+def _short_name(name: str) -> str:
+    """A file's name without `.json` or `.json.gz`."""
+    return name.removesuffix(".gz").removesuffix(".json")
 
 
 def _both_sides(

@@ -68,11 +68,17 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "candidate",
         "run",
-        "candidate to run: a file of candidates/ (default: v0)",
+        "a file of candidates/ (default: v0); ID+NAME uses an adapter, ID+routed all promoted ones",
         metavar="ID",
         alias="--candidate",
     ),
-    Option("suite", "run", "run this suite (repeatable)", metavar="NAME", is_repeatable=True),
+    Option(
+        "suite",
+        "run",
+        "run this suite (repeatable; default: all, or those of the replayed runs)",
+        metavar="NAME",
+        is_repeatable=True,
+    ),
     Option(
         "results",
         "run",
@@ -81,7 +87,12 @@ OPTIONS: tuple[Option, ...] = (
         is_repeatable=True,
         is_path=True,
     ),
-    Option("agent", "run", "agent: replay, chat, oracle, nop, or a plugin's", metavar="NAME"),
+    Option(
+        "agent",
+        "run",
+        "agent: chat (default with a model), replay (with results), oracle, nop, or a plugin's",
+        metavar="NAME",
+    ),
     Option(
         "trials", "run", "simulations a task (default: the suite's)", metavar="N", type=whole(1, MOST_TRIALS)
     ),
@@ -168,7 +179,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "user-model",
         "live",
-        "model of the user simulator (default: the agent's)",
+        "model of the user simulator (default: the agent's); it plays scripted customers too",
         metavar="MODEL",
         is_path=True,
     ),
@@ -193,16 +204,22 @@ OPTIONS: tuple[Option, ...] = (
         "environment variable of the user model's API key (default: the agent's)",
         metavar="NAME",
     ),
-    Option("temperature", "live", "the agent's temperature (default: 0)", metavar="T", type=temperature),
+    Option(
+        "temperature",
+        "live",
+        "the agent's temperature (default: 0; of a model in a folder, that of its generation_config.json)",
+        metavar="T",
+        type=temperature,
+    ),
     Option(
         "seed",
         "live",
-        "seed of trial 0; each further trial adds 1",
+        "seed of trial 0; each further trial adds 1 (default: none is sent)",
         metavar="N",
         type=whole(-MOST_SEED, MOST_SEED),
     ),
     Option("reasoning-effort", "live", "reasoning effort that is sent to the agent's model", metavar="LEVEL"),
-    Option("extra-body", "live", "merged into the agent's requests", metavar="JSON"),
+    Option("extra-body", "live", "JSON object that is merged into the agent's requests", metavar="JSON"),
     Option(
         "fresh",
         "live",
@@ -287,7 +304,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "concurrency",
         "live",
-        "simulations at once, a process (default: 16)",
+        "simulations at once, whatever the number of workers (default: 16)",
         metavar="N",
         type=whole(1, 4_096),
     ),

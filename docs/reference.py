@@ -1,0 +1,88 @@
+"""Write the tables of options.md from the options that the code declares.
+
+    python docs/reference.py
+
+A test fails while the page and the code differ.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.parser import build_parser
+from pytest_trace2evolve.session.option_table import OPTIONS
+
+PAGE = Path(__file__).with_name("options.md")
+BEGIN, END = "<!-- {}: written by docs/reference.py -->\n", "<!-- /{} -->\n"
+
+
+def pytest_options() -> Iterator[str]:
+    """The table of the options of pytest."""
+    yield from ("| option | meaning |", "| --- | --- |")
+    for option in OPTIONS:
+        value = option.metavar or "|".join(option.choices or ())
+        yield row(f"{option.alias or option.flag}{f' {value}' if value else ''}", option.help)
+
+
+def command_options() -> Iterator[str]:
+    """A section with a table for each command of `trace2evolve`, in the order of its help."""
+    yield from commands(build_parser(COMMANDS), "trace2evolve")
+
+
+def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
+    """The sections of the commands below a parser."""
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        helps = {choice.dest: choice.help for choice in action._choices_actions}
+        for command, below in action.choices.items():
+            full = f"{name} {command}"
+            rows = [option_row(option) for option in below._actions if is_shown(option)]
+            if rows or not has_actions(below):
+                yield from (f"### {full}", "", f"{helps[command]}", "")
+            if rows:
+                yield from ("| option | meaning |", "| --- | --- |", *rows, "")
+            yield from commands(below, full)
+
+
+def has_actions(parser: argparse.ArgumentParser) -> bool:
+    """Whether a command has commands below it."""
+    return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+
+
+def is_shown(action: argparse.Action) -> bool:
+    """Whether an option belongs to one command: `--help` and `--root` belong to all."""
+    everywhere = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    return not everywhere and action.dest != "root" and action.help != argparse.SUPPRESS
+
+
+def option_row(action: argparse.Action) -> str:
+    """The row of one option or argument of a command."""
+    value = action.metavar or "|".join(map(str, action.choices or ()))
+    if not action.option_strings:
+        return row(str(value or action.dest), action.help or "")
+    takes_value = action.nargs != 0
+    names = ", ".join(action.option_strings)
+    return row(f"{names} {value or action.dest.upper()}" if takes_value else names, action.help or "")
+
+
+def row(option: str, meaning: str) -> str:
+    """A row of a table."""
+    option, meaning = (cell.replace("|", r"\|").replace("%%", "%") for cell in (option, meaning))
+    return f"| `{option}` | {meaning} |"
+
+
+def rendered(page: str) -> str:
+    """The page with its tables written anew."""
+    for name, table in (("pytest", pytest_options()), ("commands", command_options())):
+        begin, end = BEGIN.format(name), END.format(name)
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        text = "\n".join(table).strip("\n")
+        page = f"{before}{begin}\n{text}\n\n{end}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
