@@ -187,7 +187,7 @@ def test_a_guard_split_alone_discards_on_harm_and_decides_nothing_else(project: 
     assert project.run("--candidate=v2").ret == 1
     project.candidate("v3", "close note restart look", parent="v1")
     result = project.run("--candidate=v3")
-    result.stdout.fnmatch_lines(["transfer guards:", " ✓ no harm detected; *", "NO VERDICT on v3 *"])
+    result.stdout.fnmatch_lines(["transfer guards against harm:", " ✓ no harm detected; *", "NO VERDICT on v3 *"])
     assert result.ret == 0
 
 
@@ -218,7 +218,7 @@ def test_a_lost_guard_task_withholds_the_promotion(project: DeskProject) -> None
     project.baseline("v0")
     project.pytester.makeconftest(CONFTEST + LOSING_TRANSFER)
     result = project.run("--candidate=v1")
-    result.stdout.fnmatch_lines(["heldout decides *: PROMOTE", "transfer guards: INCONCLUSIVE"])
+    result.stdout.fnmatch_lines(["heldout decides *: PROMOTE", "transfer guards against harm: INCONCLUSIVE"])
     assert result.ret == 10
 
 

@@ -54,7 +54,7 @@ def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskP
     result.stdout.fnmatch_lines(
         [
             "heldout decides on clean evidence *: PROMOTE",
-            "transfer guards: INCONCLUSIVE",
+            "transfer guards against harm: INCONCLUSIVE",
             " [?] harm suspected: reward_drop (p = 0.0156), *; 10 tasks cannot detect a drop of 20 points *",
             "INCONCLUSIVE: v2 is better than v1, but harm on desk · transfer is not ruled out *",
         ]
@@ -86,7 +86,7 @@ def test_a_guard_of_enough_tasks_says_what_it_could_have_detected(project: DeskP
     result = judged(project, "v2")
     result.stdout.fnmatch_lines(
         [
-            "synthetic guards:",
+            "synthetic guards against harm:",
             " ✓ no harm detected; could have detected a drop of 1[67] points",
         ]
     )

@@ -412,13 +412,13 @@ def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
         settling = (Settling(check="reward_improved", obstacle=obstacle),)
         verdict = changed(HELDOUT, settling=settling)
         text = run_report(
-            summary(run(verdict), decision=Decision.INCONCLUSIVE), (), width=100, colour=False, verbosity=-1
+            summary(run(verdict), decision=Decision.INCONCLUSIVE), (), width=120, colour=False, verbosity=-1
         )
         tails[obstacle] = text.splitlines()[1]
     assert tails == {
-        Obstacle.WRONG_DIRECTION: " why:  change −2.4 points, the wrong way; this run detects 6.1 or more",
+        Obstacle.WRONG_DIRECTION: " why:  change −2.4 points, the wrong way; this run detects a gain of 6.1 or more",
         Obstacle.TOO_SMALL: (
-            " why:  change −2.4 points, too small to detect with these tasks; this run detects 6.1 or more"
+            " why:  change −2.4 points, too small to detect with these tasks; this run detects a gain of 6.1 or more"
         ),
     }
 

@@ -198,7 +198,7 @@ def _why_open(claim: CheckResult, settling: Settling | None) -> str:
     direction = _DIRECTIONS[settling.obstacle] if settling is not None and is_stuck else ""
     if claim.threshold:
         return f"change {interval(claim)} points{direction}; {_signed(claim.threshold)} is allowed"
-    found = "no change" if claim.detectable is None else f"{detects(claim)} or more"
+    found = "no change" if claim.detectable is None else f"a gain of {detects(claim)} or more"
     return f"change {change(claim)} points{direction}; this run detects {found}"
 
 

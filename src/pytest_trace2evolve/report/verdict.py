@@ -238,12 +238,13 @@ def _print_verdict(
     page: Page, verdict: Verdict, baseline: str, suite: str, name_decision: bool, why: str, *, verbose: bool
 ) -> None:
     guards = is_guard(verdict)
-    place = in_middle(sanitize_line(_place(suite, verdict.split or "")), LONGEST_PLACE) or "the comparison"
+    place = in_middle(sanitize_line(_place(suite, verdict.split or "")), LONGEST_PLACE) or "all tasks"
     decision = verdict.decision.value.upper() if verdict.decision and name_decision else ""
     test = f" ({verdict.test}, level {verdict.alpha:.4f})" if verdict.look and verdict.alpha else ""
+    verb = "guards against harm" if guards else "decide" if verdict.split is None else "decides"
     evidence = "" if guards else f" on {verdict.label.value} evidence{test}"
     page.line(
-        f"{place} {'guards' if guards else 'decides'}{evidence}:" + (f" {decision}" if decision else ""),
+        f"{place} {verb}{evidence}:" + (f" {decision}" if decision else ""),
         "bold",
     )
     lines = _guard_lines(verdict) if guards else _check_lines(verdict, baseline, verbose=verbose)
@@ -333,7 +334,7 @@ def _fallen(verdict: Verdict) -> str:
     cleared = 0 if verdict.alpha is None else fell - confirmed - suspected
     if cleared == fell:
         return f"{fell} fell; reruns confirmed none"
-    counts = ((confirmed, "confirmed"), (suspected, "suspected"), (cleared, "cleared by reruns"))
+    counts = ((confirmed or "none", "confirmed"), (suspected, "suspected"), (cleared, "cleared"))
     facts = [f"{count} {name}" for count, name in counts if count]
     return f"{fell} fell" + (f"; {', '.join(facts)}" if facts else "")
 
