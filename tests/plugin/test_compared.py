@@ -139,7 +139,7 @@ def test_reports_say_who_was_compared(project: DeskProject, command: Command) ->
     assert found["trace2evolve.desk.baseline_agent"] == "agent listed; user gold"
     assert found["trace2evolve.desk.candidate_agent"] == "agent listed; user gold"
     base, run = "baselines/desk/v0.json", str(Path(project.runs[-1]) / "evidence/desk.json")
-    assert BOTH in command("compare", base, run, "--policy=strict").stdout
+    assert BOTH in command("compare", base, run, "--policy=strict", "-v").stdout
     told = json.loads(command("compare", base, run, "--policy=strict", "--json").stdout)
     assert told["compared"]["baseline"]["user"] == "gold"
 
@@ -147,6 +147,6 @@ def test_reports_say_who_was_compared(project: DeskProject, command: Command) ->
 def test_compare_shows_different_agents_and_notes_them(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
     project.spread("--t2e-agent=oracle", "--t2e-save-baseline=best", "--t2e-gate=off")
-    done = command("compare", "baselines/desk/v0.json", "baselines/desk/best.json", "--policy=strict")
+    done = command("compare", "baselines/desk/v0.json", "baselines/desk/best.json", "--policy=strict", "-v")
     assert "candidate: agent oracle; user gold" in done.stdout
     assert "note: the agents differ: agent 'listed' and 'oracle'" in done.stdout

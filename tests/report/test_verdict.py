@@ -415,11 +415,10 @@ def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
             summary(run(verdict), decision=Decision.INCONCLUSIVE), (), width=120, colour=False, verbosity=-1
         )
         tails[obstacle] = text.splitlines()[1]
+    change, detects = " why:  change −2.4 points", "this run detects a gain of 6.1 or more"
     assert tails == {
-        Obstacle.WRONG_DIRECTION: " why:  change −2.4 points, the wrong way; this run detects a gain of 6.1 or more",
-        Obstacle.TOO_SMALL: (
-            " why:  change −2.4 points, too small to detect with these tasks; this run detects a gain of 6.1 or more"
-        ),
+        Obstacle.WRONG_DIRECTION: f"{change}, the wrong way; {detects}",
+        Obstacle.TOO_SMALL: f"{change}, too small to detect with these tasks; {detects}",
     }
 
 

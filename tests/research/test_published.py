@@ -75,9 +75,8 @@ def test_the_page_names_every_file_and_its_source() -> None:
     assert sorted(path.name for path in published.FOLDER.iterdir()) == sorted(
         f"{name}.json" for name in NAMES
     )
-    for pair in (PROMOTED, DISCARDED):
-        first, second = sides(pair)
-        assert f"    trace2evolve compare {first} \\\n      {second}\n" in page
+    for first, second in (PROMOTED, DISCARDED):
+        assert f"    trace2evolve compare published/{first} published/{second}\n" in page
 
 
 @pytest.mark.parametrize("name", NAMES)
