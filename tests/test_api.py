@@ -122,8 +122,9 @@ def test_a_wrong_option_is_one_line(desk: Project, options: dict[str, Any], mess
 
 @pytest.mark.parametrize("tasks", [[("desk", "clse")], [("dsk", "close")], ["close"], [["desk", 5]]])
 def test_an_unknown_task_is_one_line_before_anything_runs(desk: Project, tasks: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^tasks: \(.*\) is no pair of a suite"):
+    with pytest.raises(ConfigError, match=r"^tasks: \(.*\) is no pair of a suite") as caught:
         evaluate(desk, candidate="v1", agent="listed", tasks=tasks)
+    assert ("; nearest are close, " in str(caught.value)) == (tasks == [("desk", "clse")])
     assert not list(desk.root.glob("ledger/*draw*"))
 
 

@@ -157,8 +157,12 @@ def _named_tasks(plan: Plan, tasks: Iterable[TaskName]) -> list[TaskName]:
     known = {(name, task) for name, planned in plan.suites.items() for task in planned.lock.tasks}
     named = [tuple(pair) for pair in tasks]
     if unknown := [pair for pair in named if pair not in known]:
+        remedy = ""
+        if len(unknown[0]) == 2 and unknown[0][0] in plan.suites:
+            suite, task = unknown[0]
+            remedy = f"; {nearest(str(task), plan.suites[suite].lock.tasks, most=3)}"
         raise ConfigError(
-            f"tasks: {unknown[0]!r} is no pair of a suite of this run and the id of a task of it"
+            f"tasks: {unknown[0]!r} is no pair of a suite of this run and the id of a task of it{remedy}"
         )
     return [(suite, task) for suite, task in named]
 
