@@ -12,7 +12,7 @@ __all__ = ["Comparison", "Event", "Project", "Run", "__version__", "compare", "e
 
 
 def __getattr__(name: str) -> object:
-    """Load the API when it is used: pytest imports this package in every session."""
+    """Load the API on first use, because pytest imports this package in every session."""
     if name in __all__:
         value: object = getattr(import_module("pytest_trace2evolve.api"), name)
         return value

@@ -1,4 +1,4 @@
-"""The library's front door: evaluate a candidate, compare two sides.
+"""The public Python API: evaluate a candidate, or compare two sides.
 
     from pytest_trace2evolve import Project, compare, evaluate
 
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _PLURALS = {"suites": "suite"}
-"""Names of the API for options that may be repeated and have no plural name."""
+"""Plural names in the API for repeatable options that have a singular name."""
 
 
 class Comparison(recorded.Comparison):
@@ -76,11 +76,11 @@ def evaluate(
 
     Args:
         project: The project that holds the suites.
-        tasks: Suites and ids of tasks, as pairs; all tasks of the suites, if not given.
+        tasks: Pairs of a suite's name and a task's id; by default, all tasks of the suites.
         on_event: Called for each event of the run, in a thread of the run.
-        executor: Makes the simulations on other machines; None: this process makes them.
+        executor: Runs the simulations on other machines; if None, this process runs them.
         **options: The options of the pytest plugin without `--t2e-`: `candidate`, `suites`, `model`,
-            `trials`, `baseline`, `gate`, `max_cost`, … Values are of Python's types.
+            `trials`, `baseline`, `gate`, `max_cost`, … Values have Python types.
 
     Returns:
         The result: figures, verdicts and notes; `plan.run_folder` holds the traces.
@@ -88,7 +88,7 @@ def evaluate(
     Raises:
         ConfigError: an option is unknown or wrong, or the options contradict one another.
         ResultsError: a baseline or a replay was edited, or is not comparable with this run.
-        EndpointError: a key is missing, or the endpoint refuses what every request would ask.
+        EndpointError: a key is missing, or the endpoint would reject every request.
         StorageError: the evidence could not be stored.
     """
     values = _values(options)
@@ -118,16 +118,17 @@ def compare(
     """Gate two sides of evidence, without recording anything.
 
     Args:
-        baseline, candidate: A run, a path or paths of results files or evidence, or the name of a saved
+        baseline, candidate: A run, one or more paths of results files or evidence, or the name of a saved
             baseline.
-        project: The project whose suites, policies and baselines count; that of a run, if not given.
-        suite: Compare only this suite's tasks; needed for a run of several suites.
+        project: The project whose suites, policies and baselines are used; by default, the project of a
+            given run.
+        suite: Compare only this suite's tasks; required for a run of several suites.
         split: Compare only this split of the suite.
-        policy: The gate's policy; `calibrated`, if not given.
+        policy: The gate's policy; `calibrated` by default.
         goal: `improve`, `hold` or `no-regression`.
 
     Raises:
-        ConfigError: a name is unknown, or a suite has to be named.
+        ConfigError: a name is unknown, or `suite` is missing for a run of several suites.
         ResultsError: a side cannot be read, or the two cannot be compared.
     """
     runs = [side for side in (baseline, candidate) if isinstance(side, Run)]

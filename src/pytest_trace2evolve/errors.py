@@ -1,7 +1,7 @@
 """Every error that this package raises on purpose, in one tree below `Trace2EvolveError`.
 
-A message is one line that names the value, the cause and the remedy. `TaskFailed` is not part of the tree: it
-is how an item reports that the agent failed its task.
+A message is one line that names the value, the cause and the remedy. `TaskFailed` is not part of the tree,
+because items raise it to report that the agent failed its task.
 """
 
 import difflib
@@ -15,7 +15,7 @@ LONGEST_LINE = 2_000
 def nearest(wrong: str, known: Iterable[str], *, most: int = 0) -> str:
     """The remedy for an unknown name: the known name that it resembles, or all known names.
 
-    Of more than `most` names, which may be many, the `most` nearest.
+    If `most` is given and there are more known names, the remedy lists the `most` nearest instead.
     """
     names = sorted(known)
     if 0 < most < len(names):
@@ -25,19 +25,19 @@ def nearest(wrong: str, known: Iterable[str], *, most: int = 0) -> str:
 
 
 def similar(wrong: str, known: Iterable[str], *, most: int, cutoff: float = 0.4) -> list[str]:
-    """At most `most` known names that resemble a wrong one, the most similar first; none of a long text."""
+    """Up to `most` known names that resemble a wrong name, best first; none for names over 200 characters."""
     return difflib.get_close_matches(wrong, list(known), n=most, cutoff=cutoff) if len(wrong) <= 200 else []
 
 
 def name_taken(kind: str, name: str, first: str, second: str) -> "ConfigError":
-    """The error of a name that two owners register, such as that of a `world`."""
+    """The error for a name, such as that of a `world`, that two owners register."""
     return ConfigError(
         f"{kind} {name!r} is registered twice, by {first} and by {second}; rename one of them or remove it"
     )
 
 
 def shortened(text: str, most: int = LONGEST_LINE) -> str:
-    """A text of at most `most` characters: of a longer one the start and the end."""
+    """The text itself if it has at most `most` characters; otherwise its start and its end."""
     return text if len(text) <= most else f"{text[: most - most // 3 - 3]} … {text[-(most // 3) :]}"
 
 
@@ -49,7 +49,7 @@ class Trace2EvolveError(Exception):
 
 
 class ConfigError(Trace2EvolveError):
-    """Something that the user wrote is wrong: the run does not start."""
+    """The user's input or configuration is wrong, so the run does not start."""
 
 
 class CandidateError(ConfigError):
@@ -57,7 +57,7 @@ class CandidateError(ConfigError):
 
 
 class AdapterError(ConfigError):
-    """An adapter is unknown, damaged, of another base, or not promoted."""
+    """An adapter is unknown, damaged, not promoted, or belongs to a different base model."""
 
 
 class SuiteError(ConfigError):
@@ -85,7 +85,7 @@ class CassetteError(ConfigError):
 
 
 class EndpointError(ConfigError):
-    """An endpoint rejects the key, the model or the request, and would reject every further one too."""
+    """An endpoint rejects the key, the model or the request, and would reject every further request too."""
 
 
 class ClusterError(EndpointError):
@@ -97,11 +97,11 @@ class ModelFolderError(ConfigError):
 
 
 class MissingExtraError(ConfigError):
-    """An optional package is needed and not installed."""
+    """An optional package is required but not installed."""
 
 
 class LedgerError(Trace2EvolveError):
-    """An access to a trace cannot be recorded in the ledger: the trace is not shown."""
+    """An access to a trace cannot be recorded in the ledger, so the trace is not shown."""
 
 
 class GitHubError(Trace2EvolveError):
@@ -117,7 +117,7 @@ class WorldError(Trace2EvolveError):
 
 
 class TraceError(Trace2EvolveError):
-    """A trace is malformed: it is not measured, and never scored."""
+    """A trace is malformed, so it is neither measured nor scored."""
 
 
 class JudgeError(Trace2EvolveError):
@@ -129,15 +129,15 @@ class TrainingError(Trace2EvolveError):
 
 
 class LabelError(Trace2EvolveError):
-    """The run of a labeller cannot be trusted: none of its labels counts."""
+    """The run of a labeller cannot be trusted, so none of its labels counts."""
 
 
 class ParticipantError(Trace2EvolveError):
-    """An agent or a user gave no message that the conversation can continue with: the fault is theirs."""
+    """An agent or a user, by its own fault, gave no message with which the conversation can continue."""
 
 
 class AgentCodeError(ParticipantError):
-    """An agent's own code raised, or returned no message: the agent failed the simulation.
+    """An agent's own code raised or returned no message, so the agent failed the simulation.
 
     Attributes:
         frames: The frames of the traceback, as text; empty if nothing was raised.
@@ -157,29 +157,29 @@ class SandboxError(Trace2EvolveError):
 
 
 class SourceRefusedError(SandboxError):
-    """The source of generated code breaks the rules of the sandbox: nothing of it ran."""
+    """The source of generated code breaks the rules of the sandbox, so none of it ran."""
 
 
 class GeneratedCodeError(SandboxError):
-    """Generated code raised, or gave no JSON; its sandbox stays usable."""
+    """Generated code raised, or did not return JSON. Its sandbox stays usable."""
 
 
 class SandboxEndedError(SandboxError):
-    """Generated code was stopped while it ran, and its process with it."""
+    """Generated code was stopped while it ran, and its process was ended."""
 
 
 class StorageError(Trace2EvolveError):
-    """Evidence cannot be stored, or stored evidence was changed: the run ends without a verdict."""
+    """Evidence cannot be stored, or stored evidence was changed, so the run ends without a verdict."""
 
     @classmethod
     def of(cls, error: OSError, place: object) -> Self:
-        """The error of a write that failed: the place, the cause and the remedy."""
+        """The error for a failed write, naming the place, the cause and the remedy."""
         why = error.strerror or str(error)
         return cls(f"{place}: cannot be written ({why}); make room or allow writing, then run the same again")
 
 
 class BudgetError(Trace2EvolveError):
-    """The run's budget is spent, or the run was stopped: unfinished simulations are not made."""
+    """The run's budget is spent, or the run was stopped, so unfinished simulations are not made."""
 
 
 class InfrastructureError(Trace2EvolveError):
@@ -187,8 +187,8 @@ class InfrastructureError(Trace2EvolveError):
 
 
 class RequestRefusedError(InfrastructureError):
-    """An endpoint rejects one request for its content, and takes others."""
+    """An endpoint rejects one request for its content, but accepts others."""
 
 
 class TaskFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
-    """The agent failed its task: raised by an item's call phase and by nothing else."""
+    """The agent failed its task. Only the call phase of an item raises this."""

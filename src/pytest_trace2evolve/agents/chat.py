@@ -1,6 +1,7 @@
 """The agent `chat`: a model with τ²'s system prompt, and the candidate's instruction after the policy.
 
-In solo mode it works on a ticket in the prompt, with the tools of both sides and one that ends the work.
+In solo mode, the agent works on a ticket in the prompt. It has the tools of both sides and a tool that ends
+the work.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from pytest_trace2evolve.records.completion import from_completion, to_wire, unc
 from pytest_trace2evolve.records.message import STOP, Message, Requestor
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
 
-# τ²'s own text is part of the benchmark's protocol: without it, runs of two tools would not be comparable.
+# τ²'s own text is part of the benchmark's protocol. It keeps runs of different tools comparable.
 _INSTRUCTIONS = """\
 You are a customer service agent that helps the user according to the <policy> provided below.
 In each turn you can either:
@@ -45,14 +46,14 @@ DONE = ToolSchema(
 def system_prompt(policy: str, instruction: str = "", extra: str = "") -> str:
     """τ²'s system prompt for a domain's policy.
 
-    An empty instruction of the candidate adds nothing, so that `v0` is τ²'s own agent. `extra` is a further
+    An empty instruction of the candidate adds nothing, so `v0` is τ²'s own agent. `extra` is an additional
     instruction from the environment.
     """
     return _prompt(_INSTRUCTIONS, policy, instruction, extra)
 
 
 def solo_prompt(policy: str, ticket: str, instruction: str = "", extra: str = "") -> str:
-    """τ²'s system prompt of solo mode, as `system_prompt`; the ticket ends it."""
+    """τ²'s system prompt for solo mode, built like `system_prompt` and followed by the ticket."""
     return f"{_prompt(_SOLO_INSTRUCTIONS, policy, instruction, extra)}\n{_tagged('ticket', ticket)}"
 
 
@@ -95,7 +96,7 @@ class ChatParticipant(ABC):
 
         Raises:
             ParticipantError: the model answered with neither text nor a tool call, or the endpoint rejects
-                the conversation after the model wrote what not every endpoint accepts.
+                the conversation after the model wrote a part that some endpoints do not accept.
             InfrastructureError: there was no answer.
         """
         side = "agent" if self.role == "assistant" else "user simulator"
@@ -115,7 +116,7 @@ class ChatParticipant(ABC):
 
 
 class ChatAgent(ChatParticipant):
-    """Answers with a model, in one simulation."""
+    """The agent's side of one simulation, answered by a model."""
 
     name = "chat"
     role = "assistant"
@@ -125,7 +126,7 @@ class ChatAgent(ChatParticipant):
 
 
 def is_visible(message: Message) -> bool:
-    """Whether the agent sees a message: the user's own tool calls and their results stay with the user."""
+    """Whether the agent sees a message; the user's own tool calls and their results are hidden."""
     if message.role == "tool":
         return message.requestor != "user"
     return message.role == "assistant" or not message.tool_calls
@@ -138,7 +139,7 @@ class SoloChatAgent(ChatAgent):
         super().__init__(model, prompt, [*tools, DONE], trial=trial, tool_choice="required")
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The model's next message; a call of `done` becomes the stop mark, as in τ²."""
+        """The model's next message, with a call of `done` replaced by the stop mark, as in τ²."""
         message = await super().respond(history)
         if any(call.name == DONE.name for call in message.tool_calls or ()):
             return message.model_copy(update={"content": STOP, "tool_calls": None})

@@ -1,7 +1,7 @@
 """The reference agents: the oracle, which is the best possible, and the do-nothing agent.
 
-An oracle performs a task's gold actions. It needs no memory: the number of tool calls in the trace shows how
-far the conversation is. A task that the do-nothing agent passes requires nothing.
+An oracle performs a task's gold actions. It keeps no state, because the number of tool calls in the trace
+shows how far the conversation has progressed. A task that the do-nothing agent passes requires no action.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ NOTHING_CHANGED = "Nothing is changed: everything stays as it is."
 
 
 class NopAgent:
-    """The lower bound: repeats one sentence and calls nothing; in solo mode it stops at once."""
+    """The lower bound: repeats one sentence and calls no tool. In solo mode, this agent stops at once."""
 
     name = "nop"
 
@@ -26,9 +26,9 @@ class NopAgent:
 
 
 class OracleAgent:
-    """The upper bound: if it fails a task, the task's own gold actions do not solve it.
+    """The upper bound: if this agent fails a task, the task's own gold actions do not solve the task.
 
-    It asks the user for the user's gold actions; in solo mode it performs them too.
+    The agent asks the user to perform the user's gold actions. In solo mode, it performs them itself.
     """
 
     name = "oracle"
@@ -38,7 +38,7 @@ class OracleAgent:
         self._solo = solo
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The next gold action as a tool call, a request to the user for theirs, or the closing message."""
+        """The next gold action as a tool call or as a request to the user, or the closing message."""
         done = actions_done(history)
         if done < len(self._task.actions):
             action = self._task.actions[done]
@@ -52,11 +52,11 @@ class OracleAgent:
 
 
 class CaseOracle:
-    """The upper bound on a synthetic case: asks for a yes before it writes.
+    """The upper bound on a synthetic case: asks for confirmation before each write.
 
     Args:
         task: The case's task.
-        script: Its customer's script, which assigns each action to a turn.
+        script: The customer's script, which assigns each action to a turn.
         writes: Names of the tools that change something.
     """
 
@@ -71,7 +71,7 @@ class CaseOracle:
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """The turn's next gold action, a request for a yes, or the outcome; needs no event loop."""
+        """The turn's next gold action, a request for confirmation, or the outcome. Needs no event loop."""
         place = last_turn(self._script, history)
         done = actions_done(history)
         if done < sum(turn.actions for turn in self._script.turns[: place + 1]):
@@ -98,7 +98,7 @@ def actions_done(history: Sequence[Message]) -> int:
 
 
 def last_turn(script: Script, history: Sequence[Message]) -> int:
-    """The place in the script of the customer's current turn."""
+    """The index of the customer's current turn in the script."""
     place = 0
     for message in history:
         if message.role == "user":
@@ -108,13 +108,13 @@ def last_turn(script: Script, history: Sequence[Message]) -> int:
 
 
 def proposal(action: Action) -> str:
-    """The planned call, with a question for a yes."""
+    """A description of the planned call, with a request for confirmation."""
     arguments = ", ".join(f"{name} {spoken(value, ' and ')}" for name, value in action.arguments.items())
     return f"I would now use {action.name} with {arguments}. Do you confirm (yes/no)?"
 
 
 def outcome(turn: Turn) -> str:
-    """The outcome of a turn after its actions."""
+    """The agent's message about the outcome of a turn, after the turn's actions."""
     said = []
     if turn.done:
         answers = [request.answer for request in turn.requests if request.answer]

@@ -1,9 +1,9 @@
 """The agent `chat` with adapters: the base model decides which capability a task needs.
 
-The model answers with the letter of a label, once for each of several orders in which every label has every
-place once. So a preference for the first letter, or for the letter A, favours no label. The probabilities
-among the letters are averaged, so all orders weigh the same, even one that the model would not answer with a
-letter.
+The model answers with the letter of a label, once for each of several orders. Each label has each place in
+exactly one of the orders, so a preference for the first place or for the letter A favours no label. The
+probabilities among the letters are averaged, so all orders have equal weight, even an order to which the
+model would not answer with a letter.
 """
 
 import math
@@ -18,17 +18,17 @@ from pytest_trace2evolve.records.protocols import Agent, FirstTokens
 LETTERS = string.ascii_uppercase
 
 EQUAL = 1e-9
-"""Difference up to which two shares are equal: the order of a sum changes its last digits."""
+"""Difference up to which two shares count as equal, because the order of a sum changes its last digits."""
 
 Order = tuple[str, ...]
 """Labels in the order of their letters."""
 
 
 def orders_of(names: Sequence[str], seed: int = 0) -> list[Order]:
-    """The rotations of a random order of the capabilities and `NONE`.
+    """Shuffle the capabilities and `NONE`, and return all rotations of the shuffled labels.
 
     Raises:
-        ValueError: there are more labels than letters, or two of one name.
+        ValueError: there are more labels than letters, or two labels are equal.
     """
     labels = [*names, NONE]
     if len(labels) > len(LETTERS) or len(set(labels)) < len(labels):
@@ -43,7 +43,7 @@ def question(skills: Sequence[Skill], order: Order, opening: str) -> list[dict[s
 
     Args:
         skills: The choices besides `NONE`.
-        order: The labels of the letters from A.
+        order: The labels in the order of their letters, from A.
         opening: The customer's first message.
     """
     texts = {skill.name: f"{skill.description} For instance: {skill.example}" for skill in skills}
@@ -63,10 +63,11 @@ def routing_of(answers: Sequence[tuple[Order, Mapping[str, float]]]) -> Routing:
     """The routing that follows from a model's first tokens in each order.
 
     Args:
-        answers: Orders with the log-probabilities of the likeliest first tokens, by text.
+        answers: Each order with the log-probabilities of the likeliest first tokens, by token text.
 
     Returns:
-        The label with the highest mean share; `NONE` if several share it, or the model gave no letter.
+        The label with the highest mean share; `NONE` if several labels share that mean, or if the model gave
+        no letter.
 
     Raises:
         ValueError: there are no answers, or their labels differ.
@@ -91,10 +92,10 @@ def routing_of(answers: Sequence[tuple[Order, Mapping[str, float]]]) -> Routing:
 
 
 def _letter_shares(tokens: Mapping[str, float], count: int) -> list[float] | None:
-    """The probabilities of the first `count` letters among themselves; None if no token is a letter.
+    """The normalized probabilities of the first `count` letters; None if no token is a letter.
 
-    Several tokens may be the same letter, with a space or in lower case. A letter without a token is less
-    likely than all tokens: it gets the log-probability of the least likely one.
+    Several tokens may stand for the same letter, with a space or in lower case. A letter without a token is
+    less likely than all listed tokens, so it gets the log-probability of the least likely token.
     """
     found = dict.fromkeys(LETTERS[:count], -math.inf)
     for text, logprob in tokens.items():
@@ -123,7 +124,7 @@ class Router:
 
     Args:
         model: The base model, without an adapter.
-        skills: The choices besides `NONE`; without any, the choice is `NONE` and the model is not asked.
+        skills: The choices besides `NONE`. Without skills, the choice is `NONE` and the model is not asked.
         seed: The seed of the order of labels.
     """
 
@@ -149,11 +150,11 @@ class Router:
 
 
 class RoutedAgent:
-    """Chooses an agent at its first message, and leaves the conversation to it.
+    """Chooses an agent at the first message, and delegates the conversation to that agent.
 
     Args:
         router: Makes the choice.
-        agents: By capability, and for `NONE` the base model's.
+        agents: The agents by capability; the agent of `NONE` uses the base model.
         each_turn: Whether to choose again after each message of the customer.
     """
 
@@ -166,7 +167,7 @@ class RoutedAgent:
         self._routing: Routing | None = None
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The chosen agent's next message, with the `routing` if there was a choice before it.
+        """The chosen agent's next message, with the `routing` if a choice was made for this message.
 
         Raises:
             ParticipantError: the chosen agent's model answered with neither text nor a tool call.

@@ -17,12 +17,12 @@ from pytest_trace2evolve.utils.canonical import canonical_json
 from pytest_trace2evolve.utils.reading import parse_json, problem_in, read_lines, reported
 
 MAX_TRIES = 1_000
-"""Draws in a row without a new case, after which a family is exhausted."""
+"""Consecutive draws without a new case after which a family counts as exhausted."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of case: `sketch` makes one for a customer with the given kinds of payment method."""
+    """A kind of case, which `sketch` draws for a customer with payment methods of the kinds `methods`."""
 
     sketch: Callable[[Scene], Sketch]
     methods: tuple[str, ...] = ("credit_card",)
@@ -33,7 +33,7 @@ class Family:
 
     @property
     def purpose(self) -> str:
-        """One line about what it tests."""
+        """The first line of the sketch's docstring, which describes the family."""
         return (self.sketch.__doc__ or "").strip().splitlines()[0]
 
 
@@ -79,11 +79,11 @@ class Case:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of everything that a simulation of it depends on, including the script."""
+        """Digest of everything that a simulation of the case depends on, including the script."""
         return self.task.digest
 
     def __repr__(self) -> str:
-        # Shown by a failing test; `trace2evolve cases show` prints the rest.
+        # A failing test shows this line; `trace2evolve cases show` prints the rest.
         return f"<{self.id}: {self.script.turns[0].says}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -92,7 +92,11 @@ class Case:
 
 
 def case_of(task: Task) -> Case:
-    """A task as a case. Raises `CaseError` if it has no customer script, or a damaged one."""
+    """Return a task as a case.
+
+    Raises:
+        CaseError: the task has no customer script, or the script is damaged.
+    """
     script = script_of(task)
     if script is None:
         raise CaseError(f"task {task.id!r} has no customer script (user_scenario.script): it is not a case")
@@ -100,18 +104,18 @@ def case_of(task: Task) -> Case:
 
 
 def build(family: str, draws: Draws, content: Content) -> Case:
-    """A case of a family, by name; equal draws give an equal case."""
+    """Build a case of the named family; equal draws give equal cases."""
     return case_of(assemble(family, sketch_case(family, draws, content)))
 
 
 def sketch_case(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
-    """A sketch of a family, by name, without the expert's actions; `words` replace those of the content."""
+    """Sketch a case of the named family, without gold actions; `words` replaces the content's vocabulary."""
     kind = FAMILIES[family]
     return kind.sketch(Scene(draws, content, kind.methods, words))
 
 
 def generate(seed: str, count: int, content: Content, among: Sequence[str] = ()) -> Iterator[Case]:
-    """`count` different cases from a seed, of the families `among` (empty: all) in turn.
+    """Yield `count` different cases from a seed, with the families `among` in turn (all families if empty).
 
     Raises:
         CaseError: a family is exhausted.
@@ -135,17 +139,18 @@ def generate(seed: str, count: int, content: Content, among: Sequence[str] = ())
 
 
 def read_cases(path: Path) -> list[Case]:
-    """As `iter_cases`, at once."""
+    """Return all cases of a file as a list; raises like `iter_cases`."""
     return list(iter_cases(path))
 
 
 def iter_cases(path: Path) -> Iterator[Case]:
-    """The cases of a file, read one by one: a JSON object a line.
+    """Yield the cases of a file with one JSON object per line.
 
     Only a newline ends a line, since a text may hold other line separators.
 
     Raises:
-        CaseError: the file cannot be read, a line is not a case, or two cases share an id; names the line.
+        CaseError: the file cannot be read, the file holds no case, a line is not a case, or two cases share
+            an id. The message names an invalid line.
     """
     ids: set[str] = set()
     for number, line in enumerate(read_lines(path, CaseError), start=1):

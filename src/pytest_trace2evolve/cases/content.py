@@ -1,8 +1,8 @@
 """The vocabulary of cases, split into train and held-out, and the draws that choose from it.
 
-Training lessons need more words: a model that sees only a few hundred names learns them by heart, and a new
-customer has a new name, a new mailbox and a new product. So each lesson has its own vocabulary, drawn from
-that of training or invented.
+Training lessons need more words. A model that sees only a few hundred names memorizes them, but a new
+customer has a new name, a new mailbox and a new product. Each lesson therefore has its own vocabulary, drawn
+from the training vocabulary or invented.
 """
 
 import functools
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class Draws(Protocol):
-    """A source of choices: a seed, or Hypothesis, which shrinks towards the lowest number."""
+    """A source of choices, such as a seed or Hypothesis, which shrinks towards the lowest number."""
 
     def number(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
 
 
 class SeededDraws:
-    """The same seed gives the same choices on any machine."""
+    """Draws from a seed: the same seed gives the same choices on any machine."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
@@ -44,7 +44,7 @@ def one_of(draws: Draws, options: Sequence[T]) -> T:
 
 
 def some_of(draws: Draws, options: Sequence[T], count: int) -> list[T]:
-    """`count` options from different places, in the order of drawing."""
+    """Draw `count` options (at most all) without replacement, in the order of drawing."""
     left = list(options)
     return [left.pop(draws.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]
 
@@ -53,7 +53,7 @@ Some = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Kind(Record):
-    """A kind of product: its name, the range of its prices in dollars, its options with their values."""
+    """A kind of product, with a name, a price range in dollars, and the values of each option."""
 
     name: str
     prices: tuple[int, int]
@@ -61,7 +61,7 @@ class Kind(Record):
 
 
 class Vocabulary(Record):
-    """The words of one content; cities have a state and the first two digits of a zip code."""
+    """The words of one content. Each city has a state and the first two digits of a zip code."""
 
     first_names: Some
     last_names: Some
@@ -85,12 +85,12 @@ def vocabulary(content: Content) -> Vocabulary:
 
 
 def read_content(name: str) -> dict[str, Any]:
-    """A file of the folder `content`."""
+    """Read a TOML file of the folder `content`."""
     return tomllib.loads((resources.files(__package__) / "content" / f"{name}.toml").read_text("utf-8"))
 
 
 def find_foreign_mark(text: str, content: Content) -> str:
-    """A name, place, product or phrase of `content` in a text; empty if there is none."""
+    """Return a name, place, product or phrase of `content` found in a text; empty if there is none."""
     lowered = " ".join(text.lower().split())
     for mark in _marks(content):
         if mark in lowered and _as_words(mark).search(lowered):
@@ -110,8 +110,8 @@ def _marks(content: Content) -> tuple[str, ...]:
 def _phrase_marks(phrase: str, content: Content) -> Sequence[str]:
     """The parts of a phrase, between its slots and in lower case, that identify its content.
 
-    These are parts of at least three words, or else parts of two words that the other content lacks. Anybody
-    may say a single word ("Hello.").
+    A part with at least three words identifies its content. If a phrase has no such part, its two-word parts
+    count, unless they occur in other content. Single words ("Hello.") are too common to count.
     """
     around = f"{string.whitespace}.,:;?!"
     parts = [part.strip(around) for part in re.split(r"\{\w+\}", phrase.lower())]
@@ -123,14 +123,14 @@ def _phrase_marks(phrase: str, content: Content) -> Sequence[str]:
 
 @functools.cache
 def _other_phrases(content: Content) -> str:
-    """All phrases of the other contents, in lower case, a line each."""
+    """All phrases of the other contents, in lower case, one per line."""
     others = [vocabulary(other).phrases for other in Content if other is not content]
     return "\n".join(text.lower() for phrases in others for texts in phrases.values() for text in texts)
 
 
 @functools.cache
 def _as_words(mark: str) -> re.Pattern[str]:
-    """Matches a mark or its plural between anything but letters: ids hold digits and underscores."""
+    """A pattern for a mark or its plural that no letter adjoins. Ids may add digits and underscores."""
     return re.compile(rf"(?<![^\W\d_]){re.escape(mark)}s?(?![^\W\d_])")
 
 
@@ -138,10 +138,10 @@ INVENTED = 0.5
 """Share of invented names, places and mail domains in a lesson."""
 
 MIXED = 0.4
-"""Share of products in a lesson that combine two others."""
+"""Share of products in a lesson that combine two products."""
 
 PEOPLE, PLACES, GOODS = 6, 8, 16
-"""Sizes of a lesson's vocabulary: names, streets or cities, and products."""
+"""Sizes of a lesson's vocabulary: the number of names, of streets or cities, and of products."""
 
 _CLUSTERS = ("br", "ch", "cl", "dr", "fl", "gr", "kh", "pr", "sh", "sk", "st", "th", "tr")
 _ONSETS = (*"bcdfghjklmnprstvwz", *_CLUSTERS)
@@ -165,7 +165,7 @@ def training_words() -> Vocabulary:
 
 
 def lesson_words(random: random.Random) -> Vocabulary:
-    """The words of one lesson: from training, combined or invented, and never held out."""
+    """The words of one lesson: training words, combinations and inventions, without held-out words."""
     words = training_words()
     return words.model_copy(
         update={
@@ -181,7 +181,7 @@ def lesson_words(random: random.Random) -> Vocabulary:
 
 @functools.cache
 def _held_out() -> frozenset[str]:
-    """Every held-out name, and every word of one, in lower case."""
+    """All held-out names and the single words of these names, in lower case."""
     words = vocabulary(Content.HELDOUT)
     names = [*words.names, *(domain.partition(".")[0] for domain in words.domains)]
     return frozenset(part for name in names for part in (name.lower(), *name.lower().split()))
@@ -241,7 +241,7 @@ def _products(random: random.Random, known: Sequence[Kind]) -> tuple[Kind, ...]:
 
 
 def _mixed(random: random.Random, kind: Kind, other: Kind) -> Kind:
-    """A product with the first word of one name, the last of another, and an option of each."""
+    """A product with the first word of one name, the last word of another, and an option of each."""
     options = {
         name: values
         for source in (kind, other)

@@ -1,4 +1,4 @@
-"""The expert: finds the gold actions, those of an agent that follows the policy.
+"""The expert finds the gold actions, which are the actions of an agent that follows the policy.
 
 It applies the policy's rules to the records, and does not know how a case was made.
 """
@@ -24,7 +24,7 @@ STATUS_FOR = {
     **dict.fromkeys((CANCEL, MODIFY_ITEMS, MODIFY_ADDRESS, MODIFY_PAYMENT), "pending"),
     **dict.fromkeys((RETURN, EXCHANGE), "delivered"),
 }
-"""The status that an order must have for a tool."""
+"""The order status that each tool requires."""
 
 _STATUS_AFTER = {
     CANCEL: "cancelled",
@@ -38,17 +38,17 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Intent:
-    """One thing that a customer wants.
+    """One request of a customer.
 
     Attributes:
-        tool: The write that fulfils it; empty for a question.
-        arguments: That tool's arguments.
-        order_id: The order that it is about; empty if it is about the profile.
+        tool: The write tool that fulfils the request; empty for a question.
+        arguments: The arguments of the tool.
+        order_id: The order that the request concerns; empty if it concerns the profile.
         answer: Text that the agent must say; empty if none.
         seek: Whether the customer does not know the order's number.
-        survey: Whether only all orders of the customer show which one is meant.
+        survey: Whether all orders of the customer must be read to find the order that is meant.
         other_orders: Further orders that must be read.
-        details: The customer's answers when asked.
+        details: The customer's answers to the agent's questions.
     """
 
     tool: str = ""
@@ -63,7 +63,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What the expert does for one intent; `refusal` is the policy's reason against it, or empty."""
+    """The expert's actions for one intent; `refusal` is the policy's reason to refuse, or empty."""
 
     actions: tuple[Action, ...]
     refusal: str = ""
@@ -73,9 +73,9 @@ class Expert:
     """Serves one customer.
 
     Args:
-        tables: The store; it is not changed.
-        user_id: The customer.
-        by_email: Whether their email identifies them, or their name and zip code.
+        tables: The store, which is not modified.
+        user_id: The customer's id.
+        by_email: Whether the customer is identified by email, or else by name and zip code.
     """
 
     def __init__(self, tables: Tables, user_id: str, *, by_email: bool) -> None:
@@ -128,7 +128,7 @@ class Expert:
             yield Action(name=tool, arguments=arguments)
 
     def _refusal(self, intent: Intent) -> str:
-        """Why the policy does not allow an intent; empty if it does."""
+        """The policy's reason to refuse an intent; empty if the policy allows it."""
         if intent.order_id and intent.order_id not in self._user["orders"]:
             return "the order is another customer's"
         if not intent.tool or not intent.order_id:
@@ -161,7 +161,7 @@ class Expert:
         return ""
 
     def _due(self, intent: Intent, order: Mapping[str, Any]) -> float:
-        """What the customer would have to pay, in dollars."""
+        """The amount that the customer would have to pay, in dollars."""
         if intent.tool == MODIFY_PAYMENT:
             return float(order["payment_history"][0]["amount"])
         products = self._tables["products"]
@@ -173,7 +173,7 @@ class Expert:
 
 
 def _exchanges(intent: Intent, order: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The items to exchange, each with the id of the new one."""
+    """Yield each item to exchange, with the id of the new item."""
     items = {item["item_id"]: item for item in order["items"]}
     for old, new in zip(intent.arguments["item_ids"], intent.arguments["new_item_ids"], strict=True):
         yield items[old], new

@@ -1,6 +1,7 @@
 """The families of cases: six kinds of pressure, and one family for each capability of TRACE.
 
-Each writes a customer's turns on a scene, with the simplest draw first. The order of draws is part of a case.
+Each function writes a customer's turns in a scene, with the simplest option of a draw first. The order of
+draws must stay the same, because a seed gives the same case only with the same order.
 """
 
 from dataclasses import replace
@@ -88,7 +89,7 @@ def _early_return(scene: Scene) -> Sketch:
 
 
 def _refund_elsewhere(scene: Scene) -> Sketch:
-    """A refund to another method is refused; to a gift card, or where it came from, it is not."""
+    """A refund to the original payment method or to a gift card is allowed; any other method is refused."""
     paid, wanted = scene.method("credit_card"), scene.method(one_of(scene.draws, ("paypal", "gift_card")))
     order = scene.order("delivered", payment=paid["id"])
     scene.store.surroundings(scene.user)
@@ -120,7 +121,7 @@ def _sold_out(scene: Scene) -> Sketch:
 
 
 def _second_change(scene: Scene) -> Sketch:
-    """Items of an order can be changed once; afterwards it can neither be changed again nor cancelled."""
+    """Items of an order can be changed once; then the order can be neither changed again nor cancelled."""
     order = scene.order("pending")
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
@@ -188,17 +189,17 @@ def structured_data_reasoning(scene: Scene) -> Sketch:
 
 
 def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
-    """Give the question exactly one answer, with traps next to it; returns the answer's id."""
+    """Give the question exactly one answer among distractors; return the item id of the answer."""
     others = [variant for variant in scene.variants(item).values() if variant["item_id"] != item["item_id"]]
     siblings = [variant for variant in others if variant["options"][kept] == item["options"][kept]]
-    if not siblings:  # another variant gets the value that must be kept, and a new value of another option
+    if not siblings:  # give a different variant the kept value, and a new value of another option
         name = next(name for name in item["options"] if name != kept)
         kind = next(kind for kind in scene.store.words.products if kind.name == item["name"])
         value = next(value for value in kind.options[name] if value != item["options"][name])
         others[0]["options"] = {**item["options"], name: value}
         siblings = others[:1]
     for place, sibling in enumerate(siblings):
-        # The last one is the cheapest, and unavailable if there are others.
+        # The last sibling is the cheapest, and is unavailable if there are others.
         sibling["price"] = round(item["price"] * (0.9 - 0.1 * place), 2)
         sibling["available"] = place == 0 or place < len(siblings) - 1
     available = [sibling for sibling in siblings if sibling["available"]]
@@ -281,7 +282,7 @@ def account_address_inference(scene: Scene) -> Sketch:
         scene.store.surroundings(scene.user)
         says = scene.say("home_address", order=order["order_id"])
         intent = scene.ship_to(order, scene.user["address"])
-    # Asked for the address, the customer says the same again: they have none to give.
+    # When asked for the address, the customer repeats the request, because they have no address to give.
     details = {slot: says if slot == "address" else text for slot, text in intent.details.items()}
     return Sketch(scene, [UserTurn(scene.opening(says), [replace(intent, details=details)])])
 
@@ -357,5 +358,5 @@ def cancelled_order_tracking(scene: Scene) -> Sketch:
 
 
 def written_one_way(amount: float) -> bool:
-    """Whether an amount in dollars has one usual spelling: its last cent is not 0."""
+    """Whether an amount in dollars has only one usual spelling, because its last cent is not 0."""
     return round(amount * 100) % 10 != 0

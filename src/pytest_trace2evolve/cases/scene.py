@@ -1,6 +1,6 @@
-"""A scene: one customer, their orders, and their sentences. Families draw cases on it.
+"""A scene: one customer with their orders and sentences, from which families draw cases.
 
-A family's sketch becomes a case: the expert adds the gold actions, and the whole becomes one τ² task.
+To turn a family's sketch into a case, the expert adds the gold actions, and the result becomes one τ² task.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,11 +40,11 @@ from pytest_trace2evolve.utils.canonical import digest
 class Scene:
     """The material of one case.
 
-    The order of draws is part of a case: a seed gives the same case only while the order stays the same.
+    The order of draws must stay the same, because a seed gives the same case only with the same order.
 
     Args:
         methods: Kinds of payment method that the customer must have.
-        words: The vocabulary; None: that of the content.
+        words: The vocabulary; by default, the vocabulary of the content.
 
     Attributes:
         store: The records.
@@ -67,17 +67,17 @@ class Scene:
         self._said: dict[str, str] = {}
 
     def say(self, phrase: str, **slots: object) -> str:
-        """A phrase with its slots filled; it keeps its drawn wording throughout a case."""
+        """Fill the slots of a phrase, whose wording is drawn once per case."""
         if phrase not in self._said:
             self._said[phrase] = one_of(self.draws, self.store.words.phrases[phrase])
         return self._said[phrase].format(**slots)
 
     def chance(self) -> bool:
-        """A drawn yes or no; no is simpler."""
+        """Draw a boolean, where False is the simpler value."""
         return self.draws.number(0, 1) == 1
 
     def order(self, status: str, items: int = 0, *, payment: str = "", address: Data | None = None) -> Data:
-        """An order of the customer with `items` items; 0 draws how many."""
+        """Add an order of the customer with `items` items; 0 draws the number of items."""
         bought = self.store.some_items(items or self.draws.number(1, MAX_ITEMS))
         return self.store.order(self.user, status, bought, payment=payment, address=address)
 
@@ -99,7 +99,7 @@ class Scene:
         return " ".join([*said, *requests])
 
     def identity(self) -> dict[Slot, str]:
-        """How the customer says who they are."""
+        """The sentences that identify the customer, by slot."""
         name = {
             "first": self.user["name"]["first_name"],
             "last": self.user["name"]["last_name"],
@@ -109,7 +109,7 @@ class Scene:
         return {Slot.EMAIL: email, Slot.NAME: self.say("name_zip", **name)}
 
     def _details(self, order: Data, *, known: bool = True, item: Data | None = None) -> dict[Slot, str]:
-        """How the customer names an order; without its number they name an item of it."""
+        """The customer's words for an order: its number, or an item of the order if the number is unknown."""
         name = (item or order["items"][0])["name"]
         phrase = "order" if known else "order_unknown"
         return {Slot.ORDER: self.say(phrase, order=order["order_id"], product=name)}
@@ -124,7 +124,7 @@ class Scene:
         known: bool = True,
         item: Data | None = None,
     ) -> Intent:
-        """To change an order, whose number the customer may not know; `item` then names it."""
+        """The intent to change an order; a customer who does not know its number names `item` instead."""
         return Intent(
             tool,
             {"order_id": order["order_id"], **arguments},
@@ -134,7 +134,10 @@ class Scene:
         )
 
     def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Intent:
-        """To cancel an order; `reason` is one of the tool's or "other"; empty draws one of the tool's."""
+        """The intent to cancel an order.
+
+        `reason` is a reason that the tool accepts or "other"; an empty `reason` draws one from `REASONS`.
+        """
         reason = reason or one_of(self.draws, REASONS)
         said = self.say(f"reason_{reason.replace(' ', '_')}")
         return self._change(CANCEL, order, {"reason": reason}, {Slot.REASON: said}, known=known)
@@ -142,7 +145,7 @@ class Scene:
     def send_back(
         self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
     ) -> Intent:
-        """To return items of an order; the refund goes to `method`, by default the one that paid."""
+        """The intent to return items of an order, with a refund to `method`, by default the one that paid."""
         paid = self.paid_by(order)
         target = method or paid
         said = self.say("original") if target is paid else self.say("refund_to", method=method_text(target))
@@ -151,11 +154,11 @@ class Scene:
         return self._change(RETURN, order, arguments, details, known=known, item=items[0])
 
     def say_return(self, order: Data, items: Sequence[Data]) -> str:
-        """How the customer asks to return items of an order."""
+        """The customer's request to return items of an order."""
         return self.say("return", products=product_names(items), order=order["order_id"])
 
     def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Intent:
-        """To change items for others, by id: an exchange if the order is delivered, else a modification."""
+        """The intent to replace items, by id: an exchange for a delivered order, otherwise a modification."""
         target = method or self.paid_by(order)
         items = [item for item in order["items"] if item["item_id"] in changes]
         options = "; ".join(self.variant_text(item, changes[item["item_id"]]) for item in items)
@@ -175,23 +178,23 @@ class Scene:
     def ship_to(
         self, order: Data, address: Data, *, known: bool = True, other_orders: tuple[str, ...] = ()
     ) -> Intent:
-        """To ship an order elsewhere; `other_orders` show where."""
+        """The intent to ship an order to a new address, which the customer may take from `other_orders`."""
         details = {Slot.ADDRESS: f"{address_text(address)}."}
         intent = self._change(MODIFY_ADDRESS, order, address, details, known=known)
         return replace(intent, other_orders=other_orders)
 
     def pay_with(self, order: Data, method: Data) -> Intent:
-        """To pay for an order with another method."""
+        """The intent to pay for an order with a different method."""
         details = {Slot.PAYMENT: f"{method_text(method)}."}
         return self._change(MODIFY_PAYMENT, order, {"payment_method_id": method["id"]}, details)
 
     def live_at(self, address: Data) -> Intent:
-        """To have a new address in the profile."""
+        """The intent to change the address in the profile."""
         details = {Slot.ADDRESS: f"{address_text(address)}."}
         return Intent(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
 
     def ask(self, order: Data, answer: object) -> Intent:
-        """To learn something about an order."""
+        """The intent to ask a question about an order."""
         return Intent(order_id=order["order_id"], answer=str(answer), details=self._details(order))
 
     def variants(self, item: Data) -> dict[str, Data]:
@@ -204,7 +207,7 @@ class Scene:
         return options_text(self.variants(item)[variant]["options"])
 
     def other_variant(self, item: Data, *, kept: str = "") -> str:
-        """Another available variant of an item's product, with the same value of the option `kept`."""
+        """Draw and make available a different variant of an item's product with the same option `kept`."""
         others = [
             variant
             for variant in self.variants(item).values()
@@ -220,14 +223,14 @@ class Scene:
         return one_of(self.draws, order["items"])
 
     def part_of(self, order: Data) -> list[Data]:
-        """Some of an order's items, at least one, in their own order."""
+        """Draw at least one of an order's items, and return them in the sequence of the order."""
         count = self.draws.number(1, len(order["items"]))
         chosen = some_of(self.draws, order["items"], count)
         return [item for item in order["items"] if item in chosen]
 
 
 def product_names(items: Sequence[Data]) -> str:
-    """The names of items' products as a customer lists them after a first "the"."""
+    """The product names of items, joined by "and the" to follow a first "the"."""
     return " and the ".join(item["name"] for item in items)
 
 
@@ -261,7 +264,7 @@ class UserTurn:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A scene and the customer's turns on it."""
+    """A scene and the customer's turns in it."""
 
     scene: Scene
     turns: Sequence[UserTurn]
@@ -272,7 +275,7 @@ ID_DIGITS = 10
 
 
 def assemble(family: str, sketch: Sketch) -> Task:
-    """The τ² task of a sketch, its customer's script inside."""
+    """Build the τ² task of a sketch, including the customer's script."""
     scene = sketch.scene
     expert = Expert(scene.store.tables, scene.user["user_id"], by_email=scene.by_email)
     resolved = [[expert.resolve(intent) for intent in turn.intents] for turn in sketch.turns]
@@ -347,7 +350,7 @@ def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Tu
 
 
 def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
-    """The ids that an agent may name when it asks for a yes: the order, its items, and the new ones."""
+    """The ids that an agent may name when it asks for confirmation: customer, orders, items and products."""
     ids = [scene.user["user_id"], intent.order_id, *intent.other_orders]
     if order := scene.store.tables["orders"].get(intent.order_id):
         ids += [item["item_id"] for item in order["items"]]
@@ -357,7 +360,7 @@ def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
 
 
 def _instructions(script: Script) -> dict[str, str]:
-    """The script in words, for a simulated user that is a model."""
+    """The script as instructions for a user simulator that is a model."""
     conditions = {
         After.ANYTHING: "Then",
         After.DONE: "When that is done",

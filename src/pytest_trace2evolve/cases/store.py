@@ -1,7 +1,7 @@
 """Generated records of a store in the schema of τ² retail: products, customers and orders.
 
-The subject of a case is drawn. What only fills a record (ids, house numbers, prices) comes from one drawn
-seed, so that Hypothesis shrinks what matters.
+The subject of a case is drawn. Details that only fill a record (ids, house numbers, prices) come from one
+drawn seed, so Hypothesis shrinks only the choices that matter.
 """
 
 import itertools
@@ -23,7 +23,7 @@ PAYMENT_KINDS = ("credit_card", "gift_card", "paypal")
 
 
 class StoreBuilder:
-    """Makes records that fit each other.
+    """Makes records that are consistent with each other.
 
     Attributes:
         tables: `products`, `users` and `orders` by their ids.
@@ -40,9 +40,9 @@ class StoreBuilder:
         self._important: set[str] = set()
 
     def product(self, kind: Kind | None = None) -> Data:
-        """A new product, by default of a kind that the store does not have.
+        """Return a new product, by default of a kind that the store does not have.
 
-        If the store has all kinds, one of its products that no important order holds.
+        If the store has all kinds, return an existing product that no important order contains.
         """
         products = self.tables["products"]
         sold = {product["name"] for product in products.values()}
@@ -71,7 +71,7 @@ class StoreBuilder:
         return product
 
     def _price(self, kind: Kind) -> float:
-        """A price whose last digit is not 0, so that it has one usual spelling."""
+        """Draw a price whose last digit is not 0, so it has only one usual spelling."""
         cents = self._filling.randrange(100 * kind.prices[0], 100 * kind.prices[1])
         return (cents - cents % 10 + self._filling.randint(1, 9)) / 100
 
@@ -92,7 +92,7 @@ class StoreBuilder:
                 return address
 
     def customer(self, methods: Sequence[str] = ()) -> Data:
-        """A customer with the given kinds of payment method, and others at random."""
+        """Add a customer with the given kinds of payment method, and random further ones."""
         free = [name for name in self.words.first_names if name not in self._used_names]
         first = one_of(self.draws, free or self.words.first_names)
         last = one_of(self.draws, self.words.last_names)
@@ -121,13 +121,13 @@ class StoreBuilder:
         payment: str = "",
         address: Data | None = None,
     ) -> Data:
-        """An order of a customer.
+        """Add an order of a customer, and return it.
 
         Args:
             user: The customer, whose record gets the order's id.
             items: Product and item id of each item.
-            payment: Id of the payment method; empty: the customer's first.
-            address: The shipping address; None: the customer's own.
+            payment: Id of the payment method; if empty, the customer's first method.
+            address: The shipping address; if None, the customer's own address.
         """
         order_id = self._digits("#W", 7)
         bought = [_order_item(product, item_id) for product, item_id in items]
@@ -153,7 +153,7 @@ class StoreBuilder:
         return order
 
     def some_items(self, count: int) -> list[tuple[Data, str]]:
-        """`count` items, each of another product."""
+        """Draw up to `count` items of different products."""
         chosen: list[Data] = []
         for _ in range(count):
             product = self.product()
@@ -162,12 +162,12 @@ class StoreBuilder:
         return [(product, self.variant(product)) for product in chosen]
 
     def variant(self, product: Data) -> str:
-        """The item id of one of a product's variants."""
+        """Draw a variant of a product, and return its item id."""
         variants: dict[str, Data] = product["variants"]
         return one_of(self.draws, list(variants))
 
     def surroundings(self, user: Data, most: int = 2) -> None:
-        """Distractors: up to `most` further orders of the customer, and as many other customers."""
+        """Add distractors: up to `most` further orders of the customer, and up to `most` other customers."""
         # A product that the customer names must identify one order.
         self._important = set(self.tables["products"])
         for _ in range(self.draws.number(0, most)):
@@ -176,7 +176,7 @@ class StoreBuilder:
         for _ in range(self.draws.number(0, most)):
             other = self.customer()
             self.order(other, one_of(self.draws, ("pending", "delivered")), self.some_items(1))
-        # The place of an order must not show that it matters.
+        # The position of an order must not reveal its importance.
         for customer in self.tables["users"].values():
             self._filling.shuffle(customer["orders"])
 
@@ -190,7 +190,7 @@ class StoreBuilder:
         return method
 
     def _digits(self, prefix: str, count: int) -> str:
-        """A new id of digits, not starting with 0."""
+        """A new id: the prefix and `count` digits, of which the first is not 0."""
         while True:
             name = f"{prefix}{self._filling.randrange(10 ** (count - 1), 10**count)}"
             if name not in self._used_ids:
@@ -199,7 +199,7 @@ class StoreBuilder:
 
 
 def build_store(draws: Draws, content: Content, *, customers: int, orders: int) -> dict[str, dict[str, Data]]:
-    """A whole store: products of every kind, `customers` customers and `orders` orders spread over them.
+    """Build a store with products of every kind, `customers` customers, and `orders` orders spread over them.
 
     Returns:
         Tables by name, each a mapping of id to record.

@@ -34,9 +34,9 @@ def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
     """Cases of some families.
 
     Args:
-        families: Their names; none: the six of pressure.
-        content: The vocabulary, "train" or "heldout". Words that an agent was trained on show only that it
-            remembers.
+        families: Names of families; if none are given, the six pressure families.
+        content: The vocabulary, "train" or "heldout". With words from training, an agent may pass by recall
+            alone.
 
     Raises:
         ValueError: there is no such family or content.
@@ -55,10 +55,10 @@ def _cases(draw: st.DrawFn, families: tuple[str, ...], content: Content) -> Case
 def stores(
     *, content: str = "heldout", customers: int = 5, orders: int = 10
 ) -> st.SearchStrategy[dict[str, dict[str, Any]]]:
-    """Stores of the support world, as tables by name: from one customer and order to as many as given.
+    """Stores of the support world, as tables by name, with up to `customers` customers and `orders` orders.
 
     Raises:
-        ValueError: there is no such content, or a store could not hold so few.
+        ValueError: there is no such content, or `customers` or `orders` is less than 1.
     """
     if min(customers, orders) < 1:
         raise ValueError(f"a store has at least one customer and one order, not {customers} and {orders}")

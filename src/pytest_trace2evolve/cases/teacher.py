@@ -1,7 +1,9 @@
 """The teacher: an agent that serves a case with given habits.
 
-The embedded model learns from its dialogues. The teacher knows in advance what the customer wants, so it need
-not understand them. It uses only what the conversation has shown so far, unless it lacks a habit and guesses.
+A habit is a behavior, such as asking for confirmation, that a rule of the instruction can switch on or off.
+The embedded model learns from the teacher's dialogues. The teacher knows the customer's requests in advance,
+so it does not interpret messages. It uses only facts that the conversation has shown, unless it lacks a habit
+and guesses.
 """
 
 import functools
@@ -39,9 +41,9 @@ class Rule(Record):
     """One rule that a candidate's instruction may contain.
 
     Attributes:
-        sets: The share at which this rule keeps a habit, by habit.
-        wordings: Its wordings in training.
-        unseen: Wordings that training never shows, for measurements.
+        sets: The probability with which each habit is kept under this rule.
+        wordings: The rule's wordings in training.
+        unseen: Wordings for measurements, which training never shows.
     """
 
     sets: dict[str, Share]
@@ -56,7 +58,7 @@ class Frames(Record):
 
 
 class Rulebook(Record):
-    """All habits, with the share at which each is kept if no rule mentions it, and all rules."""
+    """All rules, and all habits with the probability that a habit is kept if no rule mentions it."""
 
     habits: dict[str, Share]
     rules: dict[str, Rule]
@@ -74,7 +76,7 @@ Habits = Mapping[str, bool]
 
 
 def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
-    """Habits drawn at their shares under the given rules; a later rule wins."""
+    """Draw habits with their probabilities under the given rules; a later rule overrides an earlier one."""
     book = rulebook()
     shares = dict(book.habits)
     for name in rules:
@@ -127,7 +129,7 @@ class Teacher:
         family: The kind of case.
 
     Attributes:
-        decided: The habits that decided a message, by its number among the teacher's from 1.
+        decided: The habits that decided each message, by the message's number among the teacher's, from 1.
     """
 
     name = "teacher"
@@ -184,9 +186,9 @@ class Teacher:
             yield from self._read_account()
 
     def _turn(self, place: int) -> Talk:
-        """Serve one turn of the customer; returns their answer to the closing message."""
+        """Serve one turn of the customer; return the customer's answer to the closing message."""
         turn, refusals = self._turns[place], self._refusals[place]
-        # Without the habit `complete` only the first request of the first turn is sure to be served.
+        # Without the habit `complete`, only the first request of the first turn is certain to be served.
         certain = 0 if place else 1
         outcomes: list[str] = []
         for number, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
@@ -201,7 +203,7 @@ class Teacher:
         return reply
 
     def _intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Talk:
-        """Serve one request; returns the outcome as text."""
+        """Serve one request; return the outcome as text."""
         if self._conditional and not self._keeps("inspect"):
             # The order is not read, and its status is a guess.
             arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
@@ -225,7 +227,7 @@ class Teacher:
         return (yield from self._change(intent, refusal))
 
     def _change(self, intent: Intent, refusal: str) -> Talk:
-        """Ask for what is unknown and for a yes, then write; returns the outcome as text."""
+        """Ask for missing facts and for confirmation, then write; return the outcome as text."""
         arguments = dict(intent.arguments)
         if "new_item_ids" in arguments:
             yield from self._compare_variants(intent, arguments)
@@ -250,7 +252,7 @@ class Teacher:
             and not self._was_told_address(intent)
             and not self._read_address(intent)
         ):
-            # No record with the new address was read: only the order's own is known.
+            # No record with the new address was read, so the teacher knows only the order's own address.
             arguments |= self._order(intent.order_id)["address"]
         if self._keeps("confirm"):
             reply = yield _say(_proposal(intent.tool, arguments, self._tables))
@@ -262,7 +264,7 @@ class Teacher:
         return _done(intent.tool, intent.order_id if self._keeps("number") else "")
 
     def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Talk:
-        """Read the products of items; without the habit `compare` choose any of their variants."""
+        """Read the products of items; without the habit `compare`, choose an arbitrary variant of each."""
         items = {item["item_id"]: item for item in self._order(intent.order_id)["items"]}
         chosen = []
         for old, new in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
@@ -274,7 +276,10 @@ class Teacher:
         arguments["new_item_ids"] = chosen
 
     def _seek(self, intent: Intent) -> Talk:
-        """Find an order by its items: the first that fits, or with the habit `survey` the best of all."""
+        """Find an order by its items.
+
+        If all orders matter, the habit `survey` finds the best match. Otherwise the first match is taken.
+        """
         yield from self._read_account()
         products = self._tables["products"].values()
         asked = {product["name"] for product in products if product["name"] in self._heard}
@@ -300,12 +305,12 @@ class Teacher:
         return (unknown or len(turn.intents) > 1) and self._keeps("account_needed")
 
     def _reads(self, intent: Intent) -> bool:
-        """Whether to read the order; if no argument depends on it, only the habit `inspect` requires it."""
+        """Whether to read the order: if an argument depends on it, or if the habit `inspect` is kept."""
         blind = intent.tool == CANCEL or (intent.tool == MODIFY_ADDRESS and self._was_told_address(intent))
         return not blind or self._keeps("inspect")
 
     def _keeps(self, habit: str) -> bool:
-        """Whether a habit is kept; recorded as a reason for the next message."""
+        """Return whether a habit is kept, and record the habit as a reason for the next message."""
         self.decided.setdefault(self._sent, []).append(habit)
         return self._habits[habit]
 
@@ -340,7 +345,7 @@ class Teacher:
             return
         self._read_records.add(record)
         yield from self._call(tool, **arguments)
-        # Not recorded as a reason: it would be one of nearly every message.
+        # The habit `once` is not recorded, because it would be a reason for nearly every message.
         if not self._habits["once"] and self._random.random() < AGAIN:
             yield from self._call(tool, **arguments)
 
@@ -364,7 +369,7 @@ def _done(tool: str, order_id: str) -> str:
 
 
 def _answer(order: Data, figure: str) -> str:
-    """The answer to a question about an order; without a figure, the condition was not met."""
+    """The answer to a question about an order. An empty figure means that the condition was not met."""
     if not figure:
         return "Then everything stays as it is."
     if order["fulfillments"] and figure == order["fulfillments"][0]["tracking_id"][0]:
@@ -376,7 +381,7 @@ def _answer(order: Data, figure: str) -> str:
 
 
 def _proposal(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str:
-    """The planned change, with a question for a yes."""
+    """A description of the planned change, with a request for confirmation."""
     return f"I will {_change_text(tool, arguments, tables)}. Do you confirm (yes/no)?"
 
 

@@ -1,6 +1,6 @@
 """The commands of `trace2evolve`, by group, and their options.
 
-An option of one name means one thing in every command, and in the pytest plugin.
+An option name has the same meaning in every command and in the pytest plugin.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What several commands share: the project, the judge, pictures and progress."""
+"""Helpers that several commands share: the project, the judge, plots and progress."""
 
 import argparse
 import sys
@@ -28,17 +28,21 @@ def judge_of(options: argparse.Namespace) -> "Judge | None":
 
 
 def nearest_project(options: argparse.Namespace) -> "Project | None":
-    """The project of `--root`, or the one that the current folder is in, if any."""
+    """The project of `--root`, or else of the current folder; None if there is neither."""
     return project_of(options) if options.root or find_root(Path.cwd()) else None
 
 
 def project_of(options: argparse.Namespace) -> "Project":
-    """The project of `--root`, or of the nearest folder upwards with `suites/`; an error without one."""
+    """The project of `--root`, or of the nearest folder upwards with `suites/`.
+
+    Raises:
+        ConfigError: there is no project.
+    """
     from pytest_trace2evolve.project.project import Project
 
     try:
         root = options.root.resolve() if options.root else find_root(Path.cwd())
-    except RuntimeError:  # Python 3.11 and 3.12 raise it for a link that leads to itself
+    except RuntimeError:  # Python 3.11 and 3.12 raise this for a circular link
         raise ConfigError(f"--root {options.root}: its links lead in a circle; name another folder") from None
     if root is None:
         raise ConfigError("no suites/ in this folder or above it; name the project's folder with --root DIR")
@@ -48,15 +52,17 @@ def project_of(options: argparse.Namespace) -> "Project":
 
 
 def worlds_of(project: "Project | None") -> "Worlds":
-    """Worlds of all providers: of this package, of installed ones, and of the project's hooks."""
+    """Open the worlds of all providers: this package, installed packages, and the project's hooks."""
     from pytest_trace2evolve.worlds.registry import Worlds
 
     return Worlds() if project is None else project.open_worlds()
 
 
 def environments_of(project: "Project | None") -> "Environments":
-    """All environments: of this package, of installed ones, of the project's hooks, and its synthesized ones.
-    The caller closes them."""
+    """Open all environments: built-in, installed, from the project's hooks, and synthesized in the project.
+
+    The caller closes the environments.
+    """
     from pytest_trace2evolve.environments.generated import project_environments
     from pytest_trace2evolve.environments.registry import Environments
 
@@ -64,7 +70,7 @@ def environments_of(project: "Project | None") -> "Environments":
 
 
 def check_plot(path: Path | None) -> None:
-    """Check that a picture can be drawn and written, before anything is computed."""
+    """Check that a plot can be drawn and written, before anything is computed."""
     if path is None:
         return
     from pytest_trace2evolve.utils.optional import require
@@ -79,11 +85,14 @@ def check_plot(path: Path | None) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """Progress on standard error, a line a tenth without a terminal; yields the function that sets it."""
+    """Show progress on standard error, and yield the function that updates it.
+
+    Without a terminal, one line is printed per tenth of the work.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    # A bar is drawn past the sanitizer, which lets no cursor move.
+    # The bar bypasses the sanitizer, which blocks cursor movements.
     console = Console(file=getattr(sys.stderr, "raw", sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tenth = 0

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.records.environment import Calibration
 
 ROLLOUTS_AT_ONCE = 64
-"""Calls at once on a cluster, unless an option says otherwise."""
+"""Number of concurrent calls on a cluster, if no option sets it."""
 
 REFUSED = 1
-"""Exit status if an environment is refused, no difficulty fits, or no module was admitted."""
+"""Exit status if an environment is rejected, no difficulty fits, or no module was admitted."""
 
 
 def list_environments(options: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ def list_environments(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check environments against every check of admission."""
+    """Run every admission check on environments."""
     from pytest_trace2evolve.environments.admission import admit
     from pytest_trace2evolve.environments.held_out import held_out_of
     from pytest_trace2evolve.records.task import Content
@@ -109,7 +109,7 @@ def tune(options: argparse.Namespace) -> int:
 def _executor(
     options: argparse.Namespace, project: "Project | None", *models: "ModelSettings"
 ) -> "Iterator[RayExecutor | None]":
-    """The Ray cluster of `--ray`; None without it."""
+    """Open the Ray cluster of `--ray`; yield None without that option."""
     if options.ray is None:
         yield None
         return
@@ -128,7 +128,7 @@ async def _calibrate_each(
     folder: Path,
     players: "Players | None",
 ) -> "list[Calibration]":
-    """Calibrate one environment after the other; each is stored before the next can fail."""
+    """Calibrate environments one after the other, and store each calibration before the next one starts."""
     from pytest_trace2evolve.environments.calibration import calibrate, store_calibration
     from pytest_trace2evolve.models.chat import ChatModel
 
@@ -238,7 +238,7 @@ def _print_synthesis(found: "Synthesis", *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _served(spec: "CalibrationSpec") -> Iterator["ModelSettings"]:
-    """The model that is measured; a model's folder is served for as long."""
+    """The settings of the measured model. A model folder is served while the context is open."""
     from pytest_trace2evolve.serving.process import LocalServer
 
     if spec.settings.folder is None:
@@ -249,7 +249,7 @@ def _served(spec: "CalibrationSpec") -> Iterator["ModelSettings"]:
 
 
 def _chosen(options: argparse.Namespace, environments: "Environments") -> list[str]:
-    """The named environments, or all; each must exist and have the difficulty that was given."""
+    """The named environments, or all. Each must exist and offer the given difficulty."""
     for name in options.names:
         environments.offer(name)
     names = list(dict.fromkeys(options.names)) or environments.names
@@ -260,7 +260,7 @@ def _chosen(options: argparse.Namespace, environments: "Environments") -> list[s
 
 
 def _calibrations_folder(options: argparse.Namespace) -> Path:
-    """Where calibrations are stored: in the project, or below the current folder."""
+    """The folder of calibrations, in the project or below the current folder."""
     project = nearest_project(options)
     root = Path.cwd() if project is None else project.root
     if not root.is_dir():

@@ -31,7 +31,7 @@ def lock(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check the project's files and worlds; warnings do not fail."""
+    """Check the project's files and worlds; warnings do not change the exit status."""
     from pytest_trace2evolve.session.check import check_project
 
     project = project_of(options)
@@ -70,7 +70,7 @@ def list_baselines(options: argparse.Namespace) -> int:
 def _print_listed(
     key: str, found: Sequence[Any], table: Callable[[Any], str], empty: str, *, as_json: bool
 ) -> int:
-    """Print what a project holds, and name what is damaged."""
+    """Print a list of records, and report the damaged ones."""
     if as_json:
         print(json.dumps({key: [item.to_json() for item in found]}, indent=2))
     else:
@@ -82,7 +82,7 @@ def _print_listed(
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Make the candidate of a promoted run the baseline, as one change to commit."""
+    """Make the candidate of a promoted run the baseline, as a single change to commit."""
     from pytest_trace2evolve.report.evidence import promotion_text
     from pytest_trace2evolve.session.promote import promote
 
@@ -113,7 +113,7 @@ def show(options: argparse.Namespace) -> int:
         )
     here = Path.cwd()
     if options.root is None:
-        # A run belongs to the project that its folder is in, whatever the current folder is.
+        # A run belongs to the project that contains the run's folder, whatever the current folder is.
         place = (here / options.run).resolve() if path_exists(here / options.run) else here
         options.root = find_root(place) or find_root(here)
     project = project_of(options) if options.root is not None else None
@@ -131,7 +131,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def ledger(options: argparse.Namespace) -> int:
-    """Print the history of the splits, and problems of the ledger; or repair it."""
+    """Print the history of the splits and the problems of the ledger, or repair the ledger."""
     from pytest_trace2evolve.report.evidence import ledger_json, ledger_text
     from pytest_trace2evolve.session.ledger import ProjectLedger, split_histories
 

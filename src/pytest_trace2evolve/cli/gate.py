@@ -1,4 +1,4 @@
-"""The gate on evidence that is given as files: compare, calibrate, power and score."""
+"""The commands that evaluate evidence given as files: compare, calibrate, power and score."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Gate two sets of evidence; the status is the verdict's."""
+    """Gate two sets of evidence; the exit status follows from the verdict."""
     from pytest_trace2evolve.records.verdict import EXIT_STATUS, Goal
     from pytest_trace2evolve.report.verdict import comparison_text
     from pytest_trace2evolve.session.compare import compare
@@ -59,7 +59,7 @@ def _named(path: Path, project: "Project | None") -> Path:
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
-    """The paths of both sides: two positional ones, or any number by option."""
+    """The paths of both sides, given as two positional arguments or as any number of options."""
     positional = list(options.sides)
     baseline, candidate = list(options.baseline_results or ()), list(options.candidate_results or ())
     if not baseline and positional:
@@ -74,7 +74,7 @@ def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    """Print how often each policy errs on a suite's own trials."""
+    """Print the error rates of each policy on a suite's own trials."""
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_picture, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
 
@@ -105,7 +105,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 
 def power(options: argparse.Namespace) -> int:
-    """Print what so many tasks and trials would show."""
+    """Print the changes that a number of tasks and trials could show."""
     from pytest_trace2evolve.gate.power import Design, Plan, power_of
     from pytest_trace2evolve.project.policies import find_policy
     from pytest_trace2evolve.report.calibration import power_json, power_text
@@ -129,7 +129,7 @@ def power(options: argparse.Namespace) -> int:
 
 
 def _agent(options: argparse.Namespace) -> "Agent":
-    """The kind of agent that was named, or one of a rate and a spread."""
+    """The named agent profile, or an agent with the given rate and spread."""
     from pytest_trace2evolve.gate.power import AGENTS, agent_of
 
     given = options.rate is not None, options.spread is not None
@@ -149,7 +149,7 @@ def _agent(options: argparse.Namespace) -> "Agent":
 
 
 def score(options: argparse.Namespace) -> int:
-    """Score recorded runs again."""
+    """Rescore recorded runs."""
     from pytest_trace2evolve.report.evidence import score_json, score_tables
     from pytest_trace2evolve.session.evidence_sources import rescore_files
 

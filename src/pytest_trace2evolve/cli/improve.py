@@ -32,7 +32,7 @@ _JUDGE_OPTIONS = ("judge_base_url", "judge_api_key_env", "no_cache", "dry_run")
 
 
 def capabilities(options: argparse.Namespace) -> int:
-    """Print which capabilities the failures of runs lack."""
+    """Print the capabilities that the failures of runs lack."""
     from pytest_trace2evolve.diagnose.contrast import STANDARD
     from pytest_trace2evolve.diagnose.diagnosis import by_rules, report
     from pytest_trace2evolve.diagnose.traces import gather
@@ -75,7 +75,7 @@ def capabilities(options: argparse.Namespace) -> int:
 def _labelled_by_judge(
     options: argparse.Namespace, gathered: "TraceSet", project: "Project | None"
 ) -> "LabelSet | None":
-    """Labels by the judge; None if only their cost was asked for."""
+    """Label traces with the judge; return None if only the cost estimate was requested."""
     from pytest_trace2evolve.diagnose.judge_labels import RUNS, JudgeLabeller, JudgeSettings, estimate
     from pytest_trace2evolve.engine.factories import open_cache
     from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
@@ -118,10 +118,10 @@ def _labelled_by_judge(
 
 def train(options: argparse.Namespace) -> int:
     """Train an adapter for one capability or several, by GRPO in their environments."""
-    project = nearest_project(options)  # first: torch cannot be loaded in a deleted folder
+    project = nearest_project(options)  # first, because torch cannot be loaded in a deleted folder
     from pytest_trace2evolve.serving.server import QUIET_THREADS
 
-    # Before torch is loaded.
+    # These variables must be set before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
     from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
     from pytest_trace2evolve.records.adapter import MANIFEST
@@ -178,7 +178,7 @@ def _train_one(environments: "Environments", order: "Order") -> None:
 
 
 def eval_router(options: argparse.Namespace) -> int:
-    """Print how often the router is right on content that it never saw."""
+    """Print the router's accuracy on held-out content."""
     from pytest_trace2evolve.improve.routing import OPENINGS, openings_of, route_locally, table_of
     from pytest_trace2evolve.report.improvement import routing_json, routing_text
     from pytest_trace2evolve.serving.folder import read_model
@@ -197,7 +197,7 @@ def eval_router(options: argparse.Namespace) -> int:
 
 
 def evolve(options: argparse.Namespace) -> int:
-    """Turn the failures of a run into adapters that went through the gate."""
+    """Train adapters for the failures of a run, and pass the adapters through the gate."""
     from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
     from pytest_trace2evolve.improve.loop import evolve
     from pytest_trace2evolve.improve.plan import budget_of, budget_text, check_budget

@@ -1,4 +1,4 @@
-"""The `trace2evolve` command: runs what can be done without pytest."""
+"""The `trace2evolve` command, for all operations besides pytest sessions."""
 
 import argparse
 import contextlib
@@ -18,30 +18,33 @@ from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize_line
 EXIT_USAGE = 2
 
 EXIT_INTERRUPTED = 130
-"""Of a command that Ctrl-C ended, as in shells."""
+"""Exit status of a command that Ctrl-C ended, as in shells."""
 
 EXIT_PIPE = 141
-"""Of a command whose output nobody reads any more (`… | head`), as in shells."""
+"""Exit status of a command whose output has lost its reader (`… | head`), as in shells."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command of `trace2evolve`; returns its exit status: see `run`."""
+    """Run one command of `trace2evolve`, and return its exit status (see `run`)."""
     return run(build_parser(COMMANDS), arguments)
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
-    """Run the command that a parser finds in its arguments; returns its exit status.
+    """Parse the arguments, run the command that they name, and return its exit status.
 
     The parser sets `command`, a function of the parsed options, and may set `resumable`.
 
-    The status is the command's own, or 2 for bad input, 3 for a crash or an output that cannot be written,
-    130 for Ctrl-C, each with one line on standard error, or 141 if the reader of the output is gone.
+    The status is the command's own, or one of these:
+
+    - 2 for bad input, 3 for a crash or an output that cannot be written, and 130 for Ctrl-C, each with one
+      line on standard error
+    - 141 if the reader of the output is gone
     """
     with _sanitized_streams():
         try:
             try:
                 return _run(parser, arguments)
-            finally:  # also what argparse printed before it ended
+            finally:  # also flush output that argparse printed before it exited
                 sys.stdout.flush()
         except BrokenPipeError:
             discard(sys.stdout)
@@ -74,7 +77,7 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
         text = error if here is not None else "the current folder was deleted; change to another one"
         print(sanitize_line(f"trace2evolve: {text}", LONGEST_LINE), file=sys.stderr)
         return EXIT_USAGE
-    # `SystemExit` too: the code of a project, which a command runs, must not choose the command's status.
+    # `SystemExit` too, because project code that a command runs must not choose the command's status.
     except BaseException as error:
         print(f"trace2evolve: {crash_line(error, _project_folder(options))}", file=sys.stderr)
         return EXIT_CRASH
@@ -96,8 +99,8 @@ def _project_folder(options: argparse.Namespace) -> Path | None:
 
 
 class _Output(SanitizedStream):
-    """The standard output. Failing to write it is no missing file of the command, so it has its own error;
-    argparse ignores any `OSError`."""
+    """The standard output. A failed write raises `OutputError`, because an `OSError` would be reported as bad
+    input by `run` and ignored by argparse."""
 
     def write(self, text: str) -> int:
         with _as_output_error():
@@ -109,7 +112,7 @@ class _Output(SanitizedStream):
 
 
 class _Errors(SanitizedStream):
-    """The standard error. If it cannot be written, there is nowhere to say so."""
+    """The standard error. A failed write is ignored, because no stream is left to report it."""
 
     def write(self, text: str) -> int:
         try:
@@ -131,9 +134,9 @@ def _as_output_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sanitized_streams() -> Iterator[None]:
-    """Sanitize whatever a command prints. A standard stream that is closed discards what it gets."""
+    """Sanitize all output of a command. A closed standard stream discards its output."""
     before = sys.stdout, sys.stderr
-    # Else `print` to a closed standard error would write to the standard output, which may be JSON.
+    # Otherwise `print` to a closed standard error would write to the standard output, which may be JSON.
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         sys.stdout, sys.stderr = (
             cast("TextIO", kind(stream or nowhere, terminal=bool(stream and stream.isatty())))

@@ -16,7 +16,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in lines that end, however long the arguments are. Takes no abbreviations."""
+    """Reports wrong arguments in lines of limited length, and accepts no abbreviations of options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 
 Check = Callable[[str, Any], None]
-"""Rejects the value of an option, which it gets with the option's name, by a `ConfigError`."""
+"""A function of an option's name and value that raises `ConfigError` to reject the value."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def real(name: str, metavar: str | None, help: str, check: Check | None = None, 
 
 
 def at_least(least: int, most: int = 1_000_000) -> Check:
-    """The check of a number that must be neither too small nor too large."""
+    """Return a check that a number is at least `least` and at most `most`."""
 
     def check(option: str, number: int) -> None:
         if number < least:
@@ -72,7 +72,7 @@ def at_least(least: int, most: int = 1_000_000) -> Check:
 
 
 def share(option: str, number: float) -> None:
-    """The check of a difference of rewards."""
+    """Check that a difference of rewards lies between 0 and 1."""
     if not 0 < number < 1:
         raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
 
@@ -88,7 +88,7 @@ def flag(name: str, help: str, short: str = "") -> Option:
 
 
 def pattern(expression: str, what: str) -> Callable[[str], str]:
-    """The type of texts that match an expression."""
+    """Return an option type for texts that match an expression; `what` names such a text in errors."""
 
     def value_of(text: str) -> str:
         if not re.fullmatch(expression, text):
@@ -100,7 +100,7 @@ def pattern(expression: str, what: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Options of which one may be given, or must be."""
+    """Mutually exclusive options; if `required`, one of the options must be given."""
 
     options: tuple[Option, ...]
     required: bool = False
@@ -111,14 +111,15 @@ class Command:
     """One command.
 
     Attributes:
-        name: Its name.
-        help: Its line in the list of commands.
-        examples: Command lines that its help ends with.
-        run: The function that runs it, as `module:function` of this package; empty if it has actions.
-        options: Its options, in the order of its help.
-        declare: Functions that add further options to its parser.
-        actions: Commands below it.
-        defaults: Further attributes of its parsed options. `resumable` says that the same command continues
+        name: The command's name.
+        help: The command's line in the list of commands.
+        examples: Command lines at the end of the command's help.
+        run: The function that runs the command, as `module:function` of this package; empty if there are
+            actions.
+        options: The command's options, in the order of the help.
+        declare: Functions that add further options to the command's parser.
+        actions: The subcommands.
+        defaults: Further attributes of the parsed options. `resumable` means that the same command resumes
             after an interruption.
     """
 
@@ -143,7 +144,7 @@ start:
 
 
 def build_parser(groups: Mapping[str, Sequence[Command]]) -> argparse.ArgumentParser:
-    """The parser of `trace2evolve`, from its commands by group."""
+    """Build the parser of `trace2evolve` from commands by group."""
     commands = [command for group in groups.values() for command in group]
     width = max(len(command.name) for command in commands)
     listed = [
@@ -159,7 +160,7 @@ def build_parser(groups: Mapping[str, Sequence[Command]]) -> argparse.ArgumentPa
     )
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     _add_root(parser, default=None)
-    # The description lists the commands by group, which argparse cannot.
+    # The description lists the commands by group, which argparse does not support.
     parsers = parser.add_subparsers(
         required=True, prog="trace2evolve", metavar="COMMAND", help=argparse.SUPPRESS
     )
@@ -192,8 +193,8 @@ def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence
             _add_commands(added.add_subparsers(required=True, metavar="ACTION"), command.actions)
         else:
             added.set_defaults(command=partial(_run, command.run, checks), **command.defaults)
-        # After the command's name too: messages advise it there, and users append it. Without a default,
-        # which would replace the value given before the name.
+        # `--root` may also follow the command's name, because messages advise that and users append options.
+        # A default here would replace a value given before the name.
         _add_root(added, default=argparse.SUPPRESS)
 
 
@@ -219,7 +220,7 @@ def _run(place: str, checks: Sequence[tuple[str, str, Check]], options: argparse
     return status
 
 
-# ---- options of commands of several groups
+# ---- options that commands of several groups share
 
 JSON = flag("--json", "print JSON")
 PLOT = path("--plot", "FILE", "write a plot (.svg or .png)")

@@ -1,4 +1,4 @@
-"""A project's files and server: init, cases and serve."""
+"""The commands for a project's files and model server: init, cases and serve."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ SOME_FAILED = 1
 
 
 def init(options: argparse.Namespace) -> int:
-    """Lay suites, candidates, cases, prices and a workflow out in a project."""
+    """Add suites, candidates, cases, prices and a workflow to a project."""
     from pytest_trace2evolve.project.scaffold import plan_scaffold, write_scaffold
     from pytest_trace2evolve.report.cases import layout_text
 
@@ -44,7 +44,7 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _next_command(layout: "Scaffold") -> str:
-    """The command that measures a candidate: by the embedded model, or without one by the oracle."""
+    """The command that evaluates a candidate with the embedded model, or else with the oracle."""
     from pytest_trace2evolve.utils.resources import embedded_model
 
     words = ["pytest", "--candidate", "v6"]
@@ -85,7 +85,7 @@ def generate_cases(options: argparse.Namespace) -> int:
 
 
 def _check_new(out: Path) -> None:
-    """Check that nothing is at a path, and that no file is above it."""
+    """Check that a path does not exist and that its nearest existing parent is a folder."""
     if os.path.lexists(out):
         if out.is_dir():
             raise ConfigError(f"--out {out} is a folder: name a file in it")
@@ -96,7 +96,7 @@ def _check_new(out: Path) -> None:
 
 
 def check_cases(options: argparse.Namespace) -> int:
-    """Check every case of some files against all checks of admission."""
+    """Run all admission checks on every case of some files."""
     from pytest_trace2evolve.cases.case import iter_cases
     from pytest_trace2evolve.session.case_admission import admit
     from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -170,7 +170,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _adapter_paths(given: list[str] | None) -> list[tuple[str, Path]]:
-    """Values of the form NAME=PATH, checked."""
+    """Parse and validate values of the form NAME=PATH."""
     pairs: dict[str, Path] = {}
     for text in given or ():
         name, sign, path = text.partition("=")
@@ -183,7 +183,7 @@ def _adapter_paths(given: list[str] | None) -> list[tuple[str, Path]]:
 
 
 def _token(options: argparse.Namespace) -> str | None:
-    """The token that requests must bring; None with `--no-token`, which only loopback allows."""
+    """The token that requests must carry; None with `--no-token`, which requires a loopback address."""
     from pytest_trace2evolve.serving.process import LOOPBACK, TOKEN_VAR
 
     if options.no_token:

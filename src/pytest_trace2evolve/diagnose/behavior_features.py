@@ -1,7 +1,7 @@
-"""An agent's behavior in a simulation, compared with the task's gold actions: the rules' features.
+"""Features for the labelling rules: an agent's behavior, compared with the task's gold actions.
 
-Tools are known by their types, and records by the world's rules if it declares some; otherwise the argument
-whose name ends in `_id` names the record.
+Tools are classified by their types. The world's rules declare the argument of a tool that names a record. For
+a tool without such a declaration, the first argument whose name ends in `_id` names the record.
 """
 
 import re
@@ -23,27 +23,27 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import texts_in
 
 MIN_REPEATS = 3
-"""How often a call is made before it counts as a loop."""
+"""Minimum number of equal calls that count as a loop."""
 
 NO_RULES = Rules(identify={}, customers="", owner="", status="", ids={}, reads={}, writes={})
-"""For a world that declares none."""
+"""The rules of a world that declares none."""
 
 
 class Match(StrEnum):
-    """The fate of a write that the task asks for; calls are matched in this order."""
+    """The outcome of a write that the task requires; calls are matched in this order."""
 
-    EXACT = "exact"  # made as it should be
-    DIFFERING = "differing"  # the tool and the record are right, other arguments are not
+    EXACT = "exact"  # made as required
+    DIFFERING = "differing"  # the tool and the record are right, and other arguments are wrong
     FAILED = "failed"  # tried, and rejected by the tool
-    OTHER_TOOL = "other tool"  # something else was done to the record
-    REFUSED = "refused"  # something else was tried on the record, and rejected by the tool
-    OTHER_RECORD = "other record"  # done, or tried, on a record for which the task does not ask for it
-    MISSING = "missing"  # nothing of the kind was tried
+    OTHER_TOOL = "other tool"  # a different change was made to the record
+    REFUSED = "refused"  # a different change to the record was tried, and rejected by the tool
+    OTHER_RECORD = "other record"  # made or tried on a record for which the task does not require the write
+    MISSING = "missing"  # no such call was tried
 
 
 @dataclass(frozen=True)
 class AgentCall:
-    """One tool call of the agent with its result; `message` is its place in the trace."""
+    """One tool call of the agent with its result; `message` is the index of its message in the trace."""
 
     message: int
     id: str
@@ -55,18 +55,18 @@ class AgentCall:
 
     @property
     def texts(self) -> set[str]:
-        """The texts among its arguments."""
+        """The texts among the arguments."""
         return set(texts_in(self.arguments, names=False))
 
     def equals(self, action: Action) -> bool:
-        """Whether a gold action is the same call, whatever the order of its lists."""
+        """Whether a gold action is the same call, regardless of the order in lists."""
         mine, gold = normalize_arguments(self.arguments), normalize_arguments(action.arguments)
         return self.name == action.name and mine == gold
 
 
 @dataclass(frozen=True)
 class ExpectedWrite:
-    """A write that the task asks for, what became of it, and the call that shows it."""
+    """A write that the task requires, its outcome, and the call that shows the outcome."""
 
     action: Action
     record: str
@@ -75,7 +75,7 @@ class ExpectedWrite:
 
     @property
     def differing(self) -> set[str]:
-        """The arguments that are not as they should be."""
+        """The names of the arguments that differ from those of the gold action."""
         if self.call is None:
             return set()
         mine, gold = map(normalize_arguments, (self.call.arguments, self.action.arguments))
@@ -84,14 +84,14 @@ class ExpectedWrite:
 
 @dataclass(frozen=True)
 class Answer:
-    """Something that must be said, and the place of the agent's message that says it; None: none does."""
+    """A required text, and the index of the first agent message with this text; None if there is none."""
 
     text: str
     message: int | None
 
 
 def normalize_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments, its lists sorted; those of one length together, as items and their replacements."""
+    """Sort the lists in a call's arguments. Lists of equal length (items and replacements) stay aligned."""
     lists = {name: value for name, value in arguments.items() if isinstance(value, list) and value}
     found = dict(arguments)
     for length in {len(value) for value in lists.values()}:
@@ -102,7 +102,7 @@ def normalize_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_of(tool: str, arguments: Mapping[str, Any], rules: Rules) -> str:
-    """The id of the record that a call is about; empty if it names none."""
+    """The id of the record that a call concerns; empty if the call names no record."""
     if declared := rules.writes.get(tool) or rules.reads.get(tool):
         values = [arguments.get(declared.argument)]
     else:
@@ -114,8 +114,8 @@ class Behavior:
     """The features of one simulation.
 
     Args:
-        simulation, task: One scored simulation.
-        world: Its domain; the gold actions are tried on it, since those that fail have no effect.
+        simulation, task: One scored simulation, and its task.
+        world: The task's domain. The gold actions are tried there, because failing ones have no effect.
         passed: Whether the reward is 1.
         findings: The broken invariants.
         run: The run of the simulation.
@@ -125,8 +125,8 @@ class Behavior:
         types: The type of each tool.
         calls: The agent's tool calls in order.
         gold_reads: Reads among the gold actions, except those that identify the customer.
-        gold_writes: Writes among the gold actions that have an effect, and those without one that the agent
-            made otherwise.
+        gold_writes: Writes among the gold actions that have an effect, and failing ones that the agent made
+            successfully with different arguments.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
@@ -151,7 +151,7 @@ class Behavior:
         self.gold_writes = [action for action in effective if self.types.get(action.name) is ToolType.WRITE]
 
     def _effective_gold_actions(self, world: World) -> list[Action]:
-        """The agent's gold actions that count, tried one after another."""
+        """Try all gold actions in order, and return the agent's gold actions that count."""
         session = world.open()
         session.initialise(self.task.initial_state)
         effective = []
@@ -165,7 +165,7 @@ class Behavior:
         return effective
 
     def _made_otherwise(self, action: Action) -> bool:
-        """Whether the agent made a change that the gold action, rejected by its tool, only tried."""
+        """Whether the agent made the change of a failing gold action with different arguments."""
         target = (action.name, record_of(action.name, action.arguments, self.rules))
         return any(
             not call.error and (call.name, call.record) == target and not call.equals(action)
@@ -174,11 +174,11 @@ class Behavior:
 
     @property
     def outcome(self) -> Outcome:
-        """The trace as the contrast sees it."""
+        """The identity of the trace and whether it passed, as input of the contrast."""
         return Outcome(**self._identity, passed=self.passed)
 
     def shown(self, message: int | None, why: str) -> Example:
-        """A place in the trace that shows something."""
+        """An example that points to a message of the trace and says why."""
         return Example(**self._identity, message=message, why=why)
 
     @property
@@ -193,22 +193,22 @@ class Behavior:
 
     @cached_property
     def last_agent_message(self) -> int:
-        """The place of the agent's last message; 0 if it said nothing."""
+        """The index of the agent's last message; 0 if there is none."""
         places = (place for place, message in enumerate(self.trace) if message.role == "assistant")
         return max(places, default=0)
 
     def words_of(self, role: str, before: int | None = None) -> str:
-        """Everything that one side said before a place in the trace, in lower case."""
+        """All text of one side before an index of the trace, in lower case."""
         said = (message.content or "" for message in self.trace[:before] if message.role == role)
         return " ".join(said).lower()
 
     @cached_property
     def customer_words(self) -> str:
-        """Everything that the customer said, in lower case."""
+        """All text of the customer, in lower case."""
         return self.words_of("user")
 
     def writing(self, tool: str) -> Writing | None:
-        """What the world's rules say of a tool that writes."""
+        """The declaration of a write tool in the world's rules; None if there is none."""
         return self.rules.writes.get(tool)
 
     @cached_property
@@ -224,14 +224,14 @@ class Behavior:
         )
 
     def first_read(self, record: str, before: int | None = None) -> AgentCall | None:
-        """The first successful read that names a record, before a place in the trace."""
+        """The first successful read that names a record, before an index of the trace."""
         for call in self.reads:
             if record in call.texts and (before is None or call.message < before):
                 return call
         return None
 
     def was_shown(self, record: str, before: int) -> bool:
-        """Whether the result of a call that identified the customer, or created the record, showed it."""
+        """Whether an earlier call that identified the customer or created the record returned the record."""
         return any(
             call.message < before and not call.error and record == self._new_record(call)
             for call in self.calls
@@ -243,7 +243,7 @@ class Behavior:
         return writing is not None and writing.creates
 
     def _new_record(self, call: AgentCall) -> str | None:
-        """The record that the result of a call shows although its arguments need not name it."""
+        """The record that a call creates or identifies, which the arguments need not name."""
         writing = self.writing(call.name)
         if writing is not None and writing.creates:
             return call.record or id_at(call.result, writing.id_path)
@@ -251,7 +251,7 @@ class Behavior:
         return id_at(call.result, path) if path else None
 
     def was_told(self, text: str, before: int | None = None) -> bool:
-        """Whether a text occurs, as words of its own, in the tools' answers or the customer's messages."""
+        """Whether a text occurs as whole words in the tools' results or the customer's messages."""
         pattern = re.compile(rf"(?<![\w.]){re.escape(text.lower())}(?![\w]|\.\d)")
         return any(
             pattern.search((message.content or "").lower())
@@ -261,7 +261,7 @@ class Behavior:
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
-        """What the task asks the agent to say, found as the scorer finds it."""
+        """The texts that the task requires the agent to say, found by the scorer's method."""
         criteria = self.task.evaluation_criteria
         said = {
             place: message.text.lower().replace(",", "")
@@ -285,12 +285,12 @@ class Behavior:
         return tuple(found)
 
     def is_gold(self, call: AgentCall) -> bool:
-        """Whether the expert makes the same call, successful or not."""
+        """Whether a call, successful or not, equals a gold action."""
         return any(call.equals(action) for action in self.task.actions)
 
     @cached_property
     def undone_by_user(self) -> tuple[Action, ...]:
-        """Gold actions of the customer that nobody carried out: the agent has to ask for them."""
+        """Gold writes of the customer that nobody performed; the agent has to request such actions."""
         made = [call for message in self.trace for call in message.tool_calls or ()]
         return tuple(
             action
@@ -306,7 +306,7 @@ class Behavior:
 
     @cached_property
     def expected_writes(self) -> tuple[ExpectedWrite, ...]:
-        """Each write that the task asks for, and what became of it; a call answers for one of them."""
+        """Each write that the task requires, with its outcome. A call is matched with at most one write."""
         left = list(self.writes)
         records = [record_of(gold.name, gold.arguments, self.rules) for gold in self.gold_writes]
         expected = list(zip(self.gold_writes, records, strict=True))
@@ -327,7 +327,7 @@ class Behavior:
 
     @cached_property
     def unexpected_writes(self) -> tuple[AgentCall, ...]:
-        """Successful writes that the task does not ask for, if its end state is compared."""
+        """Successful writes that the task does not require; empty if the task's end state is not compared."""
         criteria = self.task.evaluation_criteria
         if criteria is None or RewardBasis.DB not in criteria.basis:
             return ()
@@ -336,7 +336,7 @@ class Behavior:
 
     @cached_property
     def repeated(self) -> tuple[AgentCall, ...]:
-        """Calls that were made `MIN_REPEATS` times or more, each once."""
+        """Calls made at least `MIN_REPEATS` times, without duplicates."""
         keys = [(call.name, repr(sorted(call.arguments.items()))) for call in self.calls]
         counts = Counter(keys)
         first = dict(zip(reversed(keys), reversed(self.calls), strict=True))
@@ -344,7 +344,7 @@ class Behavior:
 
 
 def _fits(match: Match, call: AgentCall, gold: Action, record: str, asked: set[tuple[str, str]]) -> bool:
-    """Whether a call stands for an expected write in this way."""
+    """Whether a call matches an expected write with this outcome."""
     same_tool, same_record = call.name == gold.name, call.record == record
     unasked = (call.name, call.record) not in asked
     match match:
@@ -368,7 +368,7 @@ def _agent_calls(trace: Sequence[Message], rules: Rules) -> Iterator[AgentCall]:
     for place, message in enumerate(trace):
         if message.role != "assistant":
             continue
-        # By their order, not by their ids: some agents use ids again.
+        # Results are matched by order rather than by id, because some agents reuse ids.
         answers = takewhile(lambda answer: answer.role == "tool", trace[place + 1 :])
         for call, answer in zip_longest(message.tool_calls or (), answers):
             if call is not None:

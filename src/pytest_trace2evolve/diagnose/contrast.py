@@ -1,8 +1,8 @@
-"""The contrast of failures and successes: how much more often failed traces lack a capability.
+"""The contrast Δ: the rate of failed traces that lack a capability, minus the rate of passed traces.
 
-From 20 failed and 20 passed traces, thresholds alone would select a capability that is not missing in 30 to
-70 % of draws. So Δ's interval must lie above 0 too, at a level at which the intervals of all capabilities
-hold together: each capability that is not missing is another chance to look missing.
+With 20 failed and 20 passed traces, thresholds alone would select a capability that is not missing in 30 to
+70 % of draws. So Δ's interval must also lie above 0. The intervals of all capabilities hold simultaneously,
+because each capability that is not missing adds a chance of a false selection.
 """
 
 import math
@@ -23,8 +23,8 @@ from pytest_trace2evolve.records.capability import (
     Presence,
 )
 
-MAX_EXAMPLES = 8  # failures that are shown of a capability
-LOWEST_DELTA = -2.0  # below every measured one
+MAX_EXAMPLES = 8  # failures shown for a capability
+LOWEST_DELTA = -2.0  # below every measured Δ
 
 _RATED = (Presence.PRESENT, Presence.LACKING)
 """The labels that enter a rate."""
@@ -35,9 +35,9 @@ class Thresholds:
     """Minima at which a capability counts as missing.
 
     Attributes:
-        coverage: ρ, the share of failures that lack it.
+        coverage: ρ, the share of failures that lack the capability.
         delta: δ, the contrast.
-        runs: The share of runs in which both are reached.
+        runs: The share of runs that must reach both thresholds.
     """
 
     coverage: float = 0.10
@@ -45,11 +45,11 @@ class Thresholds:
     runs: float = 0.8
 
     def min_runs(self, runs: int) -> int:
-        """K of N runs."""
+        """The number of runs, out of `runs`, that must reach both thresholds."""
         return math.ceil(self.runs * runs - 1e-9)
 
     def reached(self, found: Contrast) -> bool:
-        """Whether one run reaches both."""
+        """Whether the contrast of one run reaches both thresholds."""
         if found.coverage is None or found.delta is None:
             return False
         return found.coverage >= self.coverage and found.delta >= self.delta
@@ -65,7 +65,7 @@ def assess(
     outcomes: Sequence[Outcome],
     thresholds: Thresholds = STANDARD,
 ) -> list[Assessment]:
-    """Compare failures with successes, one capability at a time; the selected ones first, then by Δ.
+    """Compare failures with successes for each capability; sort by selection, then by falling Δ.
 
     Raises:
         LabelError: a run does not have exactly one label of every capability for each trace.
@@ -114,11 +114,11 @@ def _check_partition(run: LabelRun, outcomes: Sequence[Outcome], capabilities: S
 
 
 def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Contrast:
-    """One capability in one run.
+    """Compute the contrast of one capability in one run.
 
-    coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ the same among
-    passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). An empty denominator is not measured. The labels
-    are by trace.
+    coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ is the same rate
+    among passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). A figure with an empty denominator is None.
+    `labels` maps traces to labels.
     """
     failed = Counter(labels[outcome.trace] for outcome in outcomes if not outcome.passed)
     passed = Counter(labels[outcome.trace] for outcome in outcomes if outcome.passed)
@@ -138,7 +138,7 @@ def _rate(counts: Counter[Presence]) -> float | None:
 
 
 def _clusters(runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[Outcome]) -> list[Cluster]:
-    """Traces by task, averaged over runs."""
+    """The counts of lacking and rated traces by task, averaged over runs."""
     lacking: Counter[str] = Counter()
     shown: Counter[str] = Counter()
     for outcome in outcomes:
@@ -181,7 +181,7 @@ def _assessment(
 
 
 def _reason_against(by_run: Sequence[Contrast], thresholds: Thresholds, low: float | None) -> str:
-    """Why a capability is not selected; empty if it is."""
+    """The reason why a capability is not selected; empty if it is selected."""
     if all(run.coverage is None for run in by_run):
         return "nothing failed"
     if all(run.error_rate_failed is None for run in by_run):
@@ -205,7 +205,7 @@ def _reason_against(by_run: Sequence[Contrast], thresholds: Thresholds, low: flo
 
 
 def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Example, ...]:
-    """Failures that lack it, those first that most runs agree on."""
+    """Examples of failures that lack a capability; labels that most runs agree on come first."""
     failed = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
     found: dict[str, list[Example]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""From traces to a report: the capabilities that failures lack, the kinds of failure, and what is left."""
+"""The report on traces: capabilities that failures lack, kinds of failure, and unexplained failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
 
 Evidence = tuple[int | None, str] | None
-"""The place in a failed trace that shows its kind, and why; None if it is not of that kind."""
+"""The index of the message that shows a kind of failure, and why; None if the trace is not of that kind."""
 
 _BUDGETS = frozenset(
     {TerminationReason.MAX_STEPS, TerminationReason.TOO_MANY_ERRORS, TerminationReason.TIMEOUT}
@@ -44,14 +44,14 @@ class LabelSet:
 
 
 def by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
-    """Labels by rules; however many runs are asked for, they are one."""
+    """Label traces by rules in a single run, whatever number of runs is requested."""
     note = f"{runs} runs of the rules are one run: they agree with themselves, which is no stability"
     labels = label_by_rules(traces.behaviors)
     return LabelSet("rules", BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
 
 
 def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD) -> CapabilityReport:
-    """Compare failures with successes.
+    """Build the report that compares failures with successes.
 
     Raises:
         LabelError: a run's labels do not partition the traces.
@@ -83,13 +83,14 @@ def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD
 
 @dataclass(frozen=True)
 class RunDiagnosis:
-    """What the failures of a run lack.
+    """The capabilities that the failures of a run lack.
 
     Attributes:
-        missing: The capabilities that were selected, by Δ.
+        missing: The selected capabilities, ordered by Δ.
         runs: Ids of the runs.
         splits: The splits that were read, as `suite::split`.
-        failed, traces: How many traces failed, of how many.
+        failed: The number of failed traces.
+        traces: The number of all traces.
         environments: Names of the environments that have the tools of the run's world.
     """
 
@@ -105,7 +106,7 @@ class RunDiagnosis:
         """The missing capabilities that have an environment with the tools of the run's world.
 
         Raises:
-            ConfigError: none has.
+            ConfigError: no missing capability has such an environment.
         """
         found = tuple(missing for missing in self.missing if missing.name in self.environments)
         if not found:
@@ -118,11 +119,11 @@ class RunDiagnosis:
 
 
 def diagnose_run(project: Project, run: str, here: Path, environments: "Environments") -> RunDiagnosis:
-    """What the failures of a run lack, by rules, on the tasks that may be learned from.
+    """Diagnose by rules the capabilities that a run's failures lack, without tasks of sealed splits.
 
     Raises:
         ConfigError: the run is unknown or empty, no environment has the tools of its world, nothing failed,
-            or nothing that can be named is missing.
+            or no capability is selected as missing.
         ResultsError: a file cannot be read.
     """
     worlds = project.open_worlds()
@@ -160,7 +161,7 @@ def diagnose_run(project: Project, run: str, here: Path, environments: "Environm
     )
 
 
-# Kinds of failure: Trace2Evolve's taxonomy. A failed trace can be of several.
+# Kinds of failure: Trace2Evolve's taxonomy. A failed trace can be of several kinds.
 
 
 def _under_inspection(behavior: Behavior) -> Evidence:
@@ -254,15 +255,15 @@ KINDS: Mapping[str, tuple[Callable[[Behavior], Evidence], str]] = {
         "An address that stands in the records was not written, or another one was.",
     ),
 }
-"""By kind, how it is found in a failed trace, and its description."""
+"""For each kind, the function that finds it in a failed trace, and its description."""
 
 
 def taxonomy(behaviors: Sequence[Behavior]) -> tuple[list[FailureKind], set[str]]:
-    """The kinds of failure among failed traces.
+    """Count the kinds of failure among failed traces.
 
     Returns:
-        The kinds, the most frequent first, and the ids of the traces that a kind explains: that a part
-        succeeded does not say why the rest did not.
+        The kinds, the most frequent first, and the ids of the traces that a kind explains. `partial_success`
+        explains no trace, because it does not show the cause of the failure.
     """
     failed = [behavior for behavior in behaviors if not behavior.passed]
     kinds, explained = [], set()

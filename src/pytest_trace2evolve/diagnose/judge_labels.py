@@ -25,18 +25,18 @@ from pytest_trace2evolve.records.protocols import Answers, Model
 from pytest_trace2evolve.utils.concurrency import all_of
 
 RUNS = 10  # independent runs of the labeller (N)
-DISCOVERIES = 3  # independent ones, each from other traces
-DISCOVERY_TRACES = 6  # of each outcome that one discovery reads
-MAX_CONCURRENT = 16  # requests
+DISCOVERIES = 3  # independent discoveries, each from different traces
+DISCOVERY_TRACES = 6  # traces of each outcome that one discovery reads
+MAX_CONCURRENT = 16  # concurrent requests
 
 # For the estimate
-CHARACTERS_PER_TOKEN = 4  # roughly, in English text and JSON
-LABEL_TOKENS = 45  # of a label with its reason
+CHARACTERS_PER_TOKEN = 4  # approximately, in English text and JSON
+LABEL_TOKENS = 45  # tokens of a label with its reason
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected use of labelling; `cost` in US dollars, None if no price is known."""
+    """Expected usage of labelling. `cost` is in US dollars, or None if no price is known."""
 
     requests: int
     prompt_tokens: int
@@ -46,7 +46,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """The judge's model, its independent runs, and the cache of its answers; None for no cache."""
+    """The judge's model, the number of independent runs, and the cache of answers (None for no cache)."""
 
     model: ModelSettings
     runs: int = RUNS
@@ -54,7 +54,7 @@ class JudgeSettings:
 
 
 def estimate(traces: TraceSet, settings: JudgeSettings) -> Estimate:
-    """Estimate discovery and labelling by the length of the prompts, as if no answer were cached."""
+    """Estimate the usage of discovery and labelling from prompt lengths, as if no answer were cached."""
     length = 0
     for behavior in traces.behaviors:
         messages = prompts.label_messages(traces.policy, behavior.trace, BUILT_IN_CAPABILITIES)
@@ -74,13 +74,13 @@ def estimate(traces: TraceSet, settings: JudgeSettings) -> Estimate:
 
 
 class JudgeLabeller:
-    """Labels by a judge.
+    """Labels traces with a judge.
 
     Args:
-        on_progress: Called with the number of answered requests and of all.
+        on_progress: Called with the number of answered requests and the number of all requests.
 
     Attributes:
-        used: Usage of its answers, except those from the cache.
+        used: Usage of the judge's answers, without cached answers.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class JudgeLabeller:
         self._failures: list[str] = []
 
     def label(self, traces: TraceSet) -> LabelSet:
-        """Discover, merge, and label in N runs.
+        """Discover capabilities, merge them, and label the traces in N runs.
 
         Raises:
             EndpointError: the endpoint rejects the judge.
-            LabelError: the judge proposed no capability, or no label of it can be trusted.
+            LabelError: the judge proposed no capability, or none of its labels can be trusted.
         """
         return asyncio.run(self._label(traces))
 
@@ -128,7 +128,7 @@ class JudgeLabeller:
         return f" ({len(self._failures)} requests failed: {self._failures[0]})" if self._failures else ""
 
     async def _open(self, stack: AsyncExitStack, response_format: dict[str, Any]) -> Model:
-        from pytest_trace2evolve.models.chat import ChatModel  # half a second, only if a judge is asked
+        from pytest_trace2evolve.models.chat import ChatModel  # half a second, if needed
 
         body = {**self._settings.model.extra_body, "response_format": response_format}
         settings = replace(self._settings.model, extra_body=body)
@@ -181,7 +181,7 @@ class JudgeLabeller:
         return list(await all_of(label_run(run) for run in range(1, self._settings.runs + 1)))
 
     async def _ask(self, model: Model, messages: Sequence[dict[str, str]], run: int) -> str | None:
-        """An answer's text; None if this one request failed: its labels are lost."""
+        """Return the text of an answer; None if the request failed, so its labels are lost."""
         try:
             completion = await model.complete(messages, (), trial=run)
         except (InfrastructureError, ContextWindowError) as error:

@@ -1,11 +1,12 @@
 """The labeller by rules: deterministic, offline, from the trace, the gold actions and the world.
 
-A label says what the trace shows, not whether it did harm: an agent that changes a record unread lacks the
-verification even if the guess was right. So passed traces can lack a capability, and the contrast of failures
-and successes says whether that matters. If a trace leaves it open, the capability is present.
+A label says whether the trace shows a capability, not whether the lack did harm. For example, an agent that
+changes an unread record lacks verification even if the guess was right. So passed traces can lack a
+capability, and the contrast of failures and successes says whether the lack matters. If a trace does not
+decide the question, the capability counts as present.
 
-Words are read only to take a label back, or to find the figure that the agent told instead of the right one.
-Each of these rules was added after a person found a label of a recorded run to be wrong.
+Text of messages is read only to revoke a label, or to find a wrong figure that the agent told. Each of these
+text rules was added after a person found a wrong label of a recorded run.
 """
 
 import json
@@ -24,8 +25,8 @@ from pytest_trace2evolve.diagnose.behavior_features import (
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Label, LabelRun, Presence
 from pytest_trace2evolve.records.message import MALFORMED
 
-VARIANT = "new_item_ids"  # the argument that says which variants of a product are wanted
-METHOD = "payment_method_id"  # that which says who pays
+VARIANT = "new_item_ids"  # the argument with the requested variants of products
+METHOD = "payment_method_id"  # the argument with the payment method
 ADDRESS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
 
 TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
@@ -34,7 +35,7 @@ TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
 
 @dataclass(frozen=True)
 class Observation:
-    """What a trace shows of one capability, where, and why."""
+    """The finding about one capability in a trace, with the index of a message and the reason."""
 
     presence: Presence
     message: int | None = None
@@ -53,7 +54,7 @@ def _present(message: int, why: str) -> Observation:
 
 
 def label_by_rules(behaviors: Sequence[Behavior]) -> LabelRun:
-    """Label every trace for every built-in capability. Rules agree with themselves: one run."""
+    """Label every trace for every built-in capability, in one run because rules are deterministic."""
     labels = []
     for behavior in behaviors:
         for capability in BUILT_IN_CAPABILITIES:
@@ -74,7 +75,7 @@ def label_by_rules(behaviors: Sequence[Behavior]) -> LabelRun:
 
 
 def precondition_verification(behavior: Behavior) -> Observation:
-    """Whether records were read, and their state allowed the change, before they were changed."""
+    """Whether each changed record was read before, in a state that allows the change."""
     if not behavior.writes:
         return _NOT_CALLED_FOR
     for call in behavior.writes:
@@ -91,7 +92,7 @@ def precondition_verification(behavior: Behavior) -> Observation:
 
 
 def status_known(behavior: Behavior, call: AgentCall) -> str:
-    """The status of a call's record as the agent last read it before; empty if no result shows it."""
+    """The status of a call's record in the last earlier result that shows it; empty if there is none."""
     known = ""
     for earlier in behavior.calls:
         if earlier.message >= call.message:
@@ -102,7 +103,7 @@ def status_known(behavior: Behavior, call: AgentCall) -> str:
 
 
 def structured_data_reasoning(behavior: Behavior) -> Observation:
-    """Whether the right variant, order or figure was drawn from the records."""
+    """Whether the agent derived the right variant, order or figure from the records."""
     shown: Observation | None = None
     for write in behavior.expected_writes:
         call = write.call
@@ -110,7 +111,7 @@ def structured_data_reasoning(behavior: Behavior) -> Observation:
             continue
         if write.match is Match.OTHER_RECORD:
             if behavior.first_read(write.record) is None:
-                continue  # it could not be chosen: see conditional_detail_retrieval
+                continue  # the agent could not choose it: see conditional_detail_retrieval
             return _lacking(call.message, f"{write.action.name} on {call.record}; {write.record} is meant")
         if VARIANT in write.action.arguments and write.match in (Match.EXACT, Match.DIFFERING):
             chosen, right = (made.arguments.get(VARIANT) for made in (call, write.action))
@@ -120,7 +121,7 @@ def structured_data_reasoning(behavior: Behavior) -> Observation:
                     str(item) for item in (right if isinstance(right, list) else ()) if item not in items
                 ]
                 if all(_offered(behavior, call, item) for item in missed):
-                    continue  # the customer chose otherwise
+                    continue  # the customer made a different choice
                 return _lacking(call.message, f"chose {_listed(chosen)}; {_listed(right)} is right")
             if unread := [item for item in items if not behavior.was_told(item, call.message)]:
                 return _lacking(call.message, f"chose {unread[0]} without having read of it")
@@ -146,7 +147,7 @@ def _named_by_customer(behavior: Behavior, record: str) -> bool:
 
 
 def multi_step_task_completion(behavior: Behavior) -> Observation:
-    """Whether everything that was asked for was tried, once something was."""
+    """Whether the agent tried every requested step after it began one of them."""
     theirs = [action for action in behavior.task.actions if action.requestor == "user"]
     steps = len(behavior.expected_writes) + len(behavior.answers) + len(theirs)
     begun = [
@@ -170,7 +171,7 @@ def multi_step_task_completion(behavior: Behavior) -> Observation:
 
 
 def _is_within_reach(behavior: Behavior, write: ExpectedWrite) -> bool:
-    """Whether a change could be made: its record was read or named by the customer, and so were its items."""
+    """Whether the write was possible: the record was read or named, and the customer named an item."""
     if not write.record:
         return True
     if behavior.first_read(write.record) is None and not _named_by_customer(behavior, write.record):
@@ -182,7 +183,7 @@ def _is_within_reach(behavior: Behavior, write: ExpectedWrite) -> bool:
 
 
 def tool_calling_precision(behavior: Behavior) -> Observation:
-    """Whether calls that change something were right in tool and arguments."""
+    """Whether calls that change something had the right tool and arguments."""
     for call in behavior.calls:
         if call.error and not behavior.is_gold(call) and (problem := _argument_error(behavior, call)):
             return _lacking(call.message, problem)
@@ -205,15 +206,15 @@ def tool_calling_precision(behavior: Behavior) -> Observation:
             name = min(wrong)
             given, right = (made.arguments.get(name) for made in (call, write.action))
             return _lacking(call.message, f"{tool} with {name} {given!r}; {right!r} is right")
-    # Also if another variant or address was written: those are other capabilities, and a label that came only
-    # with success would make this one look missing wherever they are.
+    # A wrong variant or address counts as present here, because other capabilities cover these errors. If
+    # only success gave this label, the capability would look missing wherever one of those is missing.
     if not tried:
         return _NOT_CALLED_FOR
     return _present(tried[0][1].message, "the right tools with the right arguments")
 
 
 def _argument_error(behavior: Behavior, call: AgentCall) -> str:
-    """Why a tool rejected a call, if the call itself was wrong; empty if a record's state was the reason."""
+    """The reason why a tool rejected a wrong call; empty if a record's state was the reason."""
     if call.name not in behavior.types:
         return f"called {call.name}, which is no tool"
     if MALFORMED in call.arguments:
@@ -227,7 +228,7 @@ def _argument_error(behavior: Behavior, call: AgentCall) -> str:
 
 
 def _changed_elsewhere(behavior: Behavior, write: ExpectedWrite, call: AgentCall) -> bool:
-    """Whether the items that a call leaves out occur in another change: they were wanted otherwise."""
+    """Whether the items that a call leaves out occur in a different write of the agent."""
     mine, right = (_text_set(made.arguments.get("item_ids")) for made in (call, write.action))
     left = right - mine
     others = {text for other in behavior.writes if other is not call for text in other.texts}
@@ -235,14 +236,14 @@ def _changed_elsewhere(behavior: Behavior, write: ExpectedWrite, call: AgentCall
 
 
 def account_address_inference(behavior: Behavior) -> Observation:
-    """Whether an address that the customer only referred to was taken from the records."""
+    """Whether the agent looked up an address that the customer referred to without stating it."""
     shown: Observation | None = None
     for write in behavior.expected_writes:
         line, call = write.action.arguments.get("address1"), write.call
         if not isinstance(line, str) or not line or line.lower() in behavior.customer_words:
             continue
         if write.match is Match.MISSING:
-            # An address that the agent said was found, and not written for another reason.
+            # An address that the agent said counts as found; it was left unwritten for a different reason.
             is_said = line.lower() in behavior.words_of("assistant")
             if not is_said and behavior.reads and not _withdrawn(behavior, write):
                 why = f"never wrote {line!r}, which stands in the records"
@@ -258,7 +259,7 @@ def account_address_inference(behavior: Behavior) -> Observation:
 
 
 def conditional_detail_retrieval(behavior: Behavior) -> Observation:
-    """Whether the details that an answer or a decision depends on were fetched."""
+    """Whether the agent fetched the details on which an answer or a decision depends."""
     records = [record_of(action.name, action.arguments, behavior.rules) for action in behavior.unread]
     unread = [
         f"{action.name} of {record}" if record else action.name
@@ -297,10 +298,10 @@ RULES: Mapping[str, Callable[[Behavior], Observation]] = {
         conditional_detail_retrieval,
     )
 }
-"""The rule of each built-in capability, by its name."""
+"""The rule of each built-in capability, by the capability's name."""
 
 
-# Words that change a label: withdrawn wishes, chosen methods, wrong figures.
+# Words that change a label: withdrawn requests, chosen methods, wrong figures.
 
 _SENTENCE = re.compile(r"[^.!?\n]+")
 _WITHDRAWAL = re.compile(
@@ -312,13 +313,13 @@ _AMOUNT = re.compile(r"(?<![\w.#])\$?(\d[\d,]*\.\d{1,2})(?![\d%])")
 _COUNT = re.compile(r"(?<![\w.#$-])(\d{1,3})(?![\w.-]|\.\d)")
 _WORD = re.compile(r"[a-z][a-z-]{3,}")
 _METHODS = {"gift_card": ("gift card",), "paypal": ("paypal",), "credit_card": ("credit card", "card ending")}
-"""How a customer names a kind of payment method, by the beginning of its id."""
+"""A customer's words for a kind of payment method, by the prefix of the method's id."""
 
 _ANOTHER = ("other card", "other method", "other payment", "different card", "different payment")
 
 
 def _sentences(behavior: Behavior, role: str) -> Iterator[tuple[int, str]]:
-    """The sentences of one side in lower case, each with the place of its message."""
+    """The sentences of one side in lower case, each with the index of its message."""
     for place, message in enumerate(behavior.trace):
         if message.role == role:
             for sentence in _SENTENCE.findall((message.content or "").lower()):
@@ -326,7 +327,7 @@ def _sentences(behavior: Behavior, role: str) -> Iterator[tuple[int, str]]:
 
 
 def _withdrawn(behavior: Behavior, write: ExpectedWrite) -> bool:
-    """Whether the customer withdrew a wish: a sentence of theirs names the change and says not to make it."""
+    """Whether the customer withdrew a request: one sentence names the change and says not to make it."""
     writing = behavior.writing(write.action.name)
     parts = (part for part in write.action.name.split("_")[1:] if len(part) > 3)
     named = tuple(parts) if writing is None else writing.named
@@ -337,10 +338,11 @@ def _withdrawn(behavior: Behavior, write: ExpectedWrite) -> bool:
 
 
 def _customer_chose(behavior: Behavior, call: AgentCall, name: str) -> bool:
-    """Whether the customer chose an argument of a call themselves, in words before it.
+    """Whether the customer chose an argument of a call in an earlier message.
 
-    A payment method by its kind, as another one, or as the original one if the order was paid with it;
-    anything else word for word.
+    A payment method counts as chosen if the customer named its kind, asked for a different method, or asked
+    for the original method and the order was paid with this one. Any other value counts as chosen if the
+    customer said it verbatim.
     """
     said = behavior.words_of("user", before=call.message)
     value = str(call.arguments.get(name))
@@ -354,7 +356,7 @@ def _customer_chose(behavior: Behavior, call: AgentCall, name: str) -> bool:
 
 
 def _offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
-    """Whether the agent had told the customer of a variant, by its id or its price, before a call."""
+    """Whether the agent had offered a variant to the customer before a call, by the variant's id or price."""
     prices = (read.get("price") for read in _items_read(behavior) if read.get("item_id") == item)
     price = next(prices, None)
     signs = [item] if price is None else [item, f"{price:.2f}" if isinstance(price, float) else str(price)]
@@ -363,10 +365,10 @@ def _offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
 
 
 def _other_figure(behavior: Behavior, expected: str) -> tuple[int, str] | None:
-    """The place and text of a figure that the agent worked out and told instead of the expected one.
+    """The message index and text of a wrong figure that the agent told instead of the expected one.
 
-    Of amounts, one that occurs in no record and that the customer did not name. Of counts, one in a sentence
-    that shares a word with the customer's question for a number. None if there is no such figure.
+    A wrong amount occurs in no earlier tool result or message of the customer. A wrong count occurs in a
+    sentence that shares a word with the customer's question for a number. None if there is no such figure.
     """
     if "." in expected:
         return _other_amount(behavior)
@@ -397,11 +399,11 @@ def _other_count(behavior: Behavior, expected: str) -> tuple[int, str] | None:
     return None
 
 
-# Records in the tools' answers.
+# Records in the results of tools.
 
 
 def _items_read(behavior: Behavior) -> Iterator[dict[str, Any]]:
-    """Every object with an item's id in the answers of tools that read."""
+    """Yield every object with an item's id in the results of read tools."""
 
     def with_item_id(value: Any) -> Iterator[dict[str, Any]]:
         if isinstance(value, dict):
@@ -429,5 +431,5 @@ def _text_field(result: str, name: str) -> str:
 
 
 def _text_set(value: object) -> set[str]:
-    """The entries of a list as texts; an agent may write anything instead of a list."""
+    """The entries of a list as texts; empty for any other value, because an agent may write anything."""
     return set(map(str, value)) if isinstance(value, list) else set()

@@ -1,7 +1,7 @@
-"""Traces to learn from: those of runs and results files, without those of sealed splits.
+"""Traces to learn from: the traces of runs and results files, without sealed splits.
 
-Capabilities mined from the tasks that decide would be chosen by the very scores that judge them. So tasks of
-such splits are left out; if a split is named all the same, the ledger records the access.
+If capabilities were mined from the tasks that decide, the scores that judge them would also have chosen them.
+So tasks of sealed splits are left out. If such a split is named explicitly, the ledger records the access.
 """
 
 import os
@@ -39,10 +39,10 @@ class TraceSet:
 
     Attributes:
         behaviors: The features of each trace.
-        policy: The policy that the agents had.
+        policy: The policy that the agents followed.
         notes: The omissions, and their reasons.
-        splits: Their splits, by task; empty for tasks that no suite of the project holds.
-        ran_in: The worlds in which the runs were made, each once.
+        splits: The splits of each task; empty for a task that is in no suite of the project.
+        ran_in: The distinct worlds in which the runs were made.
     """
 
     behaviors: tuple[Behavior, ...]
@@ -53,7 +53,7 @@ class TraceSet:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The traces, with whether they passed."""
+        """The identity of each trace, and whether it passed."""
         return [behavior.outcome for behavior in self.behaviors]
 
 
@@ -68,15 +68,15 @@ def gather(
     provider: str | None = None,
     check_world: Callable[[str, WorldName], None] | None = None,
 ) -> TraceSet:
-    """The scored traces of runs that may be learned from.
+    """Gather the scored traces of runs that may be learned from.
 
     Args:
-        runs: Ids of runs or their beginnings, run folders, results files.
-        worlds: Where domains are opened.
-        project: Its suites say which tasks are sealed; None if there is none.
-        here: The folder that paths start from.
-        splits: Splits to take in addition to those that may be read; accesses to sealed ones are recorded.
-        suite: Which suite of runs over several.
+        runs: Ids of runs or prefixes of ids, run folders, or results files.
+        worlds: Opens the domain of the runs.
+        project: The project whose suites say which tasks are sealed; None if there is no project.
+        here: The folder to which paths are relative.
+        splits: Sealed splits to include; the accesses are recorded.
+        suite: The suite to read, if runs have several.
         provider: The world's provider, for files that do not name one.
         check_world: Called with each file's name and its world before any trace is scored; raises if the
             world does not fit the purpose.
@@ -96,7 +96,7 @@ def gather(
             check_world(f"run {origin.run_id or file.path.name}", (provider or origin.provider, mode.domain))
     _check_splits(splits, project)
     _check_locked(project, mode)
-    combine(files)  # rejects a simulation that is there twice
+    combine(files)  # rejects a duplicate simulation
     readable = _Readable(project, mode, splits)
     for file in files:
         name = provenance(file).run_id or os.path.relpath(file.path, here)
@@ -160,7 +160,7 @@ def _check_splits(splits: Sequence[str], project: Project | None) -> None:
 
 
 def _check_locked(project: Project | None, mode: Mode) -> None:
-    """Every suite of the domain must be locked: nothing else says which of its tasks decide."""
+    """Require a lock of every suite of the domain, because only the lock says which tasks decide."""
     if project is None:
         return
     for name in project.suite_names:
@@ -172,7 +172,7 @@ def _check_locked(project: Project | None, mode: Mode) -> None:
 
 
 def _agents_note(files: Sequence[ResultsFile]) -> list[str]:
-    """A note if the runs are of several agents or candidates: then those may be what is contrasted."""
+    """A note if the runs have several agents or candidates, which could explain a contrast."""
     sides = {
         (origin.agent.model, origin.candidate.id if origin.candidate else None)
         for origin in map(provenance, files)
@@ -184,7 +184,7 @@ def _agents_note(files: Sequence[ResultsFile]) -> list[str]:
 
 
 class _Readable:
-    """The traces that may be read, each with the name of its run, and the splits of their tasks."""
+    """The traces that may be read, each with the name of its run, and the splits of the tasks."""
 
     def __init__(self, project: Project | None, mode: Mode, named: Sequence[str]) -> None:
         self._project = project
@@ -195,7 +195,7 @@ class _Readable:
         self.splits: dict[str, tuple[SplitName, ...]] = {}
 
     def add(self, run: str, scored: ScoredSimulation) -> None:
-        """Keep a trace unless its task is of a sealed split that was not named."""
+        """Keep a trace unless its task is in a sealed split that was not named."""
         task = scored.simulation.task_id
         if task not in self.splits:
             found = splits_with(self._project, self._domain, task) if self._project is not None else ()
@@ -221,7 +221,7 @@ class _Readable:
         ]
 
     def record_accesses(self, read: Sequence[tuple[str, ScoredSimulation]]) -> None:
-        """Record in the ledger which sealed tasks are read, before anything of them is shown."""
+        """Record accesses to sealed tasks in the ledger, before any of their content is shown."""
         trials: dict[tuple[str, str], set[int]] = {}
         for run, scored in read:
             trials.setdefault((run, scored.simulation.task_id), set()).add(scored.record.trial)

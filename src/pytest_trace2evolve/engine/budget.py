@@ -1,8 +1,8 @@
-"""What a run may use and has used: a small database that all processes of the run share.
+"""The budgets and usage of a run, in a small database that all processes of the run share.
 
-Workers of xdist that run pressure tests ask models too, so the budgets, the rate limit and the reason to
-stop live in a file. SQLite keeps it consistent if a process is killed. Nothing is flushed to the disk: the
-file has no use after the run.
+The xdist workers that run pressure tests also call models, so usage, the rate limit and the reason to stop
+are stored in a file. SQLite keeps the file consistent if a process is killed. Nothing is flushed to disk,
+because the file is not needed after the run.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.utils.canonical import storable_text
 
 BUSY_SECONDS = 60.0
-"""How long a process waits for another one's transaction; each takes well under a millisecond."""
+"""Maximum wait for another process's transaction, which takes well under a millisecond."""
 
 _ERRORS = {error.__name__: error for error in (BudgetError, EndpointError, StorageError)}
-"""What a stopped run raises, by the name that the database holds."""
+"""The errors that a stopped run raises, by their names in the database."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS run (
@@ -49,7 +49,7 @@ class Account:
         self.path = path
         self.budgets = budgets
         self._lock = threading.RLock()
-        # Autocommit: `_transaction` begins transactions, not the first statement.
+        # Autocommit, because `_transaction` begins transactions explicitly.
         self._database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -66,7 +66,7 @@ class Account:
             self._database.close()
 
     def spend(self, usage: Usage) -> None:
-        """Count one good answer of a model."""
+        """Add the usage of a model's successful answer."""
         with self._lock:
             self._database.execute(
                 "UPDATE run SET calls = calls + ?, prompt_tokens = prompt_tokens + ?,"
@@ -86,7 +86,7 @@ class Account:
         """Wait until a request may be sent.
 
         Raises:
-            BudgetError, EndpointError, StorageError: as `pause_before_request`.
+            BudgetError, EndpointError, StorageError: like `pause_before_request`.
         """
         if (pause := self.pause_before_request()) > 0:
             await asyncio.sleep(pause)
@@ -96,11 +96,11 @@ class Account:
         """Reserve the next request.
 
         Returns:
-            Seconds to wait before it is sent, so that the rate limit holds.
+            Seconds to wait before the request is sent, to respect the rate limit.
 
         Raises:
             BudgetError: a budget is spent, or the run was stopped.
-            EndpointError: an endpoint refused what every further request would ask too.
+            EndpointError: an endpoint rejected a request for a reason that affects all further requests.
             StorageError: the run could not store its evidence.
         """
         with self._lock:
@@ -116,10 +116,10 @@ class Account:
             return max(0.0, float(turn) - now)
 
     def raise_if_stopped(self) -> None:
-        """Raise if nothing more may be sent or started.
+        """Raise if the run is stopped or a budget is spent.
 
         Raises:
-            BudgetError, EndpointError, StorageError: as `pause_before_request`.
+            BudgetError, EndpointError, StorageError: like `pause_before_request`.
         """
         with self._lock:
             stopped, error, tokens, cost, started = self._database.execute(
@@ -131,12 +131,12 @@ class Account:
             raise _ERRORS.get(error, BudgetError)(stopped)
 
     def stop(self, reason: str, error: type[Trace2EvolveError] = BudgetError) -> None:
-        """Let nothing more be started. The first reason stays, unless evidence cannot be stored.
+        """Prevent any further work of the run. The first reason stays, unless evidence cannot be stored.
 
         Args:
-            reason: Why, in one line.
-            error: What everything that would be started raises: `BudgetError`, `EndpointError` (an endpoint
-                refuses what every further request would ask too) or `StorageError`.
+            reason: The reason, in one line.
+            error: The error that further work raises: `BudgetError`, `EndpointError` (an endpoint rejects all
+                further requests) or `StorageError`.
         """
         with self._lock:
             self._database.execute(
@@ -147,12 +147,12 @@ class Account:
 
     @property
     def stopped(self) -> str:
-        """Why nothing more is started; empty if the run was not stopped."""
+        """The reason why the run was stopped; empty if it was not."""
         return str(self._value("stopped"))
 
     @property
     def unstored(self) -> str:
-        """Why the run could not store its evidence; empty if it could."""
+        """The reason why the run could not store its evidence; empty if there was no such failure."""
         return self.stopped if self._value("error") == StorageError.__name__ else ""
 
     @property
@@ -162,14 +162,14 @@ class Account:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the budget of minutes is spent; None without one."""
+        """Seconds until the budget of minutes is spent; None without such a budget."""
         if self.budgets.minutes is None:
             return None
         return max(0.0, self.budgets.minutes * 60.0 - self.seconds)
 
     @property
     def used(self) -> Usage:
-        """What the run's models used so far; the cost is None if a model has no price."""
+        """The usage of the run's models so far; the cost is None if a model has no price."""
         with self._lock:
             calls, prompt, cached, completion, cost, unpriced = self._database.execute(
                 "SELECT calls, prompt_tokens, cached_tokens, completion_tokens, cost, unpriced FROM run"
@@ -183,11 +183,11 @@ class Account:
         )
 
     def shortage(self, expected: Usage, ahead: Usage) -> str:
-        """Which budget does not suffice for one more simulation; empty if all do.
+        """Describe the budget that is too small for one more simulation; empty if all budgets suffice.
 
         Args:
             expected: The simulation's likely usage.
-            ahead: Usage of the simulations that were begun; those that still run count as expected.
+            ahead: Usage of all started simulations; running ones count with their expected usage.
         """
         used, budgets = self.used, self.budgets
         cost, tokens = expected.cost or 0.0, expected.tokens

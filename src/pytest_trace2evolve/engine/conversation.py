@@ -1,6 +1,6 @@
 """One simulation: the half-duplex conversation of τ² in which agent, user and world take turns.
 
-`Turns` decides the turns. A timeout is stricter than upstream: it also cuts off an answer that is awaited.
+`Turns` decides the turns. A timeout is stricter than upstream, because it also interrupts a pending answer.
 """
 
 import asyncio
@@ -44,20 +44,21 @@ REDRAWN = (
     "it was begun again after a kill or a loss, and its requests were others than before: its world is not "
     "deterministic, or its code was changed, and its first draw is unknown"
 )
-"""The note of a simulation whose answers are not all of its first draw."""
+"""The note of a restarted simulation whose requests changed, so not all its answers are of its first draw."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One simulation to be made.
+    """One simulation to run.
 
     Attributes:
-        factory: Makes the agent and the user; None if an executor has factories of its own.
+        factory: Makes the agent and the user; None if the executor has its own factories.
         candidate: The candidate that the agent plays.
         trial: The trial, which is also the seed.
         solo: Whether the agent works on a ticket without a user.
-        place: The suite and split of a sealed task, whose answers other places of a cache must not serve.
-        suite, side: Whose simulation it is, for an executor whose processes have factories of their own.
+        place: The suite and split of a sealed task, which must not get cached answers from other places.
+        suite: The suite of the simulation, for executors whose processes have their own factories.
+        side: The side of the simulation, for the same executors.
     """
 
     task: Task
@@ -73,7 +74,7 @@ class Assignment:
 
 
 async def nothing_to_declare() -> None:
-    """No ledger has to name the draw."""
+    """Do nothing, because no ledger has to name the draw."""
 
 
 async def simulate(
@@ -81,16 +82,16 @@ async def simulate(
     journal: Journal | None = None,
     before_use: Callable[[], Awaitable[None]] = nothing_to_declare,
 ) -> Simulation:
-    """Make one simulation in a task of its own.
+    """Run one simulation in its own asyncio task.
 
     Args:
-        assignment: What to simulate.
-        journal: Takes every answer of a model before it is used, and returns those that it holds.
+        assignment: The simulation to run.
+        journal: Stores every answer of a model before the answer is used, and replays stored answers.
         before_use: Called before an answer is used.
 
     Raises:
-        BudgetError, EndpointError: the run may send nothing more.
-        InfrastructureError: an agent or a world raised what would end more than this simulation.
+        BudgetError, EndpointError: the run must not send further requests.
+        InfrastructureError: an agent or a world raised an exception that would end more than this simulation.
         WorldError: the task does not fit its world.
     """
     try:
@@ -112,9 +113,9 @@ async def _simulate(
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
         if isinstance(make, ChatFactory) and not make.plays:
             make = make.journaled(journal, before_use, assignment.place)
-    # A user of the project's own may take the gold actions one by one from its task.
+    # A user class of the project may consume the gold actions of its task one by one.
     handed = task if is_of_package(make) else task.model_copy(deep=True)
-    # A factory without a solo mode takes no such argument.
+    # A factory without a solo mode does not accept the argument `solo`.
     options = {"solo": True} if assignment.solo else {}
 
     async def participants() -> tuple[Agent, User]:
@@ -130,7 +131,7 @@ async def _simulate(
         return failed_to_start(task, error, trial=trial, seed=trial)
     except (Exception, asyncio.CancelledError):
         raise
-    except BaseException as error:  # asyncio would let it end the loop
+    except BaseException as error:  # asyncio would let this exception end the loop
         raise _ends_too_much(assignment, error) from None
     return simulation.as_redrawn(REDRAWN) if journal is not None and journal.redrawn else simulation
 
@@ -153,17 +154,18 @@ async def converse(
     seed: int | None = None,
     solo: bool = False,
 ) -> Simulation:
-    """Run one simulation of `task`; in solo mode `user` is never asked.
+    """Run one simulation of `task`; in solo mode, `user` is never called.
 
     Returns:
         The simulation, unscored. If the agent or the user raises `InfrastructureError` or
-        `ParticipantError`, its termination reason says which, and whose, and its trace ends there. The same
-        holds if the timeout passes while one of them is awaited. Any other exception of the agent is its own
-        failure (`agent_error`), with the traceback in `info`; a network error is `InfrastructureError`.
+        `ParticipantError`, the termination reason names the kind of error and the side that raised it, and
+        the trace ends there. If the timeout passes while a side is awaited, the trace ends in the same way.
+        Any other exception of the agent counts as a failure of the agent (`agent_error`), with the traceback
+        in `info`. A network error counts as `InfrastructureError`.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
-        Exception: whatever the user or the world raises.
+        Exception: any other exception that the user or the world raises.
     """
     started_at = datetime.now(UTC).isoformat()
     session = world.open(solo=solo)
@@ -201,7 +203,7 @@ async def converse(
 
 
 class _View:
-    """The messages that one participant is given: its own copies, if it is code of the project."""
+    """The messages that one participant receives. Code of a project gets its own copies."""
 
     def __init__(self, participant: object, trace: Sequence[Message]) -> None:
         self._trace = trace
@@ -227,7 +229,7 @@ def _reason_of(error: InfrastructureError | ParticipantError, speaker: str) -> T
 def failed_to_start(
     task: Task, error: AgentCodeError, *, trial: int = 0, seed: int | None = None
 ) -> Simulation:
-    """The simulation of an agent that could not be made: `agent_error`, without messages."""
+    """Return the simulation of an agent that could not be created: `agent_error`, without messages."""
     started_at = datetime.now(UTC).isoformat()
     return _simulation(task, TerminationReason.AGENT_ERROR, [], started_at, 0.0, trial, seed, error)
 
@@ -272,10 +274,10 @@ def _stamped(message: Message, index: int) -> Message:
 
 
 async def _reply(agent: Agent, history: Sequence[Message]) -> Message:
-    """The agent's reply as it is stored.
+    """Return the agent's reply in the form that is stored.
 
     Raises:
-        AgentCodeError: it is something else, or a message that is not the agent's.
+        AgentCodeError: the reply is not a message, or is not a message of the agent.
     """
     reply: object = await agent.respond(history)
     if not isinstance(reply, Message):
@@ -287,10 +289,10 @@ async def _reply(agent: Agent, history: Sequence[Message]) -> Message:
 
 
 def _users_message(reply: Message) -> Message:
-    """The user's reply as it is stored.
+    """Return the user's reply in the form that is stored.
 
     Raises:
-        InfrastructureError: it is not the user's message, or cannot be stored: a defect of the user's code.
+        InfrastructureError: the user's code returned a reply that is not its message or cannot be stored.
     """
     try:
         return storable_message(reply, "user")
@@ -299,7 +301,7 @@ def _users_message(reply: Message) -> Message:
 
 
 def _cost(trace: Sequence[Message], role: str) -> float | None:
-    """What one side's messages cost in US dollars; None if no message says."""
+    """The cost of one side's messages in US dollars; None if no message states a cost."""
     costs = [dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
     known = [cost for cost in costs if cost is not None]
     return float(sum(known)) if known else None

@@ -1,4 +1,4 @@
-"""Turns jobs into simulations: each is made once, resumed if it was interrupted, stored, and budgeted."""
+"""Turns jobs into simulations: makes each one once, resumes it if interrupted, stores it, and budgets it."""
 
 import asyncio
 import contextlib
@@ -26,11 +26,11 @@ from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 
 POLL_SECONDS = 0.05
-"""How often a run looks for a simulation that another run is making."""
+"""Seconds between two checks for a simulation that another run is making."""
 
 
 class Place(NamedTuple):
-    """Where a simulation is stored: equal keys mean the same simulation of the same draw."""
+    """The place where a simulation is stored. Equal keys mean the same simulation of the same draw."""
 
     store: Store
     key: str
@@ -38,13 +38,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A simulation with what the engine needs to know about it.
+    """A simulation to make, with the facts that the engine needs about it.
 
     Attributes:
-        declare: Has the ledger name the draw; called in a thread, before the first answer is used.
-        place: Where the simulation is stored; None if its agent is no model: no other run can use it.
-        expected: Its likely usage; None if it is unknown.
-        is_baseline: Whether it is one of the baseline's fresh trials, which the ledger does not name.
+        declare: Makes the ledger name the draw; called in a thread, before the first answer is used.
+        place: The place of the stored simulation; None if the agent is not a model, because no other run can
+            use the simulation then.
+        expected: The likely usage of the simulation; None if unknown.
+        is_baseline: Whether the simulation is one of the baseline's fresh trials, which the ledger does not
+            name.
     """
 
     assignment: Assignment
@@ -58,10 +60,10 @@ class Engine:
     """Makes the simulations of one run.
 
     Args:
-        loop: Where they run, and how many at once.
-        account: What the run may use.
-        folder: Where simulations are stored, for messages.
-        simulate: Makes a simulation: see `conversation.simulate`.
+        loop: The event loop of the simulations; its slots limit how many run at once.
+        account: The budgets of the run, and its usage so far.
+        folder: The folder of the stored simulations, for error messages.
+        simulate: Makes a simulation, like `conversation.simulate`.
     """
 
     def __init__(
@@ -83,15 +85,15 @@ class Engine:
         self._fresh: dict[str, int] = {}
 
     async def make(self, job: Job, *, urgent: bool = False) -> Simulation:
-        """Make a simulation, or take the one that is there.
+        """Make a simulation, or return the stored one.
 
-        A simulation that infrastructure ended is returned as it is, and not made again: see `retry`.
+        A simulation that infrastructure ended is returned unchanged. Only `retry` makes it again.
 
         Raises:
             BudgetError: the run's budget is spent, or the run was stopped.
-            EndpointError: the endpoint refuses what every further simulation would ask too.
-            StorageError: the simulation cannot be stored, or a stored one was changed.
-            InfrastructureError: it was lost without a trace.
+            EndpointError: the endpoint rejects a request that every further simulation would send too.
+            StorageError: the simulation cannot be stored, or a stored simulation was changed.
+            InfrastructureError: the simulation was lost without a trace.
             WorldError: the task does not fit its world.
         """
         try:
@@ -111,25 +113,25 @@ class Engine:
             raise
 
     async def retry(self, job: Job) -> Simulation:
-        """Make a simulation that was lost once more."""
+        """Make a lost simulation again."""
         if job.place is not None:
             self._states.pop(job.place.key, None)
             self._lost.pop(job.place.key, None)
         return await self.make(job, urgent=True)
 
     def forget_lost(self) -> None:
-        """Let all simulations that were lost be made again."""
+        """Forget the lost simulations, so that `make` makes them again."""
         for key in self._lost:
             self._states.pop(key, None)
         self._lost.clear()
 
     def reserve_fresh(self, purpose: str, simulations: int, limit: int) -> bool:
-        """Set fresh simulations aside if no more than `limit` are; returns whether they are.
+        """Reserve fresh simulations, and return whether they are reserved.
 
         Args:
-            purpose: What they are for; asked again, nothing more is set aside.
-            simulations: How many.
-            limit: How many the run may make.
+            purpose: The purpose of the simulations. A second call with the same purpose reserves no more.
+            simulations: The number of simulations.
+            limit: The number of fresh simulations that the run may make for all purposes.
         """
         if purpose in self._fresh:
             return True
@@ -139,7 +141,7 @@ class Engine:
         return True
 
     def totals(self) -> Totals:
-        """Where the run stands; may be called from another thread."""
+        """The totals of the run so far; may be called from another thread."""
         states = Counter(self._states.copy().values())
         return Totals(dict(states), self.account.used, self.account.seconds, sum(self._fresh.values()))
 
@@ -174,7 +176,7 @@ class Engine:
         except (BudgetError, StorageError, sqlite3.Error):
             raise
         except EndpointError as error:
-            if job.is_baseline:  # its model may be gone; the run is the candidate's
+            if job.is_baseline:  # the baseline's model may be gone; that must not end the candidate's run
                 state = State.LOST
                 raise InfrastructureError(f"the baseline's side: {error}") from None
             self.account.stop(str(error), EndpointError)
@@ -206,23 +208,23 @@ class Engine:
             except TimeoutError:
                 self.account.raise_if_stopped()
                 raise
-            # In a thread: a flush to the disk would hold up every other conversation.
+            # In a thread, because a flush to the disk would block every other conversation.
             await asyncio.to_thread(self._put, job, place, simulation)
         return simulation
 
     async def _begin_journal(self, place: Place) -> Journal | None:
         while True:
-            # Another run may be making the simulation: this one takes the result, or resumes it.
+            # Another run may be making the simulation. This run then takes its result, or resumes it.
             with _as_storage_error(self._folder), contextlib.suppress(BlockingIOError):
                 return await asyncio.to_thread(place.store.begin, place.key)
             await asyncio.sleep(POLL_SECONDS)
             self.account.raise_if_stopped()
 
     async def _reserve(self, key: str, expected: Usage | None) -> None:
-        """Wait until the budget suffices for one more simulation in addition to those that run.
+        """Wait until the budget suffices for one more simulation in addition to the running ones.
 
         Raises:
-            BudgetError: it does not suffice, and nothing runs any more.
+            BudgetError: the budget does not suffice, and no simulation is running.
         """
         while True:
             self.account.raise_if_stopped()
@@ -241,7 +243,7 @@ class Engine:
             await self._changed.wait()
 
     def _settle(self, key: str, state: State | None, used: Usage = NOTHING_USED) -> None:
-        """Note what became of a simulation that ran; None if it may run again."""
+        """Record the final state of a simulation; state None means that it may run again."""
         self._reservations.close(key, used, is_made=state is State.MADE)
         if state is None:
             self._states.pop(key, None)
@@ -276,10 +278,10 @@ class Engine:
 
 
 class _Reservations:
-    """Tokens and dollars of the simulations that were begun: those that run count as expected.
+    """Tokens and dollars of all started simulations; running ones count with their expected usage.
 
     Attributes:
-        running: The expected usage of each simulation that runs, by its key.
+        running: The expected usage of each running simulation, by key.
     """
 
     def __init__(self) -> None:
@@ -304,7 +306,7 @@ class _Reservations:
 
     @property
     def mean(self) -> Usage:
-        """Of the simulations that were made; nothing before the first."""
+        """The mean usage of the completed simulations; `NOTHING_USED` before the first."""
         if not self._made:
             return NOTHING_USED
         tokens = round(self._made_tokens / self._made)
@@ -313,11 +315,11 @@ class _Reservations:
 
 @contextlib.contextmanager
 def _as_storage_error(place: Path) -> Iterator[None]:
-    """Report trouble with a store as what ends the run.
+    """Convert errors of a store to `StorageError`, which ends the run.
 
     Raises:
-        BlockingIOError: another run makes the simulation.
-        StorageError: a write failed, or what was stored was changed.
+        BlockingIOError: another run is making the simulation; raised unchanged.
+        StorageError: a read or write failed, or a stored simulation was changed.
     """
     try:
         yield
@@ -334,6 +336,6 @@ def _is_lost(simulation: Simulation) -> bool:
 
 
 def _used(simulation: Simulation) -> Usage:
-    """What a simulation used in this run: answers from a cache cost nothing again."""
+    """The usage of a simulation in this run, without answers from the cache, which cost nothing again."""
     fresh = [message for message in simulation.trace if not getattr(message, "cached", False)]
     return usage_of(fresh, "assistant") + usage_of(fresh, "user")

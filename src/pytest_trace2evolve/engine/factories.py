@@ -1,4 +1,4 @@
-"""Factories of agents and users: the reference agents, agent `chat`, and how evidence identifies them."""
+"""Factories of the reference agents and agent `chat` with their users, and their identities in evidence."""
 
 import contextlib
 import inspect
@@ -99,7 +99,7 @@ _USERS: Mapping[type, str] = {
     DummyUser: DUMMY_USER,
     ChatUser: CHAT,
 }
-"""Names of this package's users in evidence."""
+"""The names by which evidence records this package's users."""
 
 
 def identify(
@@ -113,7 +113,7 @@ def identify(
 ) -> Identity:
     """Identify the agent, user and world of a suite's simulations.
 
-    A plugin's factory is called once for each task of the suite, to see which agents and users it returns.
+    A plugin's factory is called once for each task of the suite, to learn which agents and users it returns.
 
     Args:
         agent: The name of the suite's agent.
@@ -135,7 +135,7 @@ def identify(
         users = {type(user): _settings_of_user(user)}
         by_task = {first.id: type(user)}
         for task in () if is_built_in else others:
-            with contextlib.suppress(Exception):  # its simulations fail in the same way
+            with contextlib.suppress(Exception):  # the simulations of the task fail in the same way
                 user = factory(task, world, candidate, 0, **options)[1]
                 by_task[task.id] = type(user)
                 if type(user) not in users:
@@ -143,7 +143,7 @@ def identify(
         user_settings = _settings_of_users(users, by_task)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
+    except BaseException as error:  # includes `SystemExit` and pytest's outcomes, as in a simulation
         # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
         raised = f"the factory of its agent raised {type(error).__name__}"
         user_settings = Settings(code=Code(unknown=raised))
@@ -165,7 +165,7 @@ def _settings_of_user(user: User | None) -> Settings:
 
 
 def _settings_of_users(users: Mapping[type, Settings], by_task: Mapping[str, type]) -> Settings:
-    """The settings of all users of a suite; of several ones also which task has which."""
+    """The settings of all users of a suite; if there are several users, also the user of each task."""
     first, *others = users.values()
     if not others:
         return first
@@ -184,7 +184,7 @@ def _settings_of_users(users: Mapping[type, Settings], by_task: Mapping[str, typ
 
 
 def _declared(participant: object) -> Settings:
-    """The declaration of an agent or a user: its `settings`, or else its `name`."""
+    """The settings that an agent or a user declares: its `settings`, or else only its `name`."""
     settings, name = getattr(participant, "settings", None), getattr(participant, "name", None)
     if isinstance(settings, Settings):
         return settings
@@ -192,20 +192,20 @@ def _declared(participant: object) -> Settings:
 
 
 def open_cache(path: Path) -> AnswerFile:
-    """A project's cache of answers.
+    """Open a project's cache of answers.
 
     Raises:
-        ConfigError: it is damaged.
+        ConfigError: the cache is damaged.
     """
     return AnswerFile(path, "delete it: the cache starts anew")
 
 
 @contextlib.contextmanager
 def answer_stores(settings: LiveSettings | None, cache: Path, recording: Path) -> Iterator[AnswerStores]:
-    """The stores of answers that a run uses, while it runs.
+    """Open the stores of answers that a run uses, and close them after it.
 
     Raises:
-        ConfigError: one is damaged.
+        ConfigError: a store is damaged.
     """
     with contextlib.ExitStack() as stack:
         found: AnswerStores = {}
@@ -223,8 +223,8 @@ class _Models:
 
     Attributes:
         agent, user: The models of the two sides.
-        routed: The models that a router chooses from, by capability; empty without one.
-        router: The model that chooses; None without one.
+        routed: The models that a router chooses from, by capability; empty without a router.
+        router: The model that chooses; None without a router.
     """
 
     agent: Model
@@ -234,17 +234,17 @@ class _Models:
 
 
 class ChatFactory:
-    """Makes agent `chat` and its user; all simulations share the models.
+    """Makes agent `chat` and its user for each simulation; all simulations share the models.
 
     Attributes:
         plays: Whether answers come from a cassette.
 
     Args:
-        settings: Which models talk, and whether answers are cached, recorded or played back.
-        on_close: Takes coroutine functions that close what is opened here.
-        meter: Counts what the endpoints answer, and says when they may be asked.
+        settings: The models of both sides, and whether answers are cached, recorded or played back.
+        on_close: Registers a coroutine function that closes a model opened here.
+        meter: Counts the usage of the endpoints, and admits each request.
         cache: The project's cache of answers; None if it is not used.
-        record: Where the processes of the run gather what they record; None if nothing is recorded.
+        record: The store in which the processes of the run record answers; None if nothing is recorded.
 
     Raises:
         EndpointError: a key is missing.
@@ -289,12 +289,12 @@ class ChatFactory:
     def journaled(
         self, journal: Journal, before_use: Callable[[], Awaitable[None]], place: str = ""
     ) -> AgentFactory:
-        """A factory for one simulation, whose answers are journaled.
+        """Return a factory for one simulation that journals all its answers.
 
         Args:
-            journal: Takes every answer before it is used, and returns those that it holds.
+            journal: Stores every answer before it is used, and returns the answers that it already holds.
             before_use: Called before an answer is used.
-            place: The part of the cache whose answers may be taken: see `provenance.sealed_place`.
+            place: The part of the cache whose answers may be used; see `provenance.sealed_place`.
         """
         shared, requests = self._models, self._requests
 
@@ -313,7 +313,7 @@ class ChatFactory:
     def __call__(
         self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
     ) -> tuple[Agent, User]:
-        """The agent with the candidate's instruction, and the user of the task."""
+        """Make the agent with the candidate's instruction, and the user of the task."""
         return self._make(self._models, task, world, candidate, trial, solo=solo)
 
     def _make(

@@ -1,4 +1,4 @@
-"""Runs code of an agent so that its failures are its own and end only its simulation."""
+"""Runs an agent's code, and attributes its failures to the agent, so that they end only its simulation."""
 
 import asyncio
 import contextvars
@@ -26,21 +26,21 @@ T = TypeVar("T")
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
 
 MAX_FRAMES = 20
-"""Frames of an agent's traceback that are kept."""
+"""The largest number of frames kept of an agent's traceback."""
 
 MAX_MESSAGE = 2_000
-"""Characters of an exception's message that are kept."""
+"""The largest number of characters kept of an exception's message."""
 
 _ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
-"""Errors by which an agent, or a model of this package that it asks, may end its simulation or the run."""
+"""Errors with which an agent, or a model of this package that it calls, may end its simulation or the run."""
 
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""Errors of a disk, which are no failure of the agent."""
+"""Disk errors, which do not count as failures of the agent."""
 
 
 def is_of_package(owner: object) -> bool:
     """Whether an object is this package's code, by the definition of the object or of its class."""
-    # Attributes of an instance, `__class__` included, may raise.
+    # Reading an attribute of an instance, even `__class__`, may raise.
     definition = owner if type(owner) in (types.FunctionType, types.MethodType) else type(owner)
     return _package(str(definition.__module__)) == _package(__name__)
 
@@ -48,20 +48,20 @@ def is_of_package(owner: object) -> bool:
 def run_agent_code(
     owner: object, name: str, call: Callable[[], Awaitable[T]], world: object = None
 ) -> Awaitable[T]:
-    """Run code of an agent: an exception is the agent's failure, unless it is a network error.
+    """Run code of an agent. An exception is the agent's failure, unless it is a network error.
 
-    The code runs in a task of its own: `asyncio.current_task().cancel()` ends this task and no other. Code of
-    this package is called directly, and its exceptions are raised unchanged.
+    The code runs in its own task, so `asyncio.current_task().cancel()` ends no other task. Code of this
+    package is called directly, and its exceptions are raised unchanged.
 
     Args:
         owner: The agent, or its factory.
-        name: The method that runs, for messages.
+        name: The name of the method that runs, for error messages.
         call: Calls the method.
         world: The world that the agent may call; a `WorldError` that its code raises is the world's failure.
 
     Raises:
-        AgentCodeError: it raised, `SystemExit` included, or cancelled its own task.
-        InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
+        AgentCodeError: the code raised an exception, which may be `SystemExit`, or cancelled its own task.
+        InfrastructureError: the code could not reach a service (see `is_network_error`) or write to the disk.
     """
     if is_of_package(owner):
         return call()
@@ -78,7 +78,7 @@ async def _run_apart(name: str, call: Callable[[], Awaitable[T]], world: object)
             raise
         raise AgentCodeError("CancelledError: the agent's code cancelled its own task") from None
     finally:
-        for variable, value in context.items():  # its next call finds the variables that this one set
+        for variable, value in context.items():  # the agent's next call finds the values that this call set
             if variable.get(None) is not value:
                 variable.set(value)
 
@@ -89,7 +89,7 @@ async def _guarded(name: str, call: Callable[[], Awaitable[T]], world: object) -
         return await call()
     except BaseException as error:
         is_ended = isinstance(error, asyncio.CancelledError) and is_cancelled()
-        # Python raises GeneratorExit in a coroutine that it discards; its task is not running then.
+        # Python raises GeneratorExit in a coroutine that it discards; the coroutine's task does not run then.
         is_discarded = isinstance(error, GeneratorExit) and not _is_running(task)
         is_the_worlds = isinstance(error, WorldError) and _is_raised_by(world, error)
         if is_ended or is_discarded or is_the_worlds or isinstance(error, _ALLOWED):
@@ -110,9 +110,9 @@ def _is_running(task: asyncio.Task[object] | None) -> bool:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded.
+    """Whether an exception, or one of its causes, says that a service was unreachable or overloaded.
 
-    A group of exceptions says so if each of its exceptions does.
+    An exception group counts as a network error if each of its exceptions does.
     """
     seen: set[int] = set()
     current: BaseException | None = error
@@ -125,8 +125,8 @@ def is_network_error(error: BaseException) -> bool:
         status = _status(current)
         if isinstance(status, int) and (status in (408, 429) or status >= 500):
             return True
-        # A library may wrap an error without naming its cause. A built-in one, such as a `KeyError`, that is
-        # raised while a network error is handled is a defect of the handler.
+        # A library may wrap an error without naming its cause. If a built-in exception such as `KeyError` is
+        # raised while a network error is handled, the handler is defective.
         is_wrapper = type(current).__module__ != "builtins" and not current.__suppress_context__
         current = current.__cause__ or (current.__context__ if is_wrapper else None)
     return False
@@ -141,7 +141,7 @@ def _status(error: BaseException) -> object:
 
 
 def _message(error: BaseException) -> str:
-    """The message of an exception for files and terminals: control characters escaped, cut if it is long."""
+    """The message of an exception with control characters escaped, cut after `MAX_MESSAGE` characters."""
     try:
         text = str(error)
     except Exception as other:
@@ -159,14 +159,14 @@ def is_cancelled() -> bool:
 
 
 def _frames(error: BaseException) -> str:
-    """The traceback from the first frame of the agent's code on, the innermost last."""
+    """The traceback, starting at the first frame of the agent's code; the innermost frame is last."""
     frames = traceback.extract_tb(error.__traceback__)
     own = list(dropwhile(lambda frame: frame.filename.startswith(_PACKAGE_FOLDER), frames)) or frames
     return "".join(traceback.format_list(own[-MAX_FRAMES:]))
 
 
 def _is_raised_by(world: object, error: BaseException) -> bool:
-    """Whether the code of a world, or of this package, raised an error."""
+    """Whether the world's code, or the code of this package, raised an error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
     return module == type(world).__module__ or _package(module) == _package(__name__)

@@ -1,7 +1,7 @@
-"""The models of a live run, for the agent and the user, and how each is asked.
+"""The settings of the models of a live run, for the agent and the user.
 
-A model may be a folder of this machine. Evidence and keys hold the folder's digest, since its address changes
-with each run.
+A model may be a folder on this machine. Evidence and keys hold the folder's digest, because the address at
+which the folder is served changes with each run.
 """
 
 import os
@@ -24,21 +24,21 @@ from pytest_trace2evolve.serving.folder import (
 )
 
 EXTRA_INSTRUCTION_VAR = "TAU2_AGENT_EXTRA_INSTRUCTION"
-"""An instruction from the environment, honoured as τ²'s own tools honour it."""
+"""The environment variable with an extra instruction for the agent, which τ²'s own tools read too."""
 
 DEFAULT_CONCURRENCY = 16
-"""Simulations at once in one process."""
+"""The default number of concurrent simulations in one process."""
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """A Ray cluster on which simulations are made.
+    """The settings of a Ray cluster that makes simulations.
 
     Attributes:
         address: The cluster's address, or `auto`.
-        per_actor: Simulations at once in one actor; None for the executor's default.
-        pip: A file of requirements that nodes install for the run; None for none.
-        env: Names of environment variables that are handed to the nodes.
+        per_actor: The number of concurrent simulations in one actor; None for the executor's default.
+        pip: A file of requirements that the nodes install for the run; None to install nothing.
+        env: Names of the environment variables that are passed to the nodes.
     """
 
     address: str
@@ -49,13 +49,13 @@ class RaySettings:
 
 @dataclass(frozen=True)
 class Routes:
-    """What a routed agent chooses from.
+    """The models that a routed agent chooses from.
 
     Attributes:
-        base: The base model, which chooses, and answers if it chooses no adapter.
-        models: The same model with each adapter, by the adapter's name.
+        base: The base model. It chooses an adapter, and answers itself if it chooses none.
+        models: The base model with each adapter, by the adapter's name.
         skills: The router's table, in the order of `models`.
-        each_turn: Whether it chooses after each message of the customer, instead of once a task.
+        each_turn: Whether the agent chooses after each message of the customer, instead of once per task.
     """
 
     base: ModelSettings
@@ -69,12 +69,14 @@ class LiveSettings:
     """The models of a live run.
 
     Attributes:
-        agent: The agent's model; of a routed agent what is recorded of all its models together.
-        cache: Whether answers are taken from the project's cache and kept there.
-        scripts: Whether customers of synthetic cases follow their scripts, though a model could play them.
-        record: Where to write the run's answers; None: nowhere.
-        cassette: Where the answers come from instead of a model; None if models are asked.
-        routes: What a routed agent chooses from; None if the agent is one model.
+        agent: The agent's model; for a routed agent, the settings that evidence records for all its models.
+        user: The model of the user simulator.
+        extra_instruction: An instruction for the agent from the environment; may be empty.
+        cache: Whether answers are read from and written to the project's cache.
+        scripts: Whether customers of synthetic cases follow their scripts instead of being played by a model.
+        record: The file to which the run's answers are written; None to write none.
+        cassette: The recorded answers that replace the models; None if models are called.
+        routes: The models that a routed agent chooses from; None if the agent is one model.
         each_turn: Whether a routed agent chooses at each turn.
     """
 
@@ -89,7 +91,7 @@ class LiveSettings:
     each_turn: bool = False
 
     def require_endpoints(self) -> None:
-        """Check that all models that are asked have a key and a URL.
+        """Check that every model that will be called has a key and a URL.
 
         Raises:
             EndpointError: the variable that should hold a key is empty, or a base URL is invalid.
@@ -100,7 +102,7 @@ class LiveSettings:
 
     @property
     def models(self) -> Iterator[ModelSettings]:
-        """All models that are asked."""
+        """All models of the run: those of the agent, then the user's."""
         routes = self.routes
         yield from (self.agent,) if routes is None else (routes.base, *routes.models.values())
         yield self.user
@@ -114,7 +116,7 @@ class LiveSettings:
         return replace(self, agent=function(self.agent), user=function(self.user), routes=routes)
 
     def agent_settings(self) -> Settings:
-        """What evidence records of the agent."""
+        """The settings of the agent as evidence records them."""
         arguments = self.agent.recorded()
         if self.extra_instruction:
             arguments["extra_instruction"] = self.extra_instruction
@@ -123,30 +125,34 @@ class LiveSettings:
         return Settings(implementation=CHAT, model=self.agent.model, arguments=arguments)
 
     def user_settings(self) -> Settings:
-        """What evidence records of the user simulator."""
+        """The settings of the user simulator as evidence records them."""
         return Settings(implementation=CHAT, model=self.user.model, arguments=self.user.recorded())
 
 
 @dataclass(frozen=True)
 class Party:
-    """A candidate with the settings of its models; None if its agent is a plugin's."""
+    """A candidate with the settings of its models.
+
+    Attributes:
+        live: The settings; None if the candidate's agent is a plugin's.
+    """
 
     candidate: Candidate
     live: LiveSettings | None
 
 
 def extra_instruction() -> str:
-    """The instruction that the environment adds, or an empty text."""
+    """The extra instruction from the environment; empty if there is none."""
     return os.environ.get(EXTRA_INSTRUCTION_VAR, "").strip()
 
 
 _PATH_PREFIXES = ("./", "../", "/", "~")
-"""Prefixes of paths that no name of a model has."""
+"""Prefixes that mark a path, because no name of a model starts with them."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a folder's model is served, the token to ask it with, and the folder's digest."""
+    """The base URL and token of the server of a folder's model, and the folder's digest."""
 
     base_url: str
     token: str = field(repr=False)
@@ -154,7 +160,7 @@ class Address:
 
 
 def names_folder(model: str, here: Path) -> bool:
-    """Whether a model is named by its folder: as a path, or by the name of one that is there."""
+    """Whether `model` names a folder, as a path or as the name of a model folder in `here`."""
     return model.startswith(_PATH_PREFIXES) or model in (".", "..") or (here / model / CONFIG).is_file()
 
 
@@ -162,7 +168,7 @@ def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple
     """A model's folder and its digest.
 
     Raises:
-        ModelFolderError: it cannot be served.
+        ModelFolderError: the folder cannot be served.
     """
     path = (here / expanded(Path(model))).resolve()
     known = served.get(str(path))
@@ -170,10 +176,10 @@ def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple
 
 
 def adapted(model: ModelSettings, adapter: str | Path, here: Path) -> ModelSettings:
-    """A folder's model that talks with an adapter: named after both, with the digests of both.
+    """The settings of a folder's model with an adapter; their name and digest combine those of both.
 
     Raises:
-        ModelFolderError: it cannot be served with that model.
+        ModelFolderError: the adapter cannot be served with that model.
     """
     assert model.folder is not None
     path = (here / expanded(Path(adapter))).resolve()

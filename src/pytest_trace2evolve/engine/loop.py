@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, with a limited number of slots for simulations."""
+"""An event loop on its own thread, with a limited number of slots for simulations."""
 
 import asyncio
 import contextlib
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines; `slot` limits how many of them simulate at once.
+    """Runs coroutines on an event loop; `slot` limits the number of concurrent simulations.
 
     Args:
-        slots: Simulations at once.
+        slots: The number of concurrent simulations.
     """
 
     def __init__(self, slots: int) -> None:
@@ -39,7 +39,7 @@ class LoopThread:
 
     @contextlib.asynccontextmanager
     async def slot(self, *, urgent: bool = False) -> AsyncIterator[None]:
-        """Hold a slot; urgent work gets the next free one, other work in the order in which it came."""
+        """Hold a slot. Urgent work gets the next free slot; other work waits in order of arrival."""
         if self._free:
             self._free -= 1
         else:
@@ -57,11 +57,11 @@ class LoopThread:
             self._release()
 
     def on_close(self, closer: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call a coroutine function in the loop before it ends."""
+        """Register a coroutine function to call in the loop before the loop ends."""
         self._closers.append(closer)
 
     def close(self) -> None:
-        """Cancel what runs, close what was opened, and end the thread."""
+        """Cancel all running tasks, call the registered closers, and end the thread."""
         if not self._thread.is_alive():
             return
         self.run(self._shut_down())
@@ -82,8 +82,8 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         while not self._is_closing:
-            # A `SystemExit` or `KeyboardInterrupt` of any task ends the loop, even of a task that an agent
-            # left behind.
+            # A `SystemExit` or `KeyboardInterrupt` in any task ends `run_forever`, even in a task that an
+            # agent left behind.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
 
@@ -93,5 +93,5 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         for closer in self._closers:
-            with contextlib.suppress(Exception):  # the process ends it; the others must be closed too
+            with contextlib.suppress(Exception):  # the other closers must run too
                 await closer()

@@ -1,7 +1,7 @@
-"""One process of a Ray cluster that makes simulations: the project and its models are opened once.
+"""A process of a Ray cluster that opens the project and its models once, and makes simulations.
 
-The driver keeps the budget, the rate limit, the journals and the stores of answers. A simulation sends it
-events, and waits for a reply where a local one would write a file.
+The driver keeps the budget, the rate limit, the journals and the stores of answers. A simulation on the
+cluster sends events to the driver, and waits for a reply where a local simulation would write a file.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.worlds.registry import Worlds
 
 Side = tuple[str, Literal["baseline", "candidate"]]
-"""A suite and one side of its comparison."""
+"""The name of a suite, and one side of its comparison."""
 
 
 @dataclass(frozen=True)
 class RemoteSuite:
-    """A suite as a node runs it: its lock, its agent, and what the driver knows about their code."""
+    """A suite for a node to run: its lock, its agent and candidate, and the identity of their code."""
 
     locked: LockedSuite
     agent: str
@@ -43,13 +43,14 @@ class RemoteSuite:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process needs to know before its first simulation.
+    """The facts that a process needs before its first simulation.
 
     Attributes:
         version: The driver's version of this package.
-        suites_folder: The folder of suites, relative to the project's.
+        suites_folder: The folder of suites, relative to the project's folder.
+        suites: The suites that the process runs, by name.
         is_limited: Whether the run has a rate limit, so that the driver admits each request.
-        stores: The stores of answers that the driver keeps.
+        stores: The names of the stores of answers that the driver keeps.
     """
 
     version: str
@@ -61,11 +62,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Secrets:
-    """What must not be stored by the cluster: Ray sends it to the process and keeps it nowhere.
+    """Secrets that Ray sends to the process and that the cluster must not store.
 
     Attributes:
         sides: The models of each side, with their keys.
-        variables: Variables of the environment for code of the project.
+        variables: Environment variables for the project's code.
     """
 
     sides: Mapping[Side, LiveSettings | None] = field(default_factory=dict)
@@ -74,11 +75,11 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Order:
-    """A simulation for a process to make.
+    """An order for a process to make a simulation.
 
     Attributes:
         entries: The journal so far; None without a journal.
-        redrawn: Whether answers of the journal were discarded before.
+        redrawn: Whether answers of the journal were discarded earlier.
     """
 
     number: int
@@ -96,7 +97,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Call:
-    """A function for a process to call with itself and with arguments; the function is sent by its name."""
+    """An order to call a function with the `RayActor` and the arguments; the function is sent by name."""
 
     number: int
     function: Callable[..., Awaitable[Any]]
@@ -104,12 +105,12 @@ class Call:
 
 
 class Event(NamedTuple):
-    """What a simulation tells the driver.
+    """A message of a simulation to the driver.
 
     Attributes:
-        simulation: The number of its order.
-        kind: What happened, or what is asked.
-        ask: The number of the question that the driver has to answer; 0 if it is none.
+        simulation: The number of the simulation's order; 0 for events of the whole process.
+        kind: The kind of event or question.
+        ask: The number of the question that the driver has to answer; 0 if the event is not a question.
     """
 
     simulation: int
@@ -127,13 +128,13 @@ class Reply(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Nothing more may be sent: the class and text of what every further request raises."""
+    """A ban on further requests, with the class and text of the error that each of them raises."""
 
     error: tuple[str, str]
 
 
 class Cancel(NamedTuple):
-    """The driver no longer waits for a simulation."""
+    """An order to cancel a simulation that the driver no longer waits for."""
 
     simulation: int
 
@@ -142,14 +143,14 @@ Message = Order | Call | Reply | Stop | Cancel
 
 
 def described(error: Exception) -> tuple[str, str]:
-    """An error as it travels: the name of its class and its text."""
+    """Encode an error for a message, as the name of its class and its text."""
     if isinstance(error, Trace2EvolveError):
         return type(error).__name__, str(error)
     return InfrastructureError.__name__, f"{type(error).__name__}: {error}"
 
 
 def as_error(name: str, text: str) -> Exception:
-    """The error that `described` described."""
+    """Decode an error that `described` encoded."""
     found = getattr(errors, name, InfrastructureError)
     error: Exception = found(text)
     return error
@@ -188,7 +189,7 @@ class _Channel:
             asked.set_exception(as_error(*reply.error))
 
     async def collect(self, window: float) -> list[Event]:
-        """All events, once there is one; further events of the next `window` seconds with it."""
+        """Wait for an event, then return all events that arrived until `window` seconds later."""
         await self._arrived.wait()
         await asyncio.sleep(window)
         self._arrived.clear()
@@ -198,7 +199,7 @@ class _Channel:
 
 
 class _RemoteMeter:
-    """The run's account, which the driver keeps."""
+    """A proxy of the run's account, which the driver keeps."""
 
     def __init__(self, channel: _Channel, *, is_limited: bool) -> None:
         self._channel = channel
@@ -219,7 +220,7 @@ class _RemoteMeter:
 
 
 class _RemoteAnswers:
-    """A store of answers, which the driver keeps."""
+    """A proxy of a store of answers, which the driver keeps."""
 
     def __init__(self, channel: _Channel, name: str) -> None:
         self._channel = channel
@@ -235,7 +236,7 @@ class _RemoteAnswers:
 
 
 class _RemoteJournal:
-    """A simulation's journal, which the driver writes: `before_use` waits until it has."""
+    """A proxy of a simulation's journal; `before_use` waits until the driver has written the entries."""
 
     def __init__(self, order: Order, channel: _Channel) -> None:
         self._number, self._channel = order.number, channel
@@ -268,9 +269,9 @@ class RayActor:
     """Makes simulations in one process, all on one event loop.
 
     Attributes:
-        project: The project, as the node has it.
-        kept: What functions of a `Call` keep for the next one, by keys of their own.
-        closers: Close what was opened, before the process ends.
+        project: The project, opened from its copy on the node.
+        kept: Objects that functions of a `Call` keep for later calls, by keys that the functions choose.
+        closers: Functions that close open resources before the process ends.
     """
 
     project: Project
@@ -290,7 +291,7 @@ class RayActor:
         return address
 
     async def open(self, setup: Setup, secrets: Secrets) -> str:
-        """Open the project and its models; returns why this process cannot run it, empty if it can."""
+        """Open the project and its models; return the reason why that failed, or an empty text."""
         if setup.version != pytest_trace2evolve.__version__:
             return (
                 f"its pytest-trace2evolve is {pytest_trace2evolve.__version__}, and this machine's is "
@@ -328,10 +329,10 @@ class RayActor:
     def _check(
         suite: RemoteSuite, project: Project, worlds: Worlds, agents: Mapping[str, AgentFactory]
     ) -> None:
-        """Check that this process runs what the driver has locked and identified.
+        """Check that this process has the data and code that the driver locked and identified.
 
         Raises:
-            ConfigError: code or data differ; names them.
+            ConfigError: the agent is not registered here, or code or data differ; names the difference.
             WorldError: the world cannot be opened here.
         """
         locked = suite.locked
@@ -355,7 +356,7 @@ class RayActor:
             )
 
     async def send(self, messages: Sequence[Message]) -> None:
-        """Take orders and replies."""
+        """Handle messages of the driver."""
         for message in messages:
             match message:
                 case Order():
@@ -371,12 +372,12 @@ class RayActor:
                     self._channel.stopped = message.error
 
     async def exchange(self, messages: Sequence[Message], window: float) -> list[Event]:
-        """Take orders and replies, and return the next events: see `_Channel.collect`."""
+        """Handle messages of the driver, and return the next events; see `_Channel.collect`."""
         await self.send(messages)
         return await self._channel.collect(window)
 
     async def close(self) -> None:
-        """Cancel what runs, and close the models."""
+        """Cancel the running simulations and calls, and close the models."""
         for task in self._running.values():
             task.cancel()
         for closer in self.closers:

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: what is asked of Ray itself, with its errors in one line."""
+"""The connection to a Ray cluster: the calls of Ray itself, with its errors shortened to one line."""
 
 import asyncio
 import contextlib
@@ -24,27 +24,27 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.optional import require
 
 OPEN_SECONDS = 300.0
-"""How long an actor may take to start: its node may install packages first."""
+"""Seconds that an actor may take to start, which includes the installation of packages on its node."""
 
 CONNECT_SECONDS = 10.0
-"""How long the cluster's address may take to accept a connection."""
+"""Seconds that the cluster's address may take to accept a connection."""
 
 EXCLUDED = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
-"""What no node needs of a project's folder."""
+"""Parts of a project's folder that no node needs."""
 
 _ERROR_LINE = re.compile(r"^(?:[\w.]*\.)?(\w+(?:Error|Exception)): (.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a run hands to an executor before its first simulation.
+    """The facts that a run passes to an executor before its first simulation.
 
     Attributes:
         suites: The suites that are not replayed, by name.
         sides: The models of each side; None if its agent is not `chat`.
-        models: Further models that are asked on the nodes.
+        models: Further models that are called from the nodes.
         stores: The run's stores of answers.
-        concurrency: Simulations at once.
+        concurrency: The number of concurrent simulations.
     """
 
     project: Project
@@ -57,17 +57,19 @@ class Work:
 
     @property
     def all_models(self) -> list[ModelSettings]:
-        """All models that are asked on the nodes."""
+        """All models that are called from the nodes."""
         talking = [live for live in self.sides.values() if live is not None]
         return [*(model for live in talking for model in live.models), *self.models]
 
 
 @dataclass
 class Job:
-    """A simulation, or another result, that an actor makes.
+    """A simulation or a call that an actor runs.
 
     Attributes:
-        finished: Its result; `ActorLost` if the actor ended.
+        finished: The result; raises `ActorLost` if the actor ended.
+        journal: The journal of the simulation; None if there is none.
+        before_use: Called before an answer is used.
     """
 
     finished: "asyncio.Future[Any]"
@@ -75,8 +77,8 @@ class Job:
     before_use: Callable[[], Awaitable[None]]
 
 
-class ActorLost(Exception):  # noqa: N818 - not an error: the simulation is made elsewhere
-    """The actor of a simulation ended."""
+class ActorLost(Exception):  # noqa: N818 - not an error, because the job moves to another actor
+    """The actor ended before its job was finished."""
 
 
 @dataclass(eq=False)
@@ -84,12 +86,12 @@ class Actor:
     """An actor as the driver sees it.
 
     Attributes:
-        handle: Ray's.
-        node: The address of its node.
-        jobs: What it makes, by number.
+        handle: Ray's handle of the actor.
+        node: The address of the actor's node.
+        jobs: The jobs that the actor runs, by number.
         outbox: Messages that were not sent yet.
-        exchanging: Whether a batch is under way, so that messages have to be sent by themselves.
-        flush: Sends them soon.
+        exchanging: Whether a batch is under way; new messages then have to be sent separately.
+        flush: The timer that sends the outbox soon; None if none is set.
     """
 
     handle: Any
@@ -101,11 +103,11 @@ class Actor:
 
 
 class RayCluster:
-    """A Ray cluster, once `connect` was called.
+    """A Ray cluster; `connect` opens the connection.
 
     Args:
-        address: Its address, or `auto`: see `RayExecutor`.
-        pip: Requirements that its nodes install, or the path of a file of them.
+        address: The cluster's address, or `auto`; see `RayExecutor`.
+        pip: Requirements that the nodes install, or the path of a requirements file.
     """
 
     def __init__(self, address: str, pip: str | list[str]) -> None:
@@ -114,12 +116,12 @@ class RayCluster:
         self._is_ours = False
 
     def connect(self, root: Path) -> None:
-        """Connect, unless this process is connected already; the folder `root` travels to the nodes.
+        """Connect, unless this process is connected already. Ray copies the folder `root` to the nodes.
 
         Raises:
             MissingExtraError: Ray is not installed.
-            ConfigError: nothing listens at the address.
-            Exception: what Ray raises, inside `one_line` a `ConfigError`.
+            ConfigError: nothing listens at the address, or `pip` would have no effect.
+            Exception: any error of Ray; inside `one_line` it becomes a `ConfigError`.
         """
         if self._ray.is_initialized():
             if self._pip:
@@ -141,10 +143,10 @@ class RayCluster:
         )
         self._is_ours = True
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray sets one of its own
+            signal.signal(signal.SIGTERM, handler)  # Ray replaced the handler
 
     def close(self) -> None:
-        """Disconnect, if `connect` connected."""
+        """Disconnect, if `connect` made the connection."""
         if self._is_ours:
             self._is_ours = False
             self._ray.shutdown()
@@ -158,7 +160,7 @@ class RayCluster:
         """The CPUs of all nodes.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the cluster has no CPU.
         """
         found = int(self._ray.cluster_resources().get("CPU", 0))
         if not found:
@@ -170,25 +172,25 @@ class RayCluster:
         return str(self._ray.util.get_node_ip_address())
 
     def create_actor(self) -> Any:
-        """A new actor, which takes one CPU; actors are spread over the nodes."""
+        """Create an actor, which takes one CPU; actors are spread over the nodes."""
         options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         return self._ray.remote(**options)(RayActor).remote()
 
     def get(self, reference: Any) -> Any:
-        """Wait for the result of an actor that starts."""
+        """Wait for the result of a call to a starting actor, at most `OPEN_SECONDS`."""
         return self._ray.get(reference, timeout=OPEN_SECONDS)
 
     def kill(self, actor: Any) -> None:
-        """End an actor; nothing happens if it has ended, or its node has."""
+        """End an actor; do nothing if the actor or its node has ended already."""
         with contextlib.suppress(Exception):
             self._ray.kill(actor)
 
     @contextlib.contextmanager
     def one_line(self) -> Iterator[None]:
-        """Report what Ray raises in one line.
+        """Convert errors of Ray to a message of one line.
 
         Raises:
-            ConfigError: what Ray says.
+            ConfigError: Ray raised an error; the message is Ray's.
         """
         errors = self.errors
         try:
@@ -202,10 +204,10 @@ class RayCluster:
 
 
 def check_opened(node: str, problem: str) -> None:
-    """Check what an actor answered when it opened the project.
+    """Check that an actor opened the project, given the problem that it reported.
 
     Raises:
-        ConfigError: it cannot run it; names the node.
+        ConfigError: the actor cannot run the project; names the node.
     """
     if problem:
         raise ConfigError(f"node {node} of the Ray cluster cannot run the project: {problem}")
@@ -226,7 +228,7 @@ def check_reachable(cluster: RayCluster, node: str, models: Iterable[ModelSettin
 
 
 def _is_loopback(url: str | None) -> bool:
-    """Whether only this machine reaches a URL."""
+    """Whether a URL can be reached from this machine only."""
     host = urlsplit(url or "").hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -235,7 +237,7 @@ def _is_loopback(url: str | None) -> bool:
 
 
 def in_one_line(error: Exception) -> str:
-    """What Ray says, in one line; of a traceback from another process its last error."""
+    """The message of an error of Ray, in one line; for a remote traceback, its last error."""
     text = str(error)
     if found := [*_ERROR_LINE.finditer(text)]:
         text = f"{found[-1][1]}: {text[found[-1].start(2) :]}"
@@ -243,10 +245,10 @@ def in_one_line(error: Exception) -> str:
 
 
 def _check_listening(address: str) -> None:
-    """Check that something listens at an address: Ray itself waits for minutes.
+    """Check that something listens at an address, because Ray itself would wait for minutes.
 
     Raises:
-        ConfigError: nothing does.
+        ConfigError: nothing listens at the address.
     """
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
@@ -260,5 +262,5 @@ def _check_listening(address: str) -> None:
 
 
 def portable(model: ModelSettings) -> ModelSettings:
-    """The same settings without reference to this machine's environment; they hold the key."""
+    """The same settings with the URL and the key themselves, instead of this machine's variables."""
     return replace(model, base_url=model.endpoint(), token=model.key())

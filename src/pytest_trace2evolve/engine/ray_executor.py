@@ -1,8 +1,8 @@
-"""Makes simulations on a Ray cluster: the driver's side.
+"""The driver's side of simulations on a Ray cluster.
 
 Each actor is a process with one event loop and up to `per_actor` simulations. The driver exchanges messages
-with an actor in batches: one call of Ray carries the events of many simulations and the replies to earlier
-ones. Everything that has to be counted once or stored stays here: budget, rate limit, journals, answers.
+with an actor in batches: one call of Ray carries the events of many simulations, and the replies to earlier
+events. The driver keeps everything that is counted or stored: budget, rate limit, journals and answers.
 """
 
 import asyncio
@@ -60,19 +60,19 @@ from pytest_trace2evolve.utils.files import Scratch
 T = TypeVar("T")
 
 PER_ACTOR = 32
-"""Simulations at once in one actor, by default."""
+"""The default number of concurrent simulations in one actor."""
 
 WINDOW = 0.02
-"""Seconds that an actor waits for further events before it returns the first: fewer, larger batches."""
+"""Seconds that an actor waits for further events before it returns the first, which makes batches larger."""
 
 FLUSH_SECONDS = 0.005
-"""Seconds that a message waits for others if no batch is about to be sent."""
+"""Seconds that a message waits for further messages while an exchange with its actor is under way."""
 
 START_TRIES = 3
-"""How often the actors are started if a node is lost, or Ray cannot prepare it."""
+"""Attempts to start the actors if a node is lost or Ray cannot prepare it."""
 
 MAX_LOSSES = 5
-"""Losses of an actor after which its simulation is lost: it may be what ends the process."""
+"""Lost actors after which a simulation counts as lost, because it may be the cause of their end."""
 
 
 class RayExecutor:
@@ -80,19 +80,19 @@ class RayExecutor:
 
         run = evaluate(project, candidate="v6", model="m", executor=RayExecutor("ray.example.org:6379"))
 
-    An executor serves one run. If this process is connected to Ray already, that connection is used with its
-    runtime environment, and `pip` has to be empty.
+    An executor serves one run. If this process is already connected to Ray, the executor uses that connection
+    and its runtime environment, and `pip` has to be empty.
 
     Args:
-        address: The cluster's address; `auto` is RAY_ADDRESS, or a cluster that runs on this machine, or one
-            that is started here.
-        per_actor: Simulations at once in one actor. An actor takes one CPU of the cluster.
-        pip: Requirements that nodes install for the run, or the path of a file of them.
-        env: Names of environment variables that are handed to the nodes.
+        address: The cluster's address. With `auto`, Ray uses RAY_ADDRESS, or a cluster that runs on this
+            machine, or starts a cluster here.
+        per_actor: The number of concurrent simulations in one actor. An actor takes one CPU of the cluster.
+        pip: Requirements that nodes install for the run, or the path of a requirements file.
+        env: Names of the environment variables that are passed to the nodes.
 
     Attributes:
-        losses: How many actors ended before the run did.
-        resumed: How many simulations were continued elsewhere.
+        losses: The number of actors that ended before the run did.
+        resumed: The number of times that a simulation was continued on another actor.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RayExecutor:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know after a run, a line each."""
+        """Notes for the user after a run, one line each."""
         if not self.losses:
             return []
         lost = f"{self.losses} process{'es' if self.losses > 1 else ''}"
@@ -162,8 +162,8 @@ class RayExecutor:
                     self._start_actors(count)
                     return
                 except (errors.RuntimeEnvSetupError, errors.RayActorError, FileNotFoundError):
-                    # A node was lost meanwhile. Or nodes share a disk: each one unpacks the project's folder
-                    # anew when it first needs it, and so deletes that of actors which others have started.
+                    # A node was lost meanwhile, or nodes share a disk. On a shared disk, a node that unpacks
+                    # the project's folder deletes the copy of actors that other nodes have started.
                     self._kill_actors()
                     if not tries_left:
                         raise
@@ -174,7 +174,7 @@ class RayExecutor:
         for actor, place in zip(self._actors, places, strict=True):
             actor.node = self._cluster.get(place)
             check_reachable(self._cluster, actor.node, self._work.all_models)
-        # Only now: every node has unpacked the project's folder.
+        # Not earlier, because every node must have unpacked the project's folder.
         opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
         for actor, problem in zip(self._actors, opened, strict=True):
             check_opened(actor.node, self._cluster.get(problem))
@@ -191,10 +191,11 @@ class RayExecutor:
     def opened(
         cls, address: str, project: Project | None, concurrency: int, models: Sequence[ModelSettings] = ()
     ) -> "Iterator[RayExecutor]":
-        """An executor for calls; `run` runs the coroutine that makes them.
+        """Open an executor for calls; its `run` runs the coroutine that makes the calls.
 
         Raises:
-            MissingExtraError, ConfigError: as `open`.
+            ConfigError: there is no project, or for the reasons that `open` lists.
+            MissingExtraError: Ray is not installed.
         """
         if project is None:
             raise ConfigError("a Ray cluster needs a project, whose folder travels; give --root")
@@ -212,7 +213,7 @@ class RayExecutor:
             yield executor
 
     def start(self, loop: LoopThread) -> None:
-        """Begin to exchange messages with the actors, on the loop of the run."""
+        """Start to exchange messages with the actors, on the run's event loop."""
         self._loop = loop
         loop.run(self._start())
 
@@ -226,11 +227,11 @@ class RayExecutor:
         journal: Journal | None = None,
         before_use: Callable[[], Awaitable[None]] | None = None,
     ) -> Simulation:
-        """Make a simulation on a node: see `conversation.simulate`.
+        """Make a simulation on a node, like `conversation.simulate`.
 
         Raises:
             ClusterError: no node is left.
-            InfrastructureError: it was lost with several nodes, one after the other.
+            InfrastructureError: the simulation lost its actor `MAX_LOSSES` times.
         """
         order = Order(
             number=0,
@@ -261,12 +262,13 @@ class RayExecutor:
     async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Call a function of a module on a node: `await function(actor, *arguments)`.
 
-        It is called again if its node is lost.
+        If the node is lost, the function is called again on another node.
 
         Raises:
             ClusterError: no node is left.
-            InfrastructureError: it was lost with several nodes, one after the other.
-            Exception: what it raises, if this package defines it; any other is an `InfrastructureError`.
+            InfrastructureError: the call lost its actor `MAX_LOSSES` times, or the function raised an error
+                that this package does not define.
+            Exception: any error of the function that this package defines.
         """
         name = getattr(function, "__name__", "a function")
         result: T = await self._make(name, lambda number: Call(number, function, arguments))
@@ -300,7 +302,7 @@ class RayExecutor:
         raise InfrastructureError(f"{what}: its process on a Ray node ended {MAX_LOSSES} times")
 
     async def _place(self) -> Actor:
-        """The actor with the fewest simulations, once one has room."""
+        """Wait until an actor has room, and return the one with the fewest jobs."""
         async with self._free:
             while True:
                 if self._failure is not None:
@@ -332,7 +334,7 @@ class RayExecutor:
         task.add_done_callback(self._serving.discard)
 
     async def _exchange_until_lost(self, actor: Actor) -> None:
-        """Exchange messages with an actor until it ends; any other trouble ends the run."""
+        """Exchange messages with an actor until the actor is lost; any other error ends the run."""
         errors = self._cluster.errors
         try:
             while True:
@@ -346,11 +348,11 @@ class RayExecutor:
                     "make room there, then run the same again to resume"
                 )
             )
-        except Exception as error:  # such as a full disk under the account
+        except Exception as error:  # such as a full disk when the account is written
             self._fail(error)
 
     async def _exchange(self, actor: Actor) -> None:
-        """Send what waits for an actor, and handle its next events."""
+        """Send an actor's waiting messages, and handle the actor's next events."""
         messages, actor.outbox = actor.outbox, []
         actor.exchanging = True
         events = await actor.handle.exchange.remote(messages, WINDOW)
@@ -358,11 +360,11 @@ class RayExecutor:
         questions = [task for event in events if (task := self._take(actor, event)) is not None]
         self._stop_if_stopped()
         if questions:
-            # Most replies are there at once, and travel with the next batch.
+            # Most replies are ready at once, and are sent with the next batch.
             await asyncio.wait(questions, timeout=FLUSH_SECONDS)
 
     def _take(self, actor: Actor, event: Event) -> "asyncio.Task[None] | None":
-        """Handle an event; a question is answered in a task of its own."""
+        """Handle an event; if it is a question, return the task that answers it."""
         if event.ask:
             task = asyncio.get_running_loop().create_task(self._answer(actor, event))
             self._replying.add(task)
@@ -372,7 +374,7 @@ class RayExecutor:
             self._work.account.spend(event.content)
             return None
         job = actor.jobs.get(event.simulation)
-        if job is None or job.finished.done():  # it was cancelled
+        if job is None or job.finished.done():  # the job was cancelled
             return None
         try:
             match event.kind:
@@ -414,7 +416,7 @@ class RayExecutor:
         return None
 
     def _stop_if_stopped(self) -> None:
-        """Let no actor send anything more once the budget is spent."""
+        """Forbid all actors further requests once the run is stopped, such as by a spent budget."""
         if self._stop is not None:
             return
         try:
@@ -427,7 +429,7 @@ class RayExecutor:
     # ---- losses
 
     def _fail(self, error: Exception) -> None:
-        """Let every simulation, and every further one, end with an error."""
+        """End all current and later jobs with an error."""
         self._failure = error
         for actor in self._actors:
             for job in actor.jobs.values():
@@ -435,10 +437,10 @@ class RayExecutor:
                     job.finished.set_exception(error)
 
     async def _on_loss(self, actor: Actor) -> None:
-        """Let the simulations of an actor be made elsewhere, and start another one."""
+        """Reassign a lost actor's jobs to other actors, and start a replacement actor."""
         self._actors.remove(actor)
         self.losses += 1
-        self._cluster.kill(actor.handle)  # it may be unreachable only, and must ask no model any more
+        self._cluster.kill(actor.handle)  # an unreachable actor may still run, and must not call models
         self._starting += 1
         for job in actor.jobs.values():
             if not job.finished.done():
@@ -474,8 +476,8 @@ class RayExecutor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """End the actors, and the connection if `open` made it."""
-        if self._loop is not None:  # Ray must not be asked once it is shut down: it would start a cluster
+        """End the actors, and close the connection if `open` made it."""
+        if self._loop is not None:  # not after Ray's shutdown, because a call would start a cluster
             self._loop.run(self._end())
             self._loop = None
         self._kill_actors()

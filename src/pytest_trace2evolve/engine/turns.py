@@ -1,8 +1,8 @@
-"""The turns of one conversation: who speaks next, which tools run, and why it ends.
+"""The turns of one conversation: the next speaker, the tool calls, and the reason for its end.
 
 Follows the orchestrator of tau2-bench 1.0.1: the agent greets, every message and every batch of tool calls
-is one step, and the budgets are checked only when no tool call is waiting. In solo mode nobody greets and
-there is no user: the agent works on a ticket, by tool calls only, until it says the stop mark.
+is one step, and the budgets are checked only when no tool call is waiting. In solo mode there is no greeting
+and no user: the agent works on a ticket with tool calls only, until it says the stop mark.
 """
 
 import time
@@ -25,18 +25,18 @@ class Turns:
             turns.say(...)  # the next message of turns.speaker
 
     Args:
-        task: Its message history comes first.
-        session: Runs the tool calls; the task's initial state is loaded.
+        task: The task, whose message history starts the conversation.
+        session: A session with the task's initial state, which runs the tool calls.
         max_steps: Messages and batches of tool results after which the conversation ends.
-        max_errors: Tool errors after which it ends.
-        timeout: Seconds after which it ends; None for no limit.
+        max_errors: Tool errors after which the conversation ends.
+        timeout: Seconds after which the conversation ends; None for no limit.
         solo: Whether the agent works without a user.
         stamp: Completes a new message, given its index in the trace.
 
     Attributes:
         trace: All messages so far.
-        end: Why the conversation ended; None while it runs.
-        started: When it was made, by `time.perf_counter`.
+        end: The reason why the conversation ended; None while it runs.
+        started: The time of creation, from `time.perf_counter`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Turns:
         self._stamp = stamp
 
     def begin(self) -> None:
-        """Replay the task's message history, or greet."""
+        """Replay the task's message history, or greet if there is none and a user."""
         if self._history:
             self.trace.extend(self._history)
             for message in self._history:
@@ -73,7 +73,7 @@ class Turns:
 
     @property
     def speaker(self) -> Literal["assistant", "user"]:
-        """Who says the next message."""
+        """The party that says the next message."""
         if self._solo:
             return "assistant"
         last = self.trace[-1]
@@ -101,7 +101,7 @@ class Turns:
             return None
         text = message.content or ""
         if self._solo:
-            # Nobody reads a text: one without the stop mark breaks the protocol.
+            # Nobody reads texts, so a text without the stop mark breaks the protocol.
             return TerminationReason.AGENT_STOP if STOP in text else TerminationReason.AGENT_ERROR
         if speaker == "assistant":
             return TerminationReason.AGENT_STOP if text.strip() == STOP else None
@@ -119,7 +119,7 @@ class Turns:
         self._count_step()
 
     def _count_step(self) -> None:
-        """Count a step and check the budgets; of several spent ones, the end is the one tau2 names."""
+        """Count a step and check the budgets, in tau2's order if several are spent."""
         self._steps_left -= 1
         if self.trace[-1].tool_calls:
             return

@@ -1,8 +1,9 @@
 """Admission of an environment: checks of its scenarios before anything is trained on them.
 
-They show whether it pays for the capability alone: an expert must reach the top and never lose ground; an
-agent that does nothing, takes the shortcut, repeats itself, or reads, says or changes everything must not be
-paid. Synthesized environments go through the same checks as built-in ones.
+The checks show whether the environment rewards the capability alone. An expert must reach the top reward, and
+its reward must never drop on the way. An agent that does nothing, takes the shortcut, repeats itself, or
+reads, says or changes everything must get no reward. Synthesized environments must pass the same checks as
+built-in ones.
 """
 
 import json
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_actor import RayActor
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
-SEEDS = 1_000  # of a full admission
-SEEDS_BEFORE_TRAINING = 60  # that are checked again before a training
-SEEDS_AT_ONCE = 20  # that a process of a cluster checks in one call
-SEEDS_ELSEWHERE = 20  # that are made again in another process
+SEEDS = 1_000  # scenarios of a full admission
+SEEDS_BEFORE_TRAINING = 60  # scenarios that are checked again before a training
+SEEDS_AT_ONCE = 20  # scenarios that a process of a cluster checks in one call
+SEEDS_ELSEWHERE = 20  # scenarios that are also made in a different process
 
 NEW_PROCESS = "same seed, new process"
 
@@ -65,13 +66,13 @@ def admit(
     """Run every check of admission on an environment.
 
     Args:
-        seeds: How many scenarios, taking turns between the difficulties.
-        difficulty: One difficulty alone; None for all of them.
-        content: Whose words; held-out content is searched for in training content alone.
+        seeds: The number of scenarios; the difficulties take turns.
+        difficulty: The only difficulty to check; None for all difficulties.
+        content: The words that the scenarios use. Only training content is searched for held-out content.
         held_out: Ids and people that no scenario may contain; see `held_out_of`.
-        first: Seed of the first scenario; a drawn one for code that could know the seeds of its admission.
+        first: Seed of the first scenario; should be random if the code could know the seeds of its admission.
         on_progress: Called with the number of checked scenarios.
-        executor: Checks scenarios on a cluster; None: this process does. The report is the same.
+        executor: Checks scenarios on a cluster; None to check in this process. The report is the same.
     """
     started = time.perf_counter()
     levels = [difficulty] if difficulty is not None else list(DIFFICULTIES)
@@ -111,7 +112,7 @@ async def _check_on(
     parts: Sequence[Sequence[tuple[int, int, int, bool]]],
     on_progress: Callable[[int], None],
 ) -> "list[Findings]":
-    """Check parts of the scenarios on a cluster; returns the findings in the order of the scenarios."""
+    """Check parts of the scenarios on a cluster, and return the findings in the order of the scenarios."""
     done = 0
 
     async def check_part(part: Sequence[tuple[int, int, int, bool]]) -> "list[Findings]":
@@ -155,7 +156,7 @@ def _is_early(place: int) -> bool:
 def require_admitted(
     environments: Environments, names: Sequence[str], project: Project, first: int = 0
 ) -> None:
-    """Check environments once more before a training, against the held-out content of the project too.
+    """Check environments again before a training, also against the project's held-out content.
 
     Raises:
         ConfigError: an environment is not admitted.
@@ -171,17 +172,17 @@ def require_admitted(
 
 
 def draw_first_seed(first: int, count: int) -> int:
-    """The first scenario to check of the `count` that are trained in: a drawn one, which no code can know."""
+    """Draw the first seed to check among `count` training seeds, at random so that no code can predict it."""
     return first + secrets.randbelow(max(1, count - SEEDS_BEFORE_TRAINING + 1))
 
 
 def _check_new_process(
     environments: Environments, name: str, content: Content, jobs: Sequence[Job]
 ) -> CheckLine:
-    """Compare scenarios and grades with those that another process makes.
+    """Compare scenarios and grades with those from a different process.
 
-    A module that a model wrote is asked in the other order: what it makes must not depend on what it made
-    before. For other environments a new process has other hashes of strings.
+    A module that a model wrote gets the jobs in reverse order there, because a scenario must not depend on
+    earlier ones. For other environments, the new process hashes strings differently.
     """
     elsewhere = environments.offer(name).elsewhere
     try:
@@ -222,9 +223,10 @@ def _digests_of_new_process(
 
 
 def remake(name: str, content: str, jobs: Sequence[Job], folders: Sequence[str] | None) -> list[str]:
-    """Digests of scenarios with their grades, made in this process from nothing but their names.
+    """Make scenarios in this process, and return their digests, which include their grades.
 
-    `folders` are the root and the folder of suites of the project that knows the environment, if one does.
+    `folders` are the root and the suites folder of the project that offers the environment; None without a
+    project.
     """
     environments = Environments() if folders is None else project_environments(Project(*map(Path, folders)))
     return _digests(lambda level: environments.generator(name, level, Content(content)), jobs)
@@ -236,7 +238,7 @@ def _digests(make: Callable[[int], Generator], jobs: Sequence[Job]) -> list[str]
 
 
 def _graded_digest(generator: Generator, seed: int) -> str:
-    """Digest of a scenario and of the grades of its history, its gold actions and its shortcut."""
+    """Digest of a scenario, its shortcut, and the grades of its history, gold actions and shortcut."""
     task = generator.scenario(seed)
     calls = [ToolCall(id="call", name=action.name, arguments=action.arguments) for action in task.actions]
     gold = [Message(role="assistant", tool_calls=[call]) for call in calls]

@@ -1,8 +1,8 @@
 """Calibration: finds the difficulty of an environment at which a model can learn.
 
 GRPO learns from differences within a group of rollouts of one scenario. If all rollouts of a group get the
-same reward there is nothing to learn, so a base model must neither always succeed nor always fail. The
-targets are those of Trace2Evolve's training design (TRACE, arXiv 2604.05336, calibrates on 100 seeds × 16
+same reward, there is nothing to learn, so a base model must neither always succeed nor always fail. The
+targets come from Trace2Evolve's training design (TRACE, arXiv 2604.05336, calibrates on 100 seeds × 16
 rollouts). A project stores its calibrations in `.trace2evolve/environments/<capability>.json`.
 """
 
@@ -43,23 +43,29 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.environments.on_cluster import Players
 
 SEEDS, ROLLOUTS = 100, 16  # scenarios of a full calibration, and rollouts of each
-LOCAL_SEEDS = 30  # by default for a model in a folder: the machine may have no accelerator
-AT_ONCE = 64  # rollouts by default
-FIRST_ROLLOUT_SEED = 1  # each further rollout adds its number
-MAX_ADJUSTMENTS = 5  # of the difficulty, before the user is asked
+LOCAL_SEEDS = 30  # default for a model in a folder, because the machine may have no accelerator
+AT_ONCE = 64  # concurrent rollouts by default
+FIRST_ROLLOUT_SEED = 1  # further rollouts add their number
+MAX_ADJUSTMENTS = 5  # changes of the difficulty before the user must decide
 
 # Targets of the figures
 MIN_MEAN, MAX_MEAN = 0.2, 0.6  # reward
 MIN_STD = 0.05  # within a group, averaged over groups
-MAX_SAME = 0.2  # share of groups that are all at the top, and of those that are all at 0
+MAX_SAME = 0.2  # share of groups with only top rewards, and of groups with only rewards of 0
 MIN_INFORMATIVE = 0.5  # share of groups whose rewards differ
 
 KS = (1, 4, 8, 16)  # of pass@k
-ANSWERS_PER_ROLLOUT = 3  # about, for the estimate before anything is measured
+ANSWERS_PER_ROLLOUT = 3  # a rough figure, for the estimate before the measurement
 
 
 def figures(groups: Sequence[Sequence[float]], lost: int = 0) -> Figures:
-    """Figures of groups of rewards, one group per scenario; groups of less than two rewards are left out."""
+    """Compute the figures of groups of rewards, one group per scenario.
+
+    Groups of fewer than two rewards are left out.
+
+    Raises:
+        ValueError: no group holds two rewards.
+    """
     whole = [group for group in groups if len(group) > 1]
     if not whole:
         raise ValueError("no group holds two rewards")
@@ -82,9 +88,13 @@ def figures(groups: Sequence[Sequence[float]], lost: int = 0) -> Figures:
 
 
 def pass_at(total: int, passed: int, k: int) -> float:
-    """The chance that one of k rollouts passes, estimated without bias from `passed` of `total`.
+    """The unbiased estimate of pass@k, the chance that at least one of k rollouts passes.
 
-    1 − C(n − c, k) / C(n, k): Chen et al. 2021, "Evaluating Large Language Models Trained on Code", eq. 1.
+    Computes 1 − C(n − c, k) / C(n, k) with n = `total` and c = `passed` (Chen et al. 2021, "Evaluating Large
+    Language Models Trained on Code", eq. 1).
+
+    Raises:
+        ValueError: pass@k is not defined for these numbers.
     """
     if not (1 <= k <= total and 0 <= passed <= total):
         raise ValueError(f"pass@{k} of {passed} in {total} rollouts is not defined")
@@ -92,7 +102,7 @@ def pass_at(total: int, passed: int, k: int) -> float:
 
 
 def missed_targets(found: Figures) -> tuple[str, ...]:
-    """The targets that figures miss, a phrase each; empty if a model can learn here."""
+    """The targets that the figures miss, one phrase each; empty if a model can learn here."""
     missed = []
     if not MIN_MEAN <= found.mean <= MAX_MEAN:
         missed.append(f"mean reward {found.mean:.2f}, target {MIN_MEAN:g} to {MAX_MEAN:g}")
@@ -108,7 +118,7 @@ def missed_targets(found: Figures) -> tuple[str, ...]:
 
 
 def direction(found: Figures) -> int:
-    """Whether scenarios must become harder (1) or easier (-1), by the figure that is furthest off."""
+    """Return 1 if scenarios must become harder, or -1 if easier, by the figure furthest from its target."""
     too_high = max(found.mean - MAX_MEAN, found.all_top - MAX_SAME)
     too_low = max(MIN_MEAN - found.mean, found.all_zero - MAX_SAME)
     if max(too_high, too_low) <= 0:
@@ -117,19 +127,20 @@ def direction(found: Figures) -> int:
 
 
 def next_difficulty(difficulty: int, found: Figures) -> int:
-    """The difficulty to measure next; one that does not exist if the scale ends here."""
+    """The difficulty to measure next; outside of `DIFFICULTIES` if the scale ends here."""
     step = direction(found)
     if difficulty + step not in DIFFICULTIES and MIN_MEAN <= found.mean <= MAX_MEAN:
-        # The mean fits and groups are too much alike: another mix of scenarios may tell them apart.
+        # The mean fits, but groups are too similar: a different mix of scenarios may tell them apart.
         step = -step
     return difficulty + step
 
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """What is measured, and how.
+    """The settings of a calibration.
 
     Attributes:
+        settings: The model to measure.
         candidate: The candidate whose instruction the agent gets; empty for none.
         start: The first difficulty.
         adjust: Whether the difficulty is changed if figures miss their targets.
@@ -161,10 +172,10 @@ async def calibrate(
 
     Args:
         on_progress: Called with the difficulty and the number of finished rollouts.
-        players: Play the rollouts on a cluster; None: this process does.
+        players: Plays the rollouts on a cluster; None to play them in this process.
 
     Raises:
-        InfrastructureError: too many rollouts were lost: the others alone prove nothing.
+        InfrastructureError: so many rollouts were lost that the others alone prove nothing.
     """
     difficulty, tried = spec.start, list[DifficultyResult]()
     while True:
@@ -233,7 +244,7 @@ async def _measure(
 
 
 def _advice(tried: Sequence[DifficultyResult]) -> str:
-    """What to do if no difficulty fits."""
+    """The advice to the user if no difficulty fits."""
     levels = ", ".join(str(level.difficulty) for level in tried)
     if direction(tried[-1].figures) < 0:
         remedy = "the model needs easier scenarios, or to be taught by examples first"
@@ -246,7 +257,7 @@ def _advice(tried: Sequence[DifficultyResult]) -> str:
 
 
 class _Calibrations(Record):
-    """A file of calibrations: one per model, candidate and content."""
+    """A file of calibrations, one per model, candidate and content."""
 
     calibrations: tuple[Calibration, ...]
 
@@ -262,7 +273,7 @@ def read_calibrations(folder: Path, capability: str) -> tuple[Calibration, ...]:
 def find_calibration(
     environments: Environments, capability: str, weights: str, folder: Path
 ) -> Calibration | None:
-    """The calibration that found a difficulty in the environment's current version, if there is one.
+    """The calibration that found a difficulty in the environment's current version; None if there is none.
 
     `weights` is the digest of the model's folder.
     """
@@ -275,7 +286,7 @@ def find_calibration(
 
 
 def store_calibration(folder: Path, calibration: Calibration) -> None:
-    """Store a calibration in place of an earlier one of the same model, candidate and content."""
+    """Store a calibration, replacing an earlier one of the same model, candidate and content."""
 
     def key(stored: Calibration) -> Sequence[str | None]:
         return stored.model, stored.weights, stored.candidate, stored.content
@@ -289,7 +300,13 @@ def store_calibration(folder: Path, calibration: Calibration) -> None:
 
 @dataclass(frozen=True)
 class EnvironmentStatus:
-    """An environment with its stored calibrations; `stale` if one of them is of another version."""
+    """An environment with its stored calibrations.
+
+    Attributes:
+        pays: The rewarded behavior, in one line.
+        digest: The digest of the current version at the easiest difficulty.
+        stale: Whether a calibration is of a different version of the environment.
+    """
 
     name: str
     pays: str
@@ -299,7 +316,7 @@ class EnvironmentStatus:
 
     @property
     def record(self) -> dict[str, object]:
-        """The same as JSON."""
+        """The status as an object for JSON."""
         return {
             "environment": self.name,
             "capability": self.name,
@@ -311,7 +328,7 @@ class EnvironmentStatus:
 
 
 def environment_statuses(environments: Environments, folder: Path) -> list[EnvironmentStatus]:
-    """All environments with the calibrations that a folder stores of them."""
+    """The status of every environment, with the calibrations stored in a folder."""
     found = []
     for name in environments.names:
         stored = read_calibrations(folder, name)
@@ -328,7 +345,7 @@ def environment_statuses(environments: Environments, folder: Path) -> list[Envir
 
 
 def read_spec(options: argparse.Namespace, project: Project | None, here: Path) -> CalibrationSpec:
-    """The spec of the options of `environment tune`."""
+    """Read the calibration spec from the options of `environment tune`."""
     if options.temperature is not None and not 0 <= options.temperature <= 2:
         raise ConfigError(f"--temperature {options.temperature:g}: must be from 0 to 2")
     settings = _model_settings(options, here)
@@ -378,7 +395,7 @@ def _model_settings(options: argparse.Namespace, here: Path) -> ModelSettings:
 
 
 def estimate(spec: CalibrationSpec, environments: int) -> str:
-    """What a calibration will ask of a model, in one line; and whether its figures will be rough."""
+    """The estimated number of rollouts and answers, in one line, with a warning if figures will be rough."""
     total = spec.seeds * spec.rollouts * environments
     line = (
         f"calibrating {environments} environments: {spec.seeds} seeds × {spec.rollouts} rollouts "

@@ -1,8 +1,8 @@
-"""The environment: plays a generator's scenarios on a world and pays the generator's grades.
+"""The environment: plays a generator's scenarios on a world, with the generator's grades as rewards.
 
-An `Episode` is one simulation that the caller drives, one message of the agent at a time: a trainer has the
-agent's messages already and needs the replies to them. Its turns are those of every conversation. A rollout
-is an agent's way through one scenario; a group holds all rollouts of one scenario.
+An `Episode` is one simulation that the caller drives, one message of the agent at a time, because a trainer
+has the agent's messages already and needs the replies. It uses the same `Turns` as every conversation. A
+rollout is one agent's play of one scenario; a group holds all rollouts of one scenario.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +21,7 @@ from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.concurrency import all_of
 
 MAX_LOST = 0.05
-"""Share of lost rollouts up to which the others count."""
+"""The largest share of lost rollouts with which the other rollouts still count."""
 
 EASIEST, HARDEST = 1, 5
 DIFFICULTIES = range(EASIEST, HARDEST + 1)
@@ -31,7 +31,7 @@ MAX_ERRORS = 10  # tool errors, τ²'s own budget
 
 
 def check_difficulty(capability: str, difficulty: int) -> None:
-    """Raise a `GeneratorError` for a difficulty that no generator has."""
+    """Check that a difficulty is one of `DIFFICULTIES`; raise a `GeneratorError` if not."""
     if difficulty not in DIFFICULTIES:
         raise GeneratorError(
             f"environment {capability!r}: difficulty {difficulty}: must be from {EASIEST} to {HARDEST}"
@@ -39,7 +39,7 @@ def check_difficulty(capability: str, difficulty: int) -> None:
 
 
 def require_script(task: Task) -> Script:
-    """The customer's script of a scenario; a `CaseError` if it has none."""
+    """Return the customer's script of a scenario; raise a `CaseError` if there is none."""
     script = script_of(task)
     if script is None:
         raise CaseError(f"scenario {task.id!r} has no customer script: write user_scenario.script")
@@ -47,9 +47,9 @@ def require_script(task: Task) -> Script:
 
 
 class Episode:
-    """One simulation of a task with a scripted customer, from the agent's first turn on.
+    """One simulation of a task with a scripted customer, starting at the agent's first turn.
 
-    The message history of the task comes first, and the customer draws wordings from the seed.
+    The trace starts with the task's message history. The seed determines the customer's choice of words.
     """
 
     def __init__(self, task: Task, world: World, seed: int, *, max_steps: int = MAX_STEPS) -> None:
@@ -71,11 +71,11 @@ class Episode:
 
     @property
     def end(self) -> TerminationReason | None:
-        """Why the episode ended; None while it runs."""
+        """The reason why the episode ended; None while it runs."""
         return self._turns.end
 
     def step(self, message: Message) -> tuple[Message, ...]:
-        """Take the agent's next message; returns the replies to it, none once the episode has ended."""
+        """Add the agent's next message, and return the replies; none if the episode has ended already."""
         if self.end is not None:
             return ()
         first_reply = len(self.trace) + 1
@@ -88,13 +88,13 @@ class Episode:
             self._turns.say(self._customer.reply(self.trace))
 
     def solved(self) -> bool:
-        """Whether the databases are as after the gold actions, and the agent said what it must.
+        """Whether the databases match those after the gold actions, and the agent gave all required answers.
 
         An episode that a budget ended is not solved.
         """
         if self.end is not None and self.end not in REGULAR_ENDS:
             return False
-        # Replaying the calls is expensive, and only calls that change the databases make a difference.
+        # Replaying the calls is expensive, so replay only after further calls that change the databases.
         changes = sum(
             self._world.changes_state(call.name)
             for message in self.trace
@@ -108,10 +108,10 @@ class Episode:
 
 
 class ScenarioEnvironment:
-    """Plays the scenarios of one generator, one after another, with the tools of the target world.
+    """Plays the scenarios of one generator, one at a time, with the tools of the target world.
 
-    A rollout ends `early`, as soon as nothing can raise its reward or the top is reached, which keeps it
-    short; otherwise it is played on to where the conversation ends, as in a suite.
+    With `early`, a rollout ends as soon as its reward is settled or at the top, which keeps rollouts short.
+    Otherwise it lasts until the conversation ends, as in a suite.
     """
 
     def __init__(self, generator: Generator, world: World, *, early: bool = True) -> None:
@@ -123,11 +123,11 @@ class ScenarioEnvironment:
         self._reward: float | None = None
 
     def tools(self) -> Sequence[ToolSchema]:
-        """The agent's tools: the world's own."""
+        """The agent's tools, which are the world's own."""
         return self._world.tools("assistant")
 
     def reset(self, seed: int) -> Sequence[Message]:
-        """Start the scenario of a seed from nothing; returns the messages before the agent's turn.
+        """Start the scenario of a seed anew, and return the messages before the agent's turn.
 
         Raises:
             CaseError, GeneratorError, WorldError: the scenario has no customer script, is over before the
@@ -143,7 +143,7 @@ class ScenarioEnvironment:
         return self.trace
 
     def step(self, message: Message) -> Reaction:
-        """Take the agent's next message: its tool calls run, or the customer replies."""
+        """Add the agent's next message, and return the results of its tool calls or the customer's reply."""
         if self._is_over():
             return Reaction(done=True)
         messages = self._episode.step(message)
@@ -167,7 +167,7 @@ class ScenarioEnvironment:
 
     @property
     def trace(self) -> Sequence[Message]:
-        """All messages so far, the history included."""
+        """All messages so far, including the history."""
         return tuple(self._episode.trace)
 
     @property
@@ -184,12 +184,12 @@ class ScenarioEnvironment:
             return False
         if self._generator.settled(episode.task, episode.trace):
             return True
-        # Only a solved scenario gets the top; do not ask for a grade, perhaps of another process, in vain.
+        # Only a solved scenario gets the top. For others, skip the grade, which may need a sandbox process.
         return episode.solved() and self.reward() == TOP
 
 
 def invalid_grade(capability: str, grade: object) -> GeneratorError:
-    """The error of a generator whose grade is none of `GRADES`."""
+    """The error of a generator whose grade is not one of `GRADES`."""
     return GeneratorError(
         f"environment {capability!r}: a reward of {grade!r}; must be one of {', '.join(map(str, GRADES))}"
     )
@@ -197,12 +197,14 @@ def invalid_grade(capability: str, grade: object) -> GeneratorError:
 
 @dataclass(frozen=True)
 class Rollout:
-    """An agent's way through one scenario.
+    """One agent's play of one scenario.
 
     Attributes:
-        reward: None if the rollout was lost; `trouble` says why.
-        trace: All messages, the history included.
-        tokens: Tokens of the whole rollout, by the usage of its last answer; 0 if the endpoint reports none.
+        reward: The reward; None if the rollout was lost.
+        trace: All messages, including the history.
+        usage: The usage of the agent's messages after the history.
+        tokens: Tokens of the whole rollout, from the last answer's usage; 0 if the endpoint reports none.
+        trouble: The reason why the rollout was lost; empty if it was not.
     """
 
     seed: int
@@ -227,10 +229,13 @@ class Group:
 
 
 def count_lost(what: str, groups: Sequence[Group]) -> int:
-    """How many rollouts have no reward.
+    """Count the rollouts without a reward.
+
+    Args:
+        what: A description of the played environment, for the error message.
 
     Raises:
-        InfrastructureError: so many that the others prove nothing; names `what` was played.
+        InfrastructureError: so many rollouts were lost that the others prove nothing.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lost = [rollout for rollout in rollouts if rollout.reward is None]
@@ -245,8 +250,8 @@ def count_lost(what: str, groups: Sequence[Group]) -> int:
 async def roll(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rollout:
     """Play one scenario with an agent.
 
-    An agent that fails to answer ends its rollout and is paid for what it did until then. A rollout that
-    infrastructure ended has no reward. An `EndpointError` goes through: no further request can succeed.
+    If the agent fails to answer, the rollout ends and is graded as it stands. A rollout that infrastructure
+    ended has no reward. An `EndpointError` is raised, because no further request can succeed.
     """
     history_length = len(environment.reset(seed))
     trouble, reward = "", None
@@ -272,11 +277,11 @@ async def roll_groups(
     on_progress: Callable[[int], None] = lambda done: None,
     play: Callable[[int, int], Awaitable[Rollout]] | None = None,
 ) -> list[Group]:
-    """Play every scenario `group` times; each rollout has an agent of its own, made from its number.
+    """Play every scenario `group` times; each rollout has its own agent, made from the rollout's number.
 
     Args:
         on_progress: Called with the number of finished rollouts.
-        play: Plays a scenario, given its seed and the rollout's number, elsewhere; None: here.
+        play: Plays a rollout on a cluster, given its seed and number; None to play all in this process.
     """
     jobs = [(seed, place * group + index) for place, seed in enumerate(seeds) for index in range(group)]
     rollouts: dict[int, list[Rollout]] = {seed: [] for seed in seeds}
@@ -301,7 +306,7 @@ async def roll_groups(
 
 
 def _tokens(messages: Sequence[Message]) -> int:
-    """Prompt and completion tokens of the last answer; 0 if it has no usage."""
+    """Prompt and completion tokens of the last answer that reports usage; 0 if none does."""
     for message in reversed(messages):
         usage = getattr(message, "usage", None)
         if message.role == "assistant" and isinstance(usage, dict):

@@ -1,9 +1,9 @@
-"""Environments that a model wrote: modules of a project that run in the sandbox alone.
+"""Environments that a model wrote: modules of a project that run only in the sandbox.
 
-A module describes scenarios and grades trajectories. It plays nothing itself: the tools, their results and
-the end state are the target's own, so no module can imitate it. A project stores an admitted module as
-`environments/generated/<capability>.py.txt`, a file name that neither pytest nor Python imports, with a
-record of its origin; a module that was changed since is rejected.
+A module describes scenarios and grades trajectories, but does not play them. The tools, their results and
+the end state are the target world's own, so no module can imitate them. A project stores an admitted module
+as `environments/generated/<capability>.py.txt`, a file name that neither pytest nor Python imports, with a
+record of its origin. A module that was changed after its admission is rejected.
 """
 
 import json
@@ -34,9 +34,9 @@ from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.reading import SETTINGS, problem_in, read_bytes, read_record, reported
 from pytest_trace2evolve.worlds.registry import Worlds
 
-MAX_STEPS = 40  # of a history or of a shortcut, and calls of the expert in a turn
-MAX_CHARACTERS, MAX_DEPTH = 200_000, 40  # of a scenario as JSON: we read it outside of the sandbox
-CACHED_SCENARIOS = 256  # a group of rollouts asks for the same one many times
+MAX_STEPS = 40  # limit of the steps of a history or a shortcut, and of the expert's calls in a turn
+MAX_CHARACTERS, MAX_DEPTH = 200_000, 40  # limits of a scenario's JSON, which is read outside of the sandbox
+CACHED_SCENARIOS = 256  # a group of rollouts requests the same scenario many times
 SEED_MARK = "-seed-"  # precedes the seed in the id of a scenario
 
 
@@ -48,7 +48,7 @@ class PlannedCall(Record):
 
 
 class Step(Record):
-    """One message: of the agent (`agent` or `call`) or of the customer."""
+    """One message, either of the agent (`agent` or `call`) or of the customer."""
 
     agent: Said | None = None
     customer: Said | None = None
@@ -61,7 +61,7 @@ class Step(Record):
         return self
 
     def message(self, place: int) -> Message:
-        """The step as a message; `place` makes the id of its call."""
+        """The step as a message; the id of its call contains `place`."""
         if self.customer is not None:
             return Message(role="user", content=self.customer)
         if self.call is None:
@@ -75,10 +75,10 @@ class GeneratedTurn(Record):
 
     Attributes:
         says: The customer's words.
-        calls: The expert's tool calls, in order, those of the history included.
-        about: Ids of records that an agent may name when it asks for a yes.
+        calls: The expert's tool calls, in order, including those of the history.
+        about: Ids of records that an agent may name when it asks for confirmation.
         details: The customer's answers to questions.
-        answer: Text that the agent must say; empty if something is to be done.
+        answer: Text that the agent must say; empty if the request is not a question.
         refused: Whether the policy forbids the request.
     """
 
@@ -90,7 +90,7 @@ class GeneratedTurn(Record):
     refused: bool = False
 
     def turn(self) -> Turn:
-        """The turn of the customer's script."""
+        """The request as a turn of the customer's script."""
         request = Request(about=self.about, details=self.details, answer=self.answer, refused=self.refused)
         return Turn(says=self.says, requests=(request,), actions=len(self.calls))
 
@@ -102,8 +102,8 @@ class GeneratedScenario(Record):
         tables: The part of the database that the scenario needs, in the target's own shape.
         identity: How the customer identifies themselves.
         turns: The customer's requests.
-        history: The messages before the agent's turn; results of tools are filled in.
-        goal: Passed to the module's `grade` and `shortcut`.
+        history: The messages before the agent's turn, without tool results, which are filled in later.
+        goal: Data for the module's `grade` and `shortcut`.
     """
 
     tables: dict[str, dict[str, Any]]
@@ -114,7 +114,7 @@ class GeneratedScenario(Record):
 
 
 class LazySandbox:
-    """A module's sandbox, started by the first call."""
+    """A module's sandbox, which the first call starts."""
 
     def __init__(self, source: str, name: str) -> None:
         self._source, self._name = source, name
@@ -130,7 +130,7 @@ class LazySandbox:
         return sandbox.call(function, *arguments)
 
     def close(self) -> None:
-        """End the process; a further call starts another."""
+        """End the process; a further call starts a new one."""
         with self._lock:
             if self._sandbox is not None:
                 self._sandbox.close()
@@ -140,8 +140,9 @@ class LazySandbox:
 class GeneratedGenerator:
     """A generator whose scenarios and grades come from a sandboxed module; see `Generator`.
 
-    Training asks the module with even seeds, and measuring (held-out content) with odd ones. Every method
-    raises a `GeneratorError` if the module returns something else, and a `SandboxError` if it fails.
+    The module gets even seeds for training content, and odd seeds for held-out content, with which models are
+    measured. Every method that calls the module raises a `GeneratorError` if the module returns an invalid
+    value, and a `SandboxError` if the module fails.
     """
 
     def __init__(
@@ -184,18 +185,18 @@ class GeneratedGenerator:
         return self._task(found, seed), found.goal
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
-        """How far the capability was exercised: one of `GRADES`."""
+        """The grade of a trajectory, one of `GRADES`: how well the agent exercised the capability."""
         grade = self._sandbox.call("grade", self._goal(task), plain_trace(trace), solved)
         if isinstance(grade, bool) or grade not in GRADES:
             raise invalid_grade(self.capability, grade)
         return float(grade)
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
-        """Never: asking after every step would cost more than to play on until the top or the end."""
+        """Return False, because a call of the module after every step would cost more than playing on."""
         return False
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """An agent without the capability that takes the nearest wrong way."""
+        """The messages of an agent that lacks the capability and makes the most likely mistake."""
         raw = self._sandbox.call("shortcut", self._goal(task))
         try:
             steps = [Step.model_validate(step) for step in (raw if isinstance(raw, list) else [raw])]
@@ -240,7 +241,7 @@ class GeneratedGenerator:
         return Task.model_validate(record)
 
     def _answered(self, task: Task, history: Sequence[Step]) -> list[Message]:
-        """A history with the answers of the target's tools."""
+        """A history completed with the results of the target world's tools."""
         session = self._world.open()
         session.initialise(task.initial_state)
         messages: list[Message] = []
@@ -253,10 +254,10 @@ class GeneratedGenerator:
 
 
 def plain_trace(trace: Sequence[Message]) -> list[dict[str, Any]]:
-    """A trace as a module gets it: role, text, calls, and whether a tool raised.
+    """A trace in the form that modules get: role, text, calls, and whether a tool raised an error.
 
-    The tools' answers are left out: a module knows its records, and decoding them again would be most of the
-    cost of a call.
+    The results of tools are left out, because a module knows its own records and decoding the results would
+    be most of the cost of a call.
     """
     return [
         {
@@ -271,7 +272,7 @@ def plain_trace(trace: Sequence[Message]) -> list[dict[str, Any]]:
 
 @cache
 def _replies() -> Replies:
-    """How the customers of generated scenarios say what every customer says: in words of training."""
+    """The stock replies of the customers of generated scenarios, in the words of training content."""
     phrases = vocabulary(Content.TRAIN).phrases
     return Replies.model_validate({name: phrases[name] for name in Replies.model_fields})
 
@@ -279,10 +280,10 @@ def _replies() -> Replies:
 # Modules of a project
 
 FOLDER = Path("environments") / "generated"
-"""The folder of a project that holds modules and their records, and nothing else."""
+"""The folder of a project that holds only modules and their records."""
 
 MODULE = ".py.txt"
-"""The end of a module's file name. As `.py`, plain pytest would run one of a capability called `conftest`."""
+"""The suffix of a module's file. With `.py`, pytest would run the module of a capability named `conftest`."""
 
 
 class Synthesized(Record):
@@ -290,8 +291,9 @@ class Synthesized(Record):
 
     Attributes:
         source: Digest of the module.
-        judge: The model that wrote it; `prompt` is the version of its prompt.
-        provider, domain: The target.
+        judge: The model that wrote the module.
+        prompt: The version of the judge's prompt.
+        provider, domain: The target world.
     """
 
     schema_version: Literal[1] = 1
@@ -307,7 +309,7 @@ class Synthesized(Record):
 
 
 def project_environments(project: Project) -> Environments:
-    """All environments of a project: built-in, installed, of its hooks, and those that a model wrote."""
+    """All environments of a project: built-in, installed, registered by its hooks, and written by a model."""
     worlds = project.open_worlds()
     generated = generated_offers(project.root, worlds)
     hooked = project.extensions.environments
@@ -344,7 +346,7 @@ def _read_module(path: Path) -> tuple[Synthesized, str]:
 
 
 def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
-    """The offer of a module; its process starts with the first call, and serves all difficulties."""
+    """The offer of a module. One process, which the first call starts, serves all difficulties."""
     here = LazySandbox(source, f"environment {capability!r}")
     elsewhere = LazySandbox(source, f"environment {capability!r}, again")
 
@@ -366,7 +368,7 @@ def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
 
 
 def save_module(root: Path, record: Synthesized, source: str) -> Path:
-    """Write an admitted module and its record, both or none; returns the module's path."""
+    """Write an admitted module and its record together or not at all, and return the module's path."""
     folder = root / FOLDER
     module = folder / f"{record.capability}{MODULE}"
     text = f"{record.model_dump_json(indent=1)}\n"

@@ -1,4 +1,4 @@
-"""Held-out content, which no training scenario may contain: it decides, or it measures."""
+"""Held-out content, which no training scenario may contain because it is used to decide or to measure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,17 @@ from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import texts_in
 
 WORDS_IN_A_ROW = 4
-"""Words in a row that training may not share with a held-out phrasing, as for the embedded model's words."""
+"""The length of a run of words that training must not share with a held-out phrasing.
+
+The embedded model's training words follow the same rule.
+"""
 
 
 def held_out_of(project: Project | None) -> list[str]:
-    """Ids, people and records of the tasks that decide in a project's suites; none without a project.
+    """Identifiers of the tasks in a project's splits that are not only reported; none without a project.
 
-    The tasks of a benchmark are known by their ids alone, those of files of cases by all that they contain.
+    For tasks of a benchmark, these are the task ids that are not numbers. For cases from files, they also
+    include the ids, mailboxes and names of the customers.
     """
     if project is None:
         return []
@@ -39,7 +43,7 @@ def held_out_of(project: Project | None) -> list[str]:
 def _identifiers(task: Task) -> Iterator[str]:
     """The task's id, and the ids, mailboxes and full names of its customers.
 
-    Orders are left out: among some thousand scenarios one has the same seven random digits by chance.
+    Orders are left out, because in a few thousand scenarios, some order has the same seven digits by chance.
     """
     yield task.id
     for user_id, user in task.tables.get("users", {}).items():
@@ -47,12 +51,12 @@ def _identifiers(task: Task) -> Iterator[str]:
 
 
 def found_held_out(task: Task, held_out: Sequence[str]) -> str:
-    """The held-out content in a scenario, in words; empty if there is none.
+    """Describe the held-out content in a scenario; return an empty text if there is none.
 
-    `held_out` are ids, names and mailboxes of held-out tasks; see `held_out_of`.
+    `held_out` lists ids, names and mailboxes of held-out tasks; see `held_out_of`.
     """
     record = task.model_dump(mode="json")
-    # The tools' answers contain the same records once more.
+    # The results of tools only repeat the records.
     history = record["initial_state"]["message_history"] or []
     record["initial_state"]["message_history"] = [entry for entry in history if entry["role"] != "tool"]
     texts = list(dict.fromkeys(texts_in(record)))
@@ -70,7 +74,7 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    """All runs of `WORDS_IN_A_ROW` words; the slots of a phrase and the ends of sentences end a run."""
+    """All runs of `WORDS_IN_A_ROW` words in a text, none across a slot or the end of a sentence."""
     found: set[tuple[str, ...]] = set()
     for part in re.split(r"\{\w+\}|(?<=[.!?])\s", text.lower()):
         words = re.findall(r"[\w'-]+", part)
@@ -80,7 +84,7 @@ def _runs(text: str) -> set[tuple[str, ...]]:
 
 @cache
 def _held_out_runs() -> set[tuple[str, ...]]:
-    """Runs of words of held-out phrasings that no phrasing of training contains."""
+    """The runs of words in held-out phrasings that no training phrasing contains."""
     held_out, training = (
         {run for texts in phrases.values() for text in texts for run in _runs(text)}
         for phrases in (vocabulary(Content.HELDOUT).phrases, training_words().phrases)

@@ -1,4 +1,4 @@
-"""Environments on the nodes of a Ray cluster: rollouts that an actor plays."""
+"""Environments on the nodes of a Ray cluster, whose actors play the rollouts."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class RolloutSpec:
 
     Attributes:
         settings: The agent's model, with its key.
-        instruction: The candidate's, after the policy.
+        instruction: The candidate's instruction, which follows the policy in the prompt.
     """
 
     capability: str
@@ -42,13 +42,13 @@ class Players:
     def of(
         self, capability: str, difficulty: int, content: Content, instruction: str
     ) -> Callable[[int, int], Awaitable[Rollout]]:
-        """What plays a scenario of an environment, given its seed and the rollout's number."""
+        """Return a function that plays a scenario of an environment, given its seed and a rollout number."""
         spec = RolloutSpec(capability, difficulty, content, portable(self.settings), instruction)
         return partial(self.executor.call, roll_there, spec)
 
 
 async def roll_there(actor: RayActor, spec: RolloutSpec, seed: int, number: int) -> Rollout:
-    """Play a scenario in the process of an actor; its agent is made from the rollout's number."""
+    """Play a scenario in the process of an actor, with an agent made from the rollout's number."""
     place = (spec.capability, spec.difficulty, spec.content)
     if place not in actor.kept:
         environments = environments_on(actor)
@@ -65,7 +65,7 @@ async def roll_there(actor: RayActor, spec: RolloutSpec, seed: int, number: int)
 
 
 def environments_on(actor: RayActor) -> Environments:
-    """The environments of the project, in the process of an actor."""
+    """The environments of the project in the process of an actor, which are created once."""
     if "environments" not in actor.kept:
         environments = actor.kept["environments"] = project_environments(actor.project)
 

@@ -36,9 +36,9 @@ class Environments:
     """All known environments.
 
     Args:
-        extra: Further ones by capability: those of the hook `pytest_t2e_environments`, and synthesized ones.
-        worlds: Opens the worlds in which they are played.
-        project: The project whose hooks registered some of `extra`, for processes that make the same ones.
+        extra: Further environments by capability, from the hook `pytest_t2e_environments` or synthesized.
+        worlds: Opens the worlds in which environments are played.
+        project: The project that offers the environments of `extra`, for processes that recreate them.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Environments:
         self.project = project
 
     def close(self) -> None:
-        """End the processes of environments."""
+        """End the processes that environments have started."""
         for offer in self._offers.values():
             offer.close()
 
@@ -77,7 +77,11 @@ class Environments:
         require_same_tools(what, world, list(played_in), self._worlds)
 
     def offer(self, name: str) -> Offer:
-        """The offer for a capability; a `GeneratorError` that names the nearest if there is none."""
+        """The offer for a capability.
+
+        Raises:
+            GeneratorError: no environment has this name; the message names the nearest.
+        """
         if name not in self._offers:
             raise GeneratorError(f"unknown environment {name!r}; {nearest(name, self.names)}")
         return self._offers[name]
@@ -94,17 +98,17 @@ class Environments:
     def environment(
         self, name: str, difficulty: int, content: Content = Content.TRAIN, *, early: bool = True
     ) -> ScenarioEnvironment:
-        """A new environment; many can be played at once."""
+        """Create an environment; many environments can be played concurrently."""
         return ScenarioEnvironment(self.generator(name, difficulty, content), self.world(name), early=early)
 
 
 def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldName], worlds: Worlds) -> None:
     """Check that environments have the tools of the world from which an agent learns.
 
-    In an environment with other tools an agent would learn calls that its own world does not have.
+    In an environment with different tools, an agent would learn calls that its own world does not have.
 
     Args:
-        what: Names the user of the world in a message, such as `run 7c2f`.
+        what: The name of the run or suite that uses the world, for the message, such as `run 7c2f`.
         played_in: The worlds in which the environments are played.
     """
     if worlds.interface(*world) in {worlds.interface(*other) for other in played_in}:
@@ -118,7 +122,7 @@ def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldNam
 
 
 def _described_world(world: WorldName, worlds: Worlds) -> str:
-    """A world for a message, with the world whose tools it has if that is another one."""
+    """Describe a world for a message, with the world whose tools it shares if that is a different one."""
     provider, domain = world
     owner, same = worlds.interface(provider, domain)
     tools = f", with the tools of {owner} {same}" if same != domain else ""

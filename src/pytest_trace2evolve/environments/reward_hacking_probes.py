@@ -1,4 +1,4 @@
-"""Probes: agents that want the reward and lack the capability, in scenarios of the support world."""
+"""Probes: agents without the capability that try to earn the reward in scenarios of the support world."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
 
 Probe = Callable[[Task], Iterable[Message]]
-"""The messages of an agent in a scenario, whatever comes back."""
+"""A function that makes the messages of an agent in a scenario, independent of the replies."""
 
 DECLINE = "I cannot help you with that."
 REFUSE = "I am sorry, I cannot do that: our policy does not allow it."
@@ -46,12 +46,12 @@ def _call(name: str, **arguments: Any) -> Message:
 
 
 def _saying(*texts: str) -> Probe:
-    """Calls nothing."""
+    """A probe that says texts and calls no tool."""
     return lambda task: list(map(say, texts))
 
 
 def _reading_and_saying(*texts: str) -> Probe:
-    """Reads what the expert reads before its change."""
+    """A probe that makes the expert's reading calls before its change, then says texts."""
     return lambda task: [*reads_before_change(task), *map(say, texts)]
 
 
@@ -65,7 +65,7 @@ def _repeat_first_call(task: Task) -> Iterable[Message]:
 
 
 def _read_again(task: Task) -> Iterable[Message]:
-    """Repeats the last call of the history, and claims to be done."""
+    """Repeat the last call of the history, then claim to be done."""
     in_history = len(task.actions) - len(remaining_actions(task))
     again = [call_message(task.actions[in_history - 1], 1)] if in_history else []
     return [*again, *[say(DONE)] * 3]
@@ -89,7 +89,7 @@ ANYWHERE: Mapping[str, Probe] = {
     "silence": _saying(STOP),
     "repeats": _repeat_first_call,
 }
-"""Probes for any world that must not be paid in any scenario."""
+"""Probes for any world that must not be rewarded in any scenario."""
 
 WRONG: Mapping[str, Probe] = {
     "nothing": ANYWHERE["nothing"],
@@ -103,11 +103,11 @@ WRONG: Mapping[str, Probe] = {
     "reads_all": _read_everything,
     "says_all": _say_everything,
 }
-"""Probes that must not be paid in any scenario."""
+"""Probes for the support world that must not be rewarded in any scenario."""
 
 
 class _Records:
-    """The records of a scenario, as a probe looks at them."""
+    """The records of a scenario, with the lookups that probes need."""
 
     def __init__(self, task: Task) -> None:
         self.tables: Mapping[str, Mapping[str, Any]] = task.tables
@@ -131,7 +131,10 @@ class _Records:
         return [item for item in order["items"] if item["name"] in self.says]
 
     def change(self, tool: str, order: Mapping[str, Any], **more: Any) -> Message:
-        """A change of an order: all items, the first other variants, what paid; `more` replaces arguments."""
+        """A change of an order with default arguments, which `more` replaces.
+
+        The defaults are all items, the first different variant of each, and the payment method that paid.
+        """
         paid = order["payment_history"][0]["payment_method_id"]
         if tool == CANCEL:
             arguments: dict[str, Any] = {"reason": "no longer needed"}
@@ -153,7 +156,7 @@ class _Records:
 
 
 def _changing(changes: Callable[[Task, _Records], Iterable[Message]]) -> Probe:
-    """Reads what the expert reads before its change, and then makes other changes."""
+    """A probe that makes the expert's reading calls before its change, then the given changes."""
     return lambda task: [*reads_before_change(task), *changes(task, _Records(task))]
 
 
@@ -164,7 +167,7 @@ def _change_everything(task: Task, records: _Records) -> Iterator[Message]:
 
 
 def _change_to_account_address(task: Task, records: _Records) -> Iterator[Message]:
-    """The first order that is named goes to the account's address."""
+    """Change the first named order to the account's address."""
     for order_id in records.named_orders:
         if order_id in records.customer["orders"]:
             yield _call(MODIFY_ADDRESS, order_id=order_id, **records.customer["address"])
@@ -172,7 +175,11 @@ def _change_to_account_address(task: Task, records: _Records) -> Iterator[Messag
 
 
 def _change_first_fitting_order(task: Task, records: _Records) -> Iterator[Message]:
-    """The first order whose state fits, unless one is named; named items get the first other variant."""
+    """Make the expert's kind of change on the first order with a fitting state and a named item.
+
+    The new item is the first different variant. If the customer names an order, only changes to new items
+    are tried.
+    """
     gold = next((action for action in remaining_actions(task) if action.name in STATUS_FOR), None)
     if gold is None or (records.named_orders and "new_item_ids" not in gold.arguments):
         return
@@ -185,7 +192,7 @@ def _change_first_fitting_order(task: Task, records: _Records) -> Iterator[Messa
 
 
 def _return_items(count: int, *, are_named: bool) -> Probe:
-    """Returns the first items of the order that is named, or the first ones that are named."""
+    """A probe that returns the first items of the named order, or the first named items."""
 
     def changes(task: Task, records: _Records) -> Iterator[Message]:
         for order_id in records.named_orders:
@@ -199,7 +206,7 @@ def _return_items(count: int, *, are_named: bool) -> Probe:
 
 
 def _always(tool: str) -> Probe:
-    """Makes one kind of change of the order that the expert reads last."""
+    """A probe that always makes one kind of change, on the last order that the expert reads."""
 
     def changes(task: Task, records: _Records) -> Iterator[Message]:
         if any(action.name == "get_order_details" for action in task.actions):
@@ -218,4 +225,4 @@ LUCK: Mapping[str, Probe] = {
     "first two items": _return_items(2, are_named=False),
     **{f"always {tool}": _always(tool) for tool in STATUS_FOR},
 }
-"""Probes that are right now and then, and must not be paid on average."""
+"""Probes that are sometimes right by luck, and whose mean reward must stay low."""

@@ -1,4 +1,4 @@
-"""The checks of one scenario of an environment, and the findings of many."""
+"""Checks the scenarios of an environment one by one, and reports the findings of all of them."""
 
 import re
 from collections import Counter, defaultdict
@@ -22,12 +22,12 @@ from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.utils.canonical import digest
 
-SEEDS_OF_EXPENSIVE_CHECKS = 60  # that are made twice, and in which rules and wrong ways are tried
-MAX_UNPAID = 0.2  # reward of a wrong way, in any scenario
-MAX_LUCK = 0.45  # mean reward, at each difficulty, of doing the same everywhere: it is right now and then
-MIN_LUCK_SEEDS, MAX_LUCK_SEEDS = 40, 100  # of a difficulty from which on a mean counts, and that are tried
+SEEDS_OF_EXPENSIVE_CHECKS = 60  # scenarios made twice, with rules and wrong ways tried
+MAX_UNPAID = 0.2  # most reward of a wrong way, in any scenario
+MAX_LUCK = 0.45  # most mean reward per difficulty of a fixed strategy, which is sometimes right
+MIN_LUCK_SEEDS, MAX_LUCK_SEEDS = 40, 100  # scenarios per difficulty: needed for a mean, and tried at most
 MIN_DISTINCT = 0.99  # share of scenarios that must differ without names, ids and figures
-MAX_MESSAGES = 40  # of an expert, or of a wrong way
+MAX_MESSAGES = 40  # messages of an expert, or of a wrong way
 PLAYABLE = "scenarios can be played"
 SAME_SCENARIO = "same seed, same scenario"
 SAME_GRADE = "same trace, same grade"
@@ -41,15 +41,15 @@ GOLD_IS_ALLOWED = "gold is allowed"
 
 @dataclass
 class Findings:
-    """What the checks found in one scenario.
+    """The findings of the checks in one scenario.
 
     Attributes:
-        difficulty: The scenario's.
+        difficulty: The difficulty of the scenario.
         problems: Problems by check, a line each.
-        substance: Digest of what it is about; empty if it could not be read.
-        opening: Digest of its customer's words.
-        rewards: Rewards of wrong ways, by name, and
-        lucky: of doing the same everywhere, by name.
+        substance: Digest of the scenario without names, ids and figures; empty if it could not be read.
+        opening: Digest of the customer's words in the history.
+        rewards: Rewards of wrong ways, by name.
+        lucky: Rewards of fixed strategies, by name.
     """
 
     difficulty: int
@@ -64,7 +64,7 @@ class Findings:
 
 
 class ScenarioChecks:
-    """Checks scenarios one by one; `lines` reports the findings that were added."""
+    """Checks scenarios one by one. `lines` reports the findings passed to `add`."""
 
     def __init__(
         self, make: Callable[[int], Generator], world: World, content: Content, held_out: Sequence[str]
@@ -87,14 +87,14 @@ class ScenarioChecks:
         """Check a scenario.
 
         Args:
-            number: How many scenarios of its difficulty come before it.
-            is_early: Whether the expensive checks are made.
+            number: The number of earlier scenarios of the same difficulty.
+            is_early: Whether to run the expensive checks as well.
         """
         found = Findings(difficulty)
         try:
             self._check_scenario(found, number, seed, difficulty, is_early=is_early)
         except Exception as error:
-            # Records can have any shape, and every reader may fail on them in any way.
+            # Records can have any shape, so every reader may raise any error.
             kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
             found.note(PLAYABLE, seed, f"{kind}{error}")
         return found
@@ -144,7 +144,7 @@ class ScenarioChecks:
     def _check_repeats(
         self, found: Findings, task: Task, generator: Generator, second: Generator, seed: int
     ) -> None:
-        """Ask for the scenario and for grades again, of another generator and in the other order."""
+        """Check that repeated requests, also to a second generator, give the same scenario and grades."""
         text = task.model_dump_json()
         if second.scenario(seed).model_dump_json() != text:
             found.note(SAME_SCENARIO, seed, "another one the second time")
@@ -160,7 +160,7 @@ class ScenarioChecks:
                 found.note(SAME_GRADE, seed, "another one when it is asked again")
 
     def _check_history(self, found: Findings, task: Task, seed: int) -> None:
-        """The tools' answers before the agent's turn are the target's own."""
+        """Check that the target gives the history's tool results, and has the tools of the gold actions."""
         session = self._world.open()
         session.initialise(task.initial_state)
         calls = [call for message in task.history for call in message.tool_calls or ()]
@@ -195,7 +195,7 @@ class ScenarioChecks:
         return CaseOracle(task, require_script(task), self._writes)
 
     def _broken_rule(self, task: Task) -> str:
-        """The rule that the gold actions break, performed from the start with a yes before each change."""
+        """The rule that the gold actions break, run from the start with a confirmation before each change."""
         rules = rules_of(self._world)
         if rules is None or task.initial_state is None:
             return ""
@@ -257,7 +257,7 @@ def _reward_of(probe: Probe, task: Task, environment: ScenarioEnvironment, seed:
 
 
 def luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckLine:
-    """Compares the mean of each difficulty that has enough scenarios with `MAX_LUCK`."""
+    """Compare the mean reward of each difficulty that has enough scenarios with `MAX_LUCK`."""
     means = {
         level: fmean(rewards)
         for level, rewards in sorted(by_difficulty.items())
@@ -275,11 +275,11 @@ def luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckL
 
 
 def min_space(drawn: int, equal_pairs: int) -> int:
-    """A lower bound, at 95 % confidence, of the number of scenarios from which `drawn` ones were drawn.
+    """A lower bound, at 95 % confidence, of the number of scenarios from which `drawn` were drawn.
 
-    Of n draws from S equally likely scenarios n(n − 1)/2S pairs are equal on average, and their number is
-    nearly a Poisson's (the birthday problem); Garwood's upper limit of its mean gives the least S. If some
-    scenarios are likelier than others the space is larger still.
+    Among n draws from S equally likely scenarios, n(n − 1)/2S pairs are equal on average, and their number
+    is nearly Poisson distributed (the birthday problem). Garwood's upper limit of its mean gives the least S.
+    If some scenarios are likelier than others, the space is larger still.
     """
     from scipy.stats import chi2
 
@@ -296,7 +296,7 @@ def _substance(task: Task, names: Iterable[str]) -> str:
 
 
 def _names(task: Task) -> Iterator[str]:
-    """Words that only name a person or a place in a scenario."""
+    """Texts of a scenario that only name a person or a place."""
     tables = task.tables
     for user in tables["users"].values():
         yield from (*user["name"].values(), user["user_id"], user["email"])

@@ -1,6 +1,6 @@
 """Synthesis of an environment: a model revises a module until it is admitted and calibrated.
 
-Every module is stored with its problems, for review; none runs outside the sandbox.
+Every module is stored with its problems for review. No module runs outside the sandbox.
 """
 
 import asyncio
@@ -41,18 +41,18 @@ from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
-ROUNDS = 5  # by default
-SEEDS = 200  # of a module that are checked in a round; `environment check` checks more
-MAX_FIRST_SEED = 1_000_000  # below which the first seed of an admission is drawn
-MAX_PROBLEMS = 8  # that are sent back at once
-MAX_FAILURES = 3  # that are shown
-SAMPLE_RECORDS = 2  # of each table that are shown
+ROUNDS = 5  # default number of rounds
+SEEDS = 200  # scenarios of a module checked in a round; `environment check` checks more
+MAX_FIRST_SEED = 1_000_000  # exclusive upper bound of the random first seed of an admission
+MAX_PROBLEMS = 8  # most problems sent back at once
+MAX_FAILURES = 3  # most failures shown to the model
+SAMPLE_RECORDS = 2  # records shown of each table
 
 TARGET = ("trace2evolve", "support")
-"""The world in which synthesized scenarios are played: its sessions take any records, and cost little."""
+"""The world in which synthesized scenarios are played. Its sessions accept any records and cost little."""
 
 CalibrateOffer = Callable[[Environments, str], Coroutine[Any, Any, Calibration]]
-"""Calibrates the environment of a name among the known ones."""
+"""Calibrates one of the given environments, by its name."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SynthesisTask:
 
 @dataclass(frozen=True)
 class Round:
-    """One module and its problems; none if it was admitted and calibrated."""
+    """One module and its problems. A module that was admitted and calibrated has none."""
 
     number: int
     source: str
@@ -85,7 +85,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Synthesis:
-    """All rounds, whose modules are in `folder`, and the admitted module; None if every round failed."""
+    """All rounds, whose modules are in `folder`, and the admitted module (None if every round failed)."""
 
     rounds: tuple[Round, ...]
     module: Path | None
@@ -93,7 +93,7 @@ class Synthesis:
 
     @property
     def calibration(self) -> Calibration | None:
-        """That of the admitted module."""
+        """The calibration of the admitted module; None if there is none."""
         return self.rounds[-1].calibration if self.module is not None else None
 
 
@@ -110,13 +110,15 @@ async def synthesize(
     """Let a model write and revise a module until it is admitted and calibrated, or the rounds are used up.
 
     Args:
-        judge: The model that writes; `name` is recorded as its name.
-        root: The project: an admitted module goes to its `environments/`, all of them to `.trace2evolve/`.
+        judge: The model that writes.
+        name: The name recorded for the judge.
+        root: The project's folder. An admitted module is saved in `environments/`, every module in
+            `.trace2evolve/`.
         calibrate: Measures the base model in an environment.
-        on_progress: Called with the result of each round, in a line.
+        on_progress: Called with one line on the result of each round.
 
     Raises:
-        SandboxError: this platform cannot isolate generated code: the judge is not asked.
+        SandboxError: this platform cannot isolate generated code. The judge is not asked.
     """
     if lacking := missing():
         raise SandboxError(f"nothing is synthesized: this platform cannot isolate generated code: {lacking}")
@@ -130,7 +132,7 @@ async def synthesize(
     for number in range(1, rounds + 1):
         completion = await judge.complete(messages, (), trial=number)
         source = read_module(completion.content)
-        # Stored before it is tried: a module that was paid for must not be lost if something breaks.
+        # Stored before it is tried, so that a module that was paid for is not lost if something breaks.
         _store_round(folder, Round(number, source, ("not tried to the end",)))
         result = await _try_module(task, number, source, calibrate)
         done.append(result)
@@ -154,7 +156,7 @@ async def synthesize(
 
 
 async def _try_module(task: SynthesisTask, number: int, source: str, calibrate: CalibrateOffer) -> Round:
-    """Try a module as far as it gets: the sandbox's rules, admission, calibration."""
+    """Try the sandbox's rules, admission and calibration in turn, up to the first that fails."""
     name = task.capability.name
     admission: AdmissionReport | None = None
     calibration: Calibration | None = None
@@ -165,7 +167,7 @@ async def _try_module(task: SynthesisTask, number: int, source: str, calibrate: 
         Sandbox(source, f"environment {name!r}").close()
         offer = offer_of(name, source, task.capability.description, task.world)
         with closing(Environments({name: offer})) as environments:
-            # From a drawn seed: a module must not know the scenarios by which it is judged.
+            # A random first seed, because a module must not know the scenarios by which it is judged.
             first = secrets.randbelow(MAX_FIRST_SEED)
             admission = await asyncio.to_thread(
                 admit, environments, name, seeds=SEEDS, held_out=task.held_out, first=first
@@ -208,12 +210,12 @@ def _store_round(folder: Path, result: Round) -> None:
 def synthesis_task(
     name: str, description: str | None, runs: Sequence[str], *, project: Project, here: Path
 ) -> SynthesisTask:
-    """The synthesis of an environment for a capability.
+    """The task of synthesizing an environment for a capability.
 
     Args:
-        runs: Runs whose failures are shown.
-        project: Its sealed tasks are not shown, and may not occur in a scenario.
-        here: The folder that paths start from.
+        runs: Runs whose failures are shown to the model.
+        project: The project. Its sealed tasks are not shown and may not occur in a scenario.
+        here: The folder that relative paths start from.
     """
     if name in BUILT_IN_NAMES:
         raise ConfigError(f"{name!r} has a built-in environment: see 'trace2evolve environment list'")
@@ -240,7 +242,7 @@ def synthesis_task(
 def _failures(
     name: str, runs: Sequence[str], worlds: Worlds, project: Project, here: Path
 ) -> list[tuple[str, Sequence[Message]]]:
-    """Failures that lack the capability by the rules; of one that the rules do not know, any failures."""
+    """Failures that lack the capability according to the rules, or any failures if the rules find none."""
 
     def check_world(what: str, world: WorldName) -> None:
         require_same_tools(what, world, [TARGET], worlds)

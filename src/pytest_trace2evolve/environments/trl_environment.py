@@ -1,9 +1,9 @@
-"""An environment as trl drives one: a class whose public methods are the tools, made from their schemas.
+"""Environments for trl: classes whose public methods are the tools, generated from the tools' schemas.
 
 `GRPOTrainer(environment_factory=…)` makes a tool of every public method but `reset`, and reads its schema
-from signature, annotations and docstring (`transformers.utils.get_json_schema`). So nothing else here is
-public; what a trainer needs besides the tools begins with an underscore. A signature cannot express one thing
-of a schema: `additionalProperties`.
+from signature, annotations and docstring (`transformers.utils.get_json_schema`). All other methods that a
+trainer needs are therefore private: their names begin with an underscore. A signature cannot express the
+`additionalProperties` of a schema.
 """
 
 import inspect
@@ -21,11 +21,11 @@ OVER = "Error: this conversation is over."
 _TYPES: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict}
 
 _RESERVED = frozenset({"reset", "get_reward"})
-"""Method names that trl does not take for tools."""
+"""Names of methods that trl does not treat as tools."""
 
 
 class TrlEnvironment:
-    """Base of the classes that `rollout_class` makes: plays one scenario after another."""
+    """Base of the classes that `rollout_class` makes. An instance plays one scenario after another."""
 
     _make_environment: Callable[[], ScenarioEnvironment]
 
@@ -35,7 +35,7 @@ class TrlEnvironment:
         self._done = False
 
     def reset(self, seed: int, **columns: object) -> None:
-        """Start the scenario of a seed from nothing; the other columns of the data set's row are ignored."""
+        """Start the scenario of a seed afresh. The other columns of the data set's row are ignored."""
         self._environment.reset(int(seed))
         self._calls = 0
         self._done = False
@@ -47,7 +47,7 @@ class TrlEnvironment:
         return next((reply.content or "" for reply in replies if reply.role == "tool"), OVER)
 
     def _step(self, message: Message) -> Sequence[Message]:
-        """Take the agent's next message; returns the replies to it."""
+        """Process the agent's next message, and return the replies."""
         reaction = self._environment.step(message)
         self._done = reaction.done
         return reaction.messages
@@ -63,10 +63,10 @@ class TrlEnvironment:
 def rollout_class(
     tools: Sequence[ToolSchema], make: Callable[[], ScenarioEnvironment], name: str = "Rollout"
 ) -> type[TrlEnvironment]:
-    """A class with one public method per tool, to be given to trl as its `environment_factory`.
+    """Make a class with one public method per tool, to pass to trl as its `environment_factory`.
 
     Args:
-        tools: The tools; the methods' schemas are exactly theirs.
+        tools: The tools. Each method has exactly the schema of its tool.
         make: Makes the environment that an instance plays.
         name: The class's name; trl logs rewards under it.
 
@@ -84,7 +84,7 @@ def _method(tool: ToolSchema) -> Callable[..., str]:
         raise GeneratorError(f"tool {tool.name!r} cannot be a method: rename it, in letters and digits")
     properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
     required = tool.parameters.get("required", ())
-    # A parameter with a default cannot stand before one without.
+    # A parameter with a default cannot precede a parameter without a default.
     names = sorted(properties, key=lambda name: name not in required)
     hints = {name: _hint(tool.name, name, properties[name]) for name in names}
     hints = {name: hint if name in required else Optional[hint] for name, hint in hints.items()}  # noqa: UP045
@@ -105,7 +105,7 @@ def _method(tool: ToolSchema) -> Callable[..., str]:
     method.__doc__ = "\n".join([tool.description, *(["", "Args:", *lines] if lines else [])])
     method.__annotations__ = hints
     signature = inspect.Signature([inspect.Parameter("self", kind), *parameters])
-    method.__signature__ = signature  # type: ignore[attr-defined]  # every function may carry one
+    method.__signature__ = signature  # type: ignore[attr-defined]  # a function may carry a signature
     return method
 
 

@@ -1,7 +1,7 @@
-"""Models' answers in an SQLite file: the cache of a project, and what a run records for its cassette.
+"""Models' answers in an SQLite file: the cache of a project, or the answers recorded for a cassette.
 
-Several processes read and write one file at once, and any of them may be killed: each answer is a transaction
-of its own in the write-ahead log, so an answer is there whole or not at all.
+Several processes read and write one file at once, and any of them may be killed. Each answer is a transaction
+of its own in the write-ahead log, so an answer is stored whole or not at all.
 """
 
 import sqlite3
@@ -22,19 +22,19 @@ PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 
 _UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
-"""Codes of errors that say that nothing can be written, and nothing about the file's content."""
+"""Codes of errors that mean that writing fails. They do not mean that the file is damaged."""
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)"
 
 
 class AnswerFile:
-    """Answers by their keys, in one file, which is made if there is none; any thread may use it.
+    """A file of answers by key, created if it is missing. Any thread may use it.
 
     Args:
-        remedy: What to do about a damaged file, for the error's text.
+        remedy: The remedy for a damaged file, used in error messages.
 
     Raises:
-        ConfigError: the file is damaged, of another format, or cannot be opened.
+        ConfigError: the file is damaged, has a different format, or cannot be opened.
     """
 
     def __init__(self, path: Path, remedy: str) -> None:
@@ -57,7 +57,7 @@ class AnswerFile:
             raise
 
     def _prepare(self) -> None:
-        # If another process opens the file at the same moment, SQLite rejects this without waiting.
+        # If a second process opens the file at the same moment, SQLite rejects the pragma without waiting.
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -67,9 +67,9 @@ class AnswerFile:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        # Flushed at checkpoints only: a killed process loses nothing, a power cut the last answers.
+        # Flushed at checkpoints only. A killed process loses nothing, but a power cut loses the last answers.
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        (result,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()  # a second a gigabyte
+        (result,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()  # one second per gigabyte
         if result != "ok":
             raise ConfigError(self._damaged(result))
         self._connection.execute("BEGIN IMMEDIATE")
@@ -94,11 +94,11 @@ class AnswerFile:
             raise InfrastructureError(self._damaged(f"answer {key}: {problem_in(error)}")) from None
 
     async def put(self, key: str, answer: Answer) -> Answer:
-        """Store an answer unless the key has one; returns the stored one.
+        """Store an answer unless the key has one already, and return the stored answer.
 
         Raises:
             InfrastructureError: the file is damaged.
-            StorageError: it cannot be written, as on a full disk.
+            StorageError: the file cannot be written, for example because the disk is full.
         """
         text = answer.model_dump_json(exclude_defaults=True)
         try:
@@ -131,6 +131,6 @@ class AnswerFile:
 
 
 def remove(path: Path) -> None:
-    """Delete a file of answers, and the files that SQLite keeps next to it."""
+    """Delete a file of answers and the files that SQLite keeps next to it."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -16,20 +16,20 @@ RESTORE = "restore it from git, or remove it and save it anew"
 """The remedy for evidence that was edited."""
 
 DIGEST = "digest"
-"""The field of a file of evidence with the digest of the rest; older files have none."""
+"""The field of an evidence file that holds the digest of the rest. Older files do not have it."""
 
 
 def render_evidence(evidence: Evidence) -> str:
-    """Evidence as JSON with one simulation a line, so that a diff shows which simulation changed.
+    """Evidence as JSON with one simulation per line, so that a diff shows which simulation changed.
 
-    The first line holds the digest of the rest, by which an edit is found when the file is read.
+    The first line holds the digest of the rest. Reading the file compares this digest to detect edits.
     """
     content = _content_of(evidence)
     return content.replace(",", f', "{DIGEST}": "{digest_text(content)}",', 1)
 
 
 def evidence_digest(evidence: Evidence) -> str:
-    """Identifies evidence by its content, whatever the layout of the file that holds it."""
+    """The digest of evidence, which depends on its content alone and not on the layout of its file."""
     return digest_text(_content_of(evidence))
 
 
@@ -42,7 +42,7 @@ def _content_of(evidence: Evidence) -> str:
 
 
 def _content(version: object, provenance: object, simulations: Iterable[object]) -> str:
-    """A file of evidence without its digest."""
+    """The text of an evidence file without its digest."""
     body = ",\n".join(f"  {canonical_json(record)}" for record in simulations)
     return (
         f'{{"schema_version": {version},\n'
@@ -56,7 +56,7 @@ def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -
 
 
 def is_evidence(record: object) -> bool:
-    """Whether a decoded JSON value is our evidence rather than a results file of tau2's."""
+    """Whether a decoded JSON value is this project's evidence rather than a results file of tau2."""
     return isinstance(record, dict) and "provenance" in record and "schema_version" in record
 
 
@@ -71,7 +71,7 @@ def parse_evidence(record: object, path: Path) -> Evidence:
     except ValidationError as error:
         raise ResultsError(f"{path}: damaged at {problem_in(error)}; restore the file") from None
     if DIGEST in record:
-        # Of the raw values: a field that a later version adds must not change what a file says.
+        # Computed from the raw values, because a field added by a later version must not change the digest.
         found = digest_text(_content(version, content["provenance"], content["simulations"]))
         if found != record[DIGEST]:
             raise ResultsError(

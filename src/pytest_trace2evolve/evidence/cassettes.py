@@ -1,7 +1,7 @@
 """Cassettes: the answers of a whole run in one text file, which a later run plays back.
 
-JSON lines in a fixed order, so that recording the same run again gives the same file, and a change is a few
-lines of a diff. Nothing in it depends on time, and it holds no request.
+A cassette holds JSON lines in a fixed order, so recording the same run again gives the same file, and a
+change is a few lines of a diff. No content depends on time, and no request is stored.
 """
 
 import json
@@ -22,7 +22,7 @@ from pytest_trace2evolve.utils.reading import RESULTS, parse_json, problem_in, r
 
 CASSETTE_FORMAT = "trace2evolve-cassette"
 CASSETTE_VERSION = 1
-"""Version of the format, keys of answers included; a file of another version is rejected."""
+"""Version of the format, including the keys of answers. Files of other versions are rejected."""
 
 _REMEDY = "restore it, or record it again with --t2e-record"
 
@@ -30,9 +30,10 @@ _Record = TypeVar("_Record", bound=Record)
 
 
 class CassetteHeader(Record):
-    """The first line of a cassette: how it was recorded, and the digest of the lines after it.
+    """The first line of a cassette: the settings of the recorded run, and the digest of the lines below.
 
-    `partial` says why it may not hold the whole run; `scripts`: customers of synthetic cases followed theirs.
+    `partial` gives the reason if the cassette may not hold the whole run. `scripts` is whether the customers
+    of synthetic cases followed their scripts.
     """
 
     format: str = CASSETTE_FORMAT
@@ -49,7 +50,7 @@ class CassetteHeader(Record):
 
 @dataclass(frozen=True)
 class Cassette:
-    """A cassette as its file holds it: `answers` by their keys."""
+    """The content of a cassette file, with its answers by key."""
 
     path: Path
     header: CassetteHeader
@@ -57,8 +58,8 @@ class Cassette:
 
 
 def render(header: Mapping[str, Any], answers: Iterable[tuple[str, Answer]]) -> str:
-    """The text of a cassette, from the fields of its header that do not follow from the answers."""
-    # How long an answer took, and where it came from, differs between two recordings of one run.
+    """The text of a cassette, given its answers and the header fields that do not follow from them."""
+    # The duration and the source of an answer differ between two recordings of one run.
     left_out = {"completion": {"seconds", "cached"}}
     lines = [
         _line({"key": key, **answer.model_dump(mode="json", exclude_defaults=True, exclude=left_out)})
@@ -75,7 +76,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def read_cassette(path: Path) -> Cassette:
-    """Read a cassette whole; any damage is a `CassetteError` that names the line."""
+    """Read a whole cassette. Any damage raises a `CassetteError` that names the line."""
     if not os.path.lexists(path):
         raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record")
     with reported(f"cassette {path}", CassetteError, _REMEDY):

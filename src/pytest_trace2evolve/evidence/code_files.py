@@ -1,4 +1,4 @@
-"""Collects the files behind some code: modules, or the definitions of them that are used, and data files."""
+"""Collects the files behind some code: modules, or only the definitions in use, and data files."""
 
 import ast
 import contextlib
@@ -31,10 +31,10 @@ from pytest_trace2evolve.evidence.python_modules import (
 from pytest_trace2evolve.utils.canonical import digest_text
 
 MAX_DATA_FILES = 2_000
-"""Files of a named folder of data beyond which a project should declare a fingerprint."""
+"""The most files that a named data folder may hold. With more, a project should declare a fingerprint."""
 
 _OUTPUTS = frozenset({"baselines", "ledger", "results"})
-"""Folders at the root of a project that runs write: they are no input of the code."""
+"""Folders at the root of a project that runs write. They are not an input of the code."""
 
 
 class UnknownCodeError(Exception):
@@ -43,10 +43,10 @@ class UnknownCodeError(Exception):
 
 @dataclass
 class CodeFiles:
-    """The files found so far: of each module either all of it or some of its top-level statements.
+    """The files found so far. Each module counts as a whole or by some of its top-level statements.
 
     Attributes:
-        slices: Whether to take, of a module, only the definitions that are referred to.
+        slices: Whether to include only those definitions of a module that are referred to.
         distributions: Versions of installed distributions by name.
     """
 
@@ -59,7 +59,7 @@ class CodeFiles:
     _data: dict[Path, str] = field(default_factory=dict)
 
     def digests(self) -> dict[str, list[str]]:
-        """Digests by path; two files may have one path, such as the `conftest.py` of two folders."""
+        """Digests by path. Several files may share a path, such as the `conftest.py` of two folders."""
         found: dict[str, list[str]] = {}
         for path, key in self._data.items():
             found.setdefault(key, []).append(digest_text(path.read_bytes().hex()))
@@ -76,7 +76,7 @@ class CodeFiles:
         self._data[path.resolve()] = key
 
     def add(self, name: str, path: str | None, definition: str | None) -> None:
-        """Add a module by its name and file: a definition in it, or all of it without one."""
+        """Add a definition of a module, or the whole module if `definition` is None."""
         if is_standard(name, None if path is None else Path(path)):
             return
         if path is None:
@@ -113,13 +113,13 @@ class CodeFiles:
 
     def _read(self, name: str, path: Path) -> Module:
         if path not in self._modules:
-            with tokenize.open(path) as file:  # decodes it as Python does
+            with tokenize.open(path) as file:  # decodes the file like Python does
                 text = file.read()
             self._modules[path] = Module(name, path, text, ast.parse(text, filename=path.name))
         return self._modules[path]
 
     def _add_packages(self, name: str, path: Path) -> None:
-        """Add the packages around a module, which run when it is imported."""
+        """Add the packages that enclose a module, because they run when the module is imported."""
         inner = path.parent if path.name != "__init__.py" else path.parent.parent
         for package in enclosing_packages(name.rpartition(".")[0]):
             init = inner / "__init__.py"
@@ -138,7 +138,7 @@ class CodeFiles:
                 self._add_node(module, node)
 
     def _add_definition(self, module: Module, name: str) -> None:
-        """Add a definition with what it refers to, and the statements that are no definitions."""
+        """Add a definition, the names that it refers to, and the statements that are not definitions."""
         if (module.path, name) in self._definitions or module.path in self._whole:
             return
         self._definitions.add((module.path, name))
@@ -146,15 +146,16 @@ class CodeFiles:
             self._add_whole(module)
             return
         self._add_name(module, name)
-        # A package re-exports: its imports run for others, unless it defines the name itself.
+        # Unless a package defines the name itself, it re-exports the name, and its imports serve other names.
         own = (module.tree.body[place] for place in module.bindings[name])
         is_export = module.is_package and all(isinstance(node, ast.Import | ast.ImportFrom) for node in own)
         self._add_import_effects(module, imports=not is_export)
 
     def _add_import_effects(self, module: Module, *, imports: bool) -> None:
-        """Add what runs when a module is imported and may change what is defined elsewhere.
+        """Add the statements that run when a module is imported and may change definitions elsewhere.
 
-        `imports`: follow imports that nothing in the module refers to: they are there for what they register.
+        If `imports` is true, imports to which nothing in the module refers are followed too, since they may
+        register something.
         """
         for place, node in enumerate(module.tree.body):
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
@@ -184,7 +185,7 @@ class CodeFiles:
                 self._add_node(module, node)
 
     def _add_name(self, module: Module, name: str) -> None:
-        """Add what a name of a module stands for: a definition in it, or an import, which is followed."""
+        """Add the definitions that a name of a module is bound to, and follow the imports that bind it."""
         for place in module.bindings[name]:
             statement = module.tree.body[place]
             if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -195,7 +196,7 @@ class CodeFiles:
                 self._add_statement(module, place)
 
     def _add_node(self, module: Module, node: ast.AST) -> None:
-        """Add the imports and data files of one node, wherever it stands."""
+        """Add the imports and data files of one node, at any depth of the module."""
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 self._import_alias(module, node, alias)
@@ -222,7 +223,7 @@ class CodeFiles:
             self._import(module.imported_module(node), alias.name)
 
     def _import(self, name: str, definition: str | None) -> None:
-        """Add what an import statement names; a definition may be a module too."""
+        """Add the module or definition that an import statement names. A definition may be a submodule."""
         if definition is not None and definition != "*":
             inner = locate(f"{name}.{definition}")
             if inner is not None:
@@ -240,7 +241,7 @@ class CodeFiles:
             self._add_data_file(module, path)
 
     def _add_script(self, module: Module, path: Path) -> None:
-        """Add a source file that the code names: it runs it, or imports it by its path."""
+        """Add a source file that the code names by its path, to run or to import it."""
         root = module.import_root
         place = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
         known = self._modules.get(path)
@@ -254,7 +255,7 @@ class CodeFiles:
         for place, folders, names in os.walk(folder, followlinks=True):
             here = Path(place)
             folders[:] = sorted(name for name in folders if not _is_no_input(here / name))
-            if here.resolve() in seen:  # a link to a folder around it
+            if here.resolve() in seen:  # a link to an enclosing folder
                 folders.clear()
                 continue
             seen.add(here.resolve())
@@ -275,14 +276,14 @@ class CodeFiles:
 
 
 def _is_no_input(folder: Path) -> bool:
-    """Whether a folder is hidden, of installed packages, or one that runs write."""
+    """Whether a folder is hidden, holds installed packages or bytecode, or is written by runs."""
     if folder.name.startswith(".") or folder.name == "__pycache__" or INSTALLED & set(folder.parts):
         return True
     return folder.name in _OUTPUTS and is_project_root(folder.parent)
 
 
 def _running_nodes(root: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it, without code that only type checkers and scripts run."""
+    """A node and all nodes below it, except code that only type checkers and scripts run."""
     waiting: list[ast.AST] = [root]
     while waiting:
         node = waiting.pop()
@@ -290,7 +291,7 @@ def _running_nodes(root: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.If) and is_inert(node):
             waiting += node.orelse
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            waiting += path_operands(node)  # one path, not one for each of its parts
+            waiting += path_operands(node)  # one path, not one path per part
         else:
             waiting += ast.iter_child_nodes(node)
 

@@ -1,7 +1,7 @@
-"""Reads saved baselines into columns, in blocks of lines: a side of half a million simulations in seconds.
+"""Reads saved baselines into columns, in blocks of lines: half a million simulations take seconds.
 
-Only files in the layout of `render_evidence`, one simulation a line, are read this way. Any other evidence is
-read whole.
+Only files in the layout of `render_evidence`, with one simulation per line, are read in blocks. Any other
+evidence is read as a whole.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH
 from pytest_trace2evolve.utils.reading import COLUMNS, LINE, cause_of, open_regular, problem_in
 
 PRICED = 20_000
-"""Simulations of a side from which the mean cost and tokens of one are taken."""
+"""The number of simulations of a side that give the mean cost and tokens of a simulation."""
 
 PARALLEL = 16 << 20
-"""Bytes from which a second process is worth its start."""
+"""The size in bytes of the smaller file from which a second process is worth starting."""
 
 _BLOCK = 1 << 20
-"""Bytes that are parsed at a time."""
+"""The number of bytes parsed at a time."""
 
 _FIRST_LINE = re.compile(
     rb'\{"schema_version": %d,(?: "%b": "([0-9a-f]+)",)?\r?\n' % (SCHEMA, DIGEST.encode())
 )
-"""Its group is the digest of the rest, which older files lack."""
+"""The first line of a file. The group is the digest of the rest, which older files lack."""
 
 _PROVENANCE = b'"provenance": '
 _LIST = b'"simulations": ['
@@ -63,7 +63,7 @@ _PLAIN = re.compile(
     rb'(?:,"usage":\{(?:"[a-z]+":\{(?:"[a-z_]+":' + _NUMBER + rb",?)*\},?)*\})?\},?$",
     re.MULTILINE,
 )
-"""A measured simulation exactly as it is written: nearly every line of a large file."""
+"""The exact form of a measured simulation. Nearly every line of a large file matches."""
 
 _PlainLine = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 
@@ -90,7 +90,7 @@ def read_columns(path: Path, *, priced: int = PRICED) -> tuple[Provenance, Colum
     """A saved baseline as columns, with cost and tokens of the first `priced` simulations or more.
 
     Raises:
-        ResultsError: the file is missing, damaged, edited or not evidence; names the file and the place.
+        ResultsError: the file is missing, damaged, edited or not evidence. The message names file and place.
     """
     try:
         with open_regular(path, COLUMNS) as raw:
@@ -101,13 +101,13 @@ def read_columns(path: Path, *, priced: int = PRICED) -> tuple[Provenance, Colum
                     return provenance, found
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: {cause_of(error)}") from None
-    # Another layout, or an edit, which is reported.
+    # The file has a different layout, or was edited: `parse_evidence` reports an edit.
     evidence = parse_evidence(decode(path), path)
     return evidence.provenance, columns(evidence.simulations)
 
 
 class _HashedFile:
-    """A file of evidence whose bytes are hashed while they are read."""
+    """An evidence file that is hashed while it is read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -143,7 +143,7 @@ def _damaged(path: Path, problem: str) -> ResultsError:
 
 
 def _read_head(path: Path, file: _HashedFile) -> Provenance | None:
-    """The provenance; None if the file has another layout."""
+    """The provenance; None if the file has a different layout."""
     if not file.read_first_line():
         return None
     second, third = file.readline().strip(), file.readline().strip()
@@ -172,7 +172,7 @@ def _read_simulations(path: Path, file: _HashedFile, priced: int) -> Columns:
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Records form no cycles, and collecting garbage would take a third of the time."""
+    """Disable garbage collection, which would take a third of the time. Records form no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -188,7 +188,7 @@ def _blocks(path: Path, file: _HashedFile) -> Iterator[bytes]:
     while block := file.read(_BLOCK):
         rest += block
         end = rest.rfind(b",\n")
-        # The last simulation waits for what follows: no block may hold the end of the list.
+        # The last simulation is kept back, because no block may hold the end of the list.
         if end > 0 and len(block) == _BLOCK:
             yield rest[:end]
             rest = rest[end + 2 :]
@@ -215,13 +215,13 @@ def _parsed(block: bytes, path: Path, first: int) -> list[SimulationEvidence]:
 
 
 def _plain_lines(block: bytes) -> list[_PlainLine]:
-    """The fields of each line if all are plain; else an empty list."""
+    """The fields of each line if all lines match `_PLAIN`, otherwise an empty list."""
     found: list[_PlainLine] = _PLAIN.findall(block)
     return found if len(found) == block.strip(b"\n").count(b"\n") + 1 else []
 
 
 def _add_plain_lines(builder: ColumnsBuilder, lines: list[_PlainLine], path: Path, first: int) -> None:
-    """Add lines field by field: a loop over records would take three times as long."""
+    """Add lines field by field, because a loop over records would take three times as long."""
     actions, ids, broken, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
     patterns = {text: _plain_pattern(text) for text in set(actions)}
     for text, pattern in patterns.items():
@@ -253,7 +253,7 @@ def _plain_pattern(actions: bytes) -> Pattern:
 def _check_unique_trials(path: Path, side: Columns, builder: ColumnsBuilder) -> None:
     if not side.size:
         return
-    # By their places, since numbers of trials times those of tasks may not fit into 64 bits.
+    # Uses ranks of trial numbers, because a trial number times the number of tasks may exceed 64 bits.
     numbers, place = np.unique(builder.trials, return_inverse=True)
     distinct, counts = np.unique(side.task * numbers.size + place, return_counts=True)
     if distinct.size < side.size:

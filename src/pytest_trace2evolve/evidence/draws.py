@@ -1,12 +1,12 @@
 """Stores of finished simulations, and the account of the first simulations of a candidate and an agent.
 
-A run that was stopped, or is started again, takes finished simulations from a store. Only traces are stored:
-their scores are derived anew.
+A run that is resumed or started again takes finished simulations from a store. Only traces are stored; scores
+are computed again.
 
-The simulations of one candidate by one agent are a draw. The first simulation of a key stays for good: a
-second one would let a run choose between them. An account next to the store names every simulation with the
-digest of its file, each line with the digest of the lines before it, so that a simulation that was deleted,
-replaced, edited or added by hand is found.
+The simulations of one candidate by one agent are a draw. The first simulation of a key is permanent, because
+a second simulation would let a run choose between the two. An account next to the store lists every
+simulation with the digest of its file. Each line also carries a digest of itself and all lines before it,
+which reveals simulations that were deleted, replaced, edited or added by hand.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ from pytest_trace2evolve.utils.files import alone_in, staged, write_atomic
 from pytest_trace2evolve.utils.reading import RECORDS, open_regular, parse_json, reported, text_of
 
 FORMAT = 1
-"""Version of simulations and accounts; raised when a stored trace would no longer equal a fresh one."""
+"""Version of simulations and accounts, raised when a stored trace would no longer equal a fresh trace."""
 
 _DIGEST_IN_NAME = 12
-"""Digits of the digest in the name of a file that is not yet in its place."""
+"""Digits of the digest in the temporary name of a file that is not in its final place yet."""
 
 
 def simulation_key(parts: dict[str, Any]) -> str:
     """The key of a simulation.
 
     Args:
-        parts: Everything that can change its trace, as JSON: candidate, task, policy, tools, agent and user
+        parts: Everything that can change the trace, as JSON: candidate, task, policy, tools, agent and user
             with their settings, endpoint, seed, trial, budgets.
     """
     return digest({"format": FORMAT, **parts})
 
 
 class Store:
-    """A folder of simulations by key, a file each, without an account; several processes may write to it."""
+    """A folder with one file per simulation, named by key. Several processes may write. It has no account."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,10 +55,10 @@ class Store:
         return self._read(key, "delete the file to run it again") if self.holds(key) else None
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Store a simulation; its journal is removed.
+        """Store a simulation, and remove its journal.
 
         Raises:
-            OSError: it could not be written; nothing is stored.
+            OSError: the simulation could not be written; nothing is stored.
         """
         write_atomic(self._path(key), _rendered(simulation))
         remove_journal(self.folder, key)
@@ -67,7 +67,7 @@ class Store:
         """The journal of a simulation; None if the simulation is stored.
 
         Raises:
-            BlockingIOError: another process is making it.
+            BlockingIOError: another process is making the simulation.
             OSError: the journal or the account cannot be written.
             ResultsError: the journal or the account was changed, or the journal was deleted.
         """
@@ -95,15 +95,15 @@ def _rendered(simulation: Simulation) -> str:
 
 
 class DrawStore(Store):
-    """The draw of one candidate and one agent under fixed conditions: the first simulation of a key stays.
+    """The draw of one candidate and one agent under fixed conditions. The first simulation of a key stays.
 
-    It may be used from several threads and processes.
+    Several threads and processes may use a draw at once.
 
     Args:
         simulations: The folder of all stored simulations.
         accounts: The folder of all accounts.
         who: Digests of the candidate, of the agent, and of the conditions: user, world and limits.
-        run: The id of the run that uses it.
+        run: The id of the run that uses the draw.
     """
 
     def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str, str], run: str) -> None:
@@ -119,7 +119,7 @@ class DrawStore(Store):
 
     @property
     def id(self) -> str:
-        """The id of the draw; it begins if there was none."""
+        """The id of the draw. A draw is begun if there was none."""
         if not self._account.draw:
             self._refresh()
         return self._account.draw
@@ -131,22 +131,22 @@ class DrawStore(Store):
         return self._account.chain
 
     def continues(self, head: str) -> bool:
-        """Whether the account still has all lines that it had when its `head` was this."""
+        """Whether the account still has all lines that it had at the time of this `head`."""
         self._refresh()
         return head in self._account.chains
 
     def key(self, key: str) -> str:
-        """The key under which this draw stores a simulation: no other draw reads it."""
+        """The key under which this draw stores a simulation. Other draws use different keys."""
         return digest([self.id, key])
 
     def holds(self, key: str) -> bool:
         """Whether there is a simulation of a key.
 
         Raises:
-            ResultsError: it was deleted, or added by hand.
+            ResultsError: the simulation was deleted, or added by hand.
         """
         path = self._path(key)
-        # The file before the account: a process that stores a simulation writes the account first.
+        # Checks the file before the account, because `put` writes the account before the file.
         is_present = path.exists()
         if self._recorded(key) is None:
             if is_present:
@@ -160,7 +160,7 @@ class DrawStore(Store):
         return self._read(key, self._remedy, self._recorded(key)) if self.holds(key) else None
 
     def begin(self, key: str) -> Journal | None:
-        """As in `Store`; the account names the journal from now on."""
+        """Begin like `Store.begin`, and record the journal in the account."""
         if self._recorded(key) is not None:
             return None
         path = journal_path(self.folder, key)
@@ -187,12 +187,12 @@ class DrawStore(Store):
         return journal
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Store a simulation unless there is one of its key. Its journal is removed.
+        """Store a simulation unless its key has one, and remove the journal.
 
-        A process that is killed on the way leaves no trace of it, or all of it.
+        If the process is killed on the way, the simulation is stored whole or not at all.
 
         Raises:
-            OSError: it could not be written; nothing is stored.
+            OSError: the simulation could not be written; nothing is stored.
         """
         text = _rendered(simulation)
         path, content = self._path(key), digest_text(text)
@@ -200,7 +200,7 @@ class DrawStore(Store):
         with staged(path, [text]) as temporary, self._locked():
             if key in self._account.made:
                 return
-            # A process that was killed before it named its file in the account left it behind.
+            # Files left by processes that were killed before recording them in the account.
             for abandoned in path.parent.glob(f".{key}.*.part"):
                 abandoned.unlink(missing_ok=True)
             ready = _ready(path, content)
@@ -219,12 +219,12 @@ class DrawStore(Store):
                 self._account.append({"lost": key, "run": self._run})
 
     def losses(self, key: str) -> int:
-        """How many runs lost the simulation of a key."""
+        """The number of runs that lost the simulation of a key."""
         self._refresh()
         return len(self._account.lost.get(key, ()))
 
     def problems(self) -> Iterator[str]:
-        """Read all stored simulations and journals; yields what is wrong with them, a line each."""
+        """Read all stored simulations and journals, and yield one line per problem."""
         try:
             self._refresh()
         except ResultsError as error:
@@ -241,13 +241,13 @@ class DrawStore(Store):
                 yield str(error)
 
     def _recorded(self, key: str) -> str | None:
-        """The digest of the file of a key; None if the account does not name it."""
+        """The digest of the file of a key; None if the account does not list the key."""
         if key not in self._account.made:
             self._refresh()
         return self._account.made.get(key)
 
     def _finish(self, key: str, path: Path) -> None:
-        """Put a simulation in its place if a killed process had only written and recorded it."""
+        """Move a simulation into place if a process was killed after writing and recording it."""
         with self._locked():
             ready = _ready(path, self._account.made[key])
             if not path.exists() and ready.exists():
@@ -256,7 +256,7 @@ class DrawStore(Store):
             raise self._deleted(path)
 
     def _check_journal(self, key: str) -> None:
-        """Check that the journal of a simulation that was begun is there and as it was written."""
+        """Check that the journal of an unfinished simulation exists and is unchanged."""
         path = journal_path(self.folder, key)
         try:
             read(path, key, self._remedy)
@@ -281,14 +281,14 @@ class DrawStore(Store):
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock for appending, with all lines of other processes read."""
+        """Hold the lock for appending, after reading all lines of other processes."""
         self._refresh()
         with self._mutex, alone_in(self.path.parent, if_possible=True):
             self._account.read()
             yield
 
     def _refresh(self) -> None:
-        """Read the account, which begins if there was none."""
+        """Read the account, or begin it if there was none."""
         with self._mutex:
             self._account.read()
 
@@ -301,19 +301,20 @@ def draws_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
 
 
 def _ready(path: Path, content: str) -> Path:
-    """The file of a simulation that is written and not yet in its place."""
+    """The temporary file of a simulation that is written but not in its final place yet."""
     return path.with_name(f".{path.stem}.{content[:_DIGEST_IN_NAME]}.part")
 
 
 class _Account:
-    """The file that names the simulations of a draw, and what was read of it so far.
+    """The file that lists the simulations of a draw, with the content read so far.
 
     Attributes:
-        draw: The id of the draw; empty before the first line was read.
+        draw: The id of the draw; empty until the first line is read.
         begun: Keys of simulations that were begun.
         made: Digests of the files of stored simulations, by key.
         lost: The runs that lost a simulation, by key.
-        chain: The digest of all lines; `chains` holds those of all earlier lines, too.
+        chain: The digest of all lines read.
+        chains: The digests up to each line, including `chain`.
     """
 
     def __init__(self, path: Path, who: tuple[str, str, str]) -> None:
@@ -329,7 +330,7 @@ class _Account:
         self._count = 0
 
     def read(self) -> None:
-        """Read the lines that were appended; the first line is written if there is none.
+        """Read the lines that were appended, or write the first line if the file does not exist.
 
         Raises:
             ResultsError: a line was changed, or the file is shorter than it was.
@@ -345,7 +346,7 @@ class _Account:
             raise self._changed("was deleted while a run used it") from None
         if size < self._offset:
             raise self._changed("is shorter than it was")
-        # A line without its end was not written whole; the next process that appends removes it.
+        # A line without its end was not written whole. The next process that appends removes this line.
         for raw in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
             self._add(raw)
 
@@ -356,7 +357,7 @@ class _Account:
             write_atomic(self.path, _line(record, ""), exclusive=True)
 
     def append(self, record: dict[str, Any], *, durable: bool = True) -> None:
-        """Append a line; `durable`: flushed to the disk, so that it survives a power cut."""
+        """Append a line. If `durable`, flush the line to the disk, so that it survives a power cut."""
         line = _line(record, self.chain).encode()
         with self.path.open("r+b") as file:
             file.truncate(self._offset)
@@ -400,5 +401,5 @@ class _Account:
 
 
 def _line(record: dict[str, Any], before: str) -> str:
-    """A line of an account: the record with the digest of itself and of all lines before it."""
+    """A line of an account: the record, with a digest of the record and of all lines before it."""
     return json.dumps({**record, "chain": digest([before, record])}, sort_keys=True) + "\n"

@@ -1,12 +1,12 @@
-"""Identifies code: what an agent, a user or a world runs, as digests that change if its behaviour may.
+"""Identifies the code of an agent, a user or a world by digests that change if its behaviour may change.
 
 Code of a project counts by content: the module that defines an object, the project modules that it imports,
-directly or through others, and the data files that they name. Installed distributions count by name and
-version. An object may declare a `fingerprint` instead: a text, or a callable that returns one.
+directly or through others, and the data files that these modules name. Installed distributions count by name
+and version. An object may declare a `fingerprint` instead: a text, or a callable that returns a text.
 
-The code is read, not run, so four things stay unseen: modules imported under a computed name, files opened
-under a computed name outside a named folder, functions and values that other code replaces while it runs
-(except methods), and anything outside the project (a service, the environment).
+The code is read, not run, so four things are not detected: modules imported under a computed name, files
+opened under a computed name outside a named folder, functions and values that other code replaces while it
+runs (except methods), and anything outside the project (a service, the environment).
 """
 
 import contextlib
@@ -30,18 +30,18 @@ def code_of(*roots: object, parts: bool = False, owner: object = None) -> Code:
     """Identify the code behind some objects.
 
     Args:
-        roots: Functions, classes, modules or instances; None is left out. The first one may declare a
-            `fingerprint`, which then stands for all of them.
-        parts: Whether to count, of a module, only the definitions that the objects refer to, so that code
-            which merely shares a file with them does not count. Statements that are not definitions always
-            count.
-        owner: What the objects make, such as a world; its `fingerprint` counts before that of the first root.
+        roots: Functions, classes, modules or instances; None is skipped. The first root may declare a
+            `fingerprint`, which then stands for all roots.
+        parts: Whether to count only those definitions of a module that the objects refer to, and not other
+            code in the same file. Statements that are not definitions always count.
+        owner: The result of the objects, such as a world. Its `fingerprint` takes precedence over the
+            `fingerprint` of the first root.
 
     Returns:
-        The code; its `unknown` says why if a source cannot be read, or if a fingerprint raises.
+        The code. If a source cannot be read or a fingerprint raises, `unknown` holds the reason.
 
     Raises:
-        Trace2EvolveError: raised by a fingerprint of this package.
+        Trace2EvolveError: a fingerprint raised this error.
     """
     try:
         declared = _declared_fingerprint(owner) or _declared_fingerprint(roots[0])
@@ -66,7 +66,7 @@ def code_of(*roots: object, parts: bool = False, owner: object = None) -> Code:
 def _declared_fingerprint(root: object) -> str:
     """The fingerprint that an object or its own class declares; empty if neither does.
 
-    A base class cannot speak for code that it does not know, so an inherited fingerprint does not count.
+    An inherited fingerprint does not count, since a base class cannot identify the code of its subclasses.
     """
     owners = [root] if inspect.isclass(root) else [root, type(root)]
     if not any("fingerprint" in getattr(owner, "__dict__", ()) for owner in owners):
@@ -86,7 +86,7 @@ class _CodeOfObjects:
     _objects: dict[int, object] = field(default_factory=dict)
 
     def digests(self) -> dict[str, str]:
-        """Digests by path; under `(factory)` that of the values."""
+        """Digests by path. The key `(factory)` holds the digest of the values."""
         found = self.files.digests()
         if self._values:
             found["(factory)"] = [digest_text("\n".join(self._values))]
@@ -105,7 +105,7 @@ class _CodeOfObjects:
         elif value is None or isinstance(value, str | int | float | bool | bytes):
             self._values.append(repr(value))
         elif id(value) not in self._objects:
-            self._objects[id(value)] = value  # kept alive, so that its id stays its own
+            self._objects[id(value)] = value  # kept alive, so that no other object gets this id
             self._add_compound(value)
 
     def _add_compound(self, value: object) -> None:
@@ -130,15 +130,15 @@ class _CodeOfObjects:
             for item in value.items():
                 self.add(item)
         elif isinstance(value, types.BuiltinFunctionType):
-            self.add(value.__self__)  # the module of a function, the owner of a method
+            self.add(value.__self__)  # the module if it is a function, the owner if it is a method
         else:
             self._add_class(type(value))
             self._add_state(value)
 
     def _add_state(self, value: object) -> None:
-        """Add the attributes of an instance: data, and of other attributes code and the project's objects.
+        """Add the attributes of an instance that hold data, code or instances of the project's classes.
 
-        A container of instances may be a cache, so it does not count; a fingerprint can say more.
+        Containers of instances do not count, since they may be caches. A fingerprint can cover them.
         """
         attributes = dict(getattr(value, "__dict__", {}))
         if "__wrapped__" in attributes:
@@ -160,14 +160,14 @@ class _CodeOfObjects:
             self._values.append(canonical_json(value))
 
     def _add_path(self, path: Path) -> None:
-        """Add a path that an object holds: its file counts by content, and no folder of this machine does."""
+        """Add a path that an object holds. A file counts by content. The absolute path itself is ignored."""
         if path.is_file():
             self.files.add_data(path, path.name)
         if not path.is_absolute():
             self._values.append(path.as_posix())
 
     def _add_function(self, function: types.FunctionType) -> None:
-        # A decorator's function bears the name of what it wraps, and bytecode the path that it was made at.
+        # A wrapper bears the name of the wrapped function, and bytecode the path where it was compiled.
         space, code = function.__globals__, function.__code__
         self._values.append(f"{without_package(function.__module__)}.{function.__qualname__}")
         top = code.co_qualname.partition(".")[0]
@@ -175,7 +175,7 @@ class _CodeOfObjects:
         file = space.get("__file__") or code.co_filename
         self.files.add(name, file, None if top.startswith("<") else top)
         for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not filled yet
+            with contextlib.suppress(ValueError):  # the cell is still empty
                 self.add(cell.cell_contents)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.add(default)
@@ -209,7 +209,7 @@ def _is_of_project(cls: type) -> bool:
 
 
 def _file_of_methods(cls: type) -> str | None:
-    """The file that defines a class, by a method of its own: another module may have taken its name."""
+    """The file of a class, found by its methods because another module may have taken the module's name."""
     for value in vars(cls).values():
         function = inspect.unwrap(value) if isinstance(value, types.FunctionType) else None
         if isinstance(function, types.FunctionType) and function.__module__ == cls.__module__:
@@ -220,7 +220,7 @@ def _file_of_methods(cls: type) -> str | None:
 
 
 def _replaced_methods(cls: type) -> Iterator[types.FunctionType]:
-    """The methods that another module of the project gave to a class."""
+    """The methods of a class that a different module of the project assigned to it."""
     for value in vars(cls).values():
         functions: list[object] = [value]
         if isinstance(value, staticmethod | classmethod):
@@ -241,5 +241,5 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _order(value: object) -> str:
-    """Sorts a set in one order in every process: the `repr` of a function holds its address."""
+    """A sort key with the same order in every process; the `repr` of a function would hold its address."""
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -1,6 +1,6 @@
-"""Compares baselines, verdicts, evidence and traces with what the ledger says about them.
+"""Compares baselines, verdicts, evidence and traces with the entries of the ledger.
 
-A file's own digest shows an edit; only the ledger shows an edit by somebody who renews that digest too.
+A file's own digest reveals an edit. If the editor also updated that digest, only the ledger reveals the edit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ def verdict_digest(folder: Path) -> str:
 
 
 def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
-    """Identifies the outcomes of a split's simulations, whatever their order."""
+    """The digest of the outcomes of a split's simulations, independent of their order."""
     return digest(
         sorted(
             [record.task_id, record.trial, record.id, record.task_digest, record.status, record.reward or 0.0]
@@ -40,16 +40,18 @@ def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
 
 
 def check_baseline(entries: Sequence[Dated], suite: str, name: str, path: Path, evidence: Evidence) -> None:
-    """Check that a saved baseline is as it was saved last, or as the last run used it if no save is recorded.
+    """Check that a baseline is unchanged since its last save, or its last use if no save is recorded.
+
+    A baseline that the ledger does not know passes: see `unverified_baseline`.
 
     Args:
         entries: All entries of the ledger.
         suite, name: The baseline's suite and name.
-        path: Its file.
+        path: The baseline's file.
         evidence: The whole content of the file.
 
     Raises:
-        ResultsError: it is not. A baseline that the ledger does not know passes: see `unverified_baseline`.
+        ResultsError: the baseline was changed.
     """
     known = _latest(entries, _entries_of_baseline(entries, suite, name))
     found = evidence_digest(evidence)
@@ -66,16 +68,17 @@ def check_baseline(entries: Sequence[Dated], suite: str, name: str, path: Path, 
 def unverified_baseline(
     entries: Iterable[Dated], suite: str, name: str, evidence: Evidence, splits: Mapping[str, Iterable[str]]
 ) -> str | None:
-    """What is suspicious about a saved baseline that the ledger does not know: may be empty.
+    """Check a saved baseline that the ledger does not know, as far as older entries allow.
 
-    Runs of older versions recorded only the outcomes of their split, and at that time baselines were replaced
-    without an entry: if the outcomes differ, the file may have been edited, or saved anew.
+    Runs of older versions recorded only the outcomes of their split, and older versions replaced baselines
+    without an entry. If the outcomes differ, the file may therefore have been edited or saved anew.
 
     Args:
         splits: The tasks of each split of the suite.
 
     Returns:
-        None if the ledger knows the baseline: `check_baseline` has verified it.
+        A line that describes a suspicion, or an empty text. None if the ledger knows the baseline, which
+        `check_baseline` verifies.
     """
     if _entries_of_baseline(entries, suite, name):
         return None
@@ -101,7 +104,7 @@ def unverified_baseline(
 
 
 def edits_in_run(folder: Path, entries: Iterable[Dated]) -> Iterator[ResultsError]:
-    """The edits of the verdict and the evidence in a run's folder, given the ledger's entries of that run."""
+    """Find edits of the verdict and the evidence in a run's folder, given the ledger entries of the run."""
     own = [entry for entry in entries if isinstance(entry, Evaluation) and entry.verdict is not None]
     path = folder / VERDICT_NAME
     if own and path.exists():
@@ -132,13 +135,15 @@ def edits_in_run(folder: Path, entries: Iterable[Dated]) -> Iterator[ResultsErro
 
 
 def check_traces(entries: Iterable[Dated], run: str, path: Path) -> None:
-    """Check that a results file or folder is as the run that it names left it.
+    """Check that a results file or folder is unchanged since the run that it names.
+
+    Traces of a run that the ledger does not know pass.
 
     Args:
-        run: The id of the run; empty if the file names none.
+        run: The id of the run; empty if the file does not name a run.
 
     Raises:
-        ResultsError: it is not. Traces of a run that the ledger does not know pass.
+        ResultsError: the traces were changed.
     """
     known = _traces_of(entries, run)
     if not known or (found := traces_digest(path)) in {entry.digest for entry in known}:
@@ -155,10 +160,12 @@ def knows_traces(entries: Iterable[Dated], run: str) -> bool:
 
 
 def check_evidence(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> None:
-    """Check that evidence outside of `baselines/` is what the run that it names recorded.
+    """Check that evidence outside of `baselines/` is unchanged since the run that it names.
+
+    Evidence of a run that the ledger does not know passes.
 
     Raises:
-        ResultsError: it is not. Evidence of a run that the ledger does not know passes.
+        ResultsError: the evidence was changed.
     """
     found = evidence_digest(evidence)
     known = _evidence_of_suite(entries, suite)
@@ -180,18 +187,18 @@ def knows_evidence(entries: Iterable[Dated], suite: str, evidence: Evidence) -> 
 def check_promotion(
     folder: Path, record: RunVerdict, entries: Iterable[Dated], suites: Iterable[str]
 ) -> None:
-    """Check that the ledger confirms a promotion before it is relied on.
+    """Check that the ledger confirms a promotion before the promotion is relied on.
 
     Args:
         folder: The run's folder.
-        record: Its verdict.
+        record: The run's verdict.
         entries: All entries of the ledger.
         suites: The suites whose verdicts are relied on.
 
     Raises:
-        ResultsError: the ledger has no entry of the run on one of them, an entry of the run is no promotion,
-            a later run of the same claim was not promoted, or the verdict or the evidence is not what the run
-            recorded.
+        ResultsError: the ledger has no entry of the run on one of the suites, an entry of the run is not a
+            promotion, a later run of the same claim was not promoted, or the verdict or the evidence differs
+            from the recorded one.
     """
     path = folder / VERDICT_NAME
     evaluations = [entry for entry in entries if isinstance(entry, Evaluation)]
@@ -261,7 +268,7 @@ def _entries_of_baseline(entries: Iterable[Dated], suite: str, name: str) -> lis
 
 
 def _latest(entries: Iterable[Dated], known: Sequence[BaselineEntry]) -> list[BaselineEntry]:
-    """Those of `known` that no other of them follows: one, or one for each merged branch."""
+    """The entries of `known` that no other known entry follows: one, or one per merged branch."""
     parents = {entry.name: entry.parents for entry in entries}
     ancestors: set[str] = set()
     waiting = [name for entry in known for name in entry.parents]
@@ -278,7 +285,7 @@ def _traces_of(entries: Iterable[Dated], run: str) -> list[Traces]:
 
 
 def _evidence_of_suite(entries: Iterable[Dated], suite: str) -> dict[str, BaselineEntry]:
-    """The saves and the gated runs of a suite, by the digest of the evidence that was saved or measured."""
+    """The saves and the gated runs of a suite, by the digest of the saved or measured evidence."""
     return {
         digest: entry
         for entry in entries

@@ -1,10 +1,11 @@
-"""The answers of a simulation that is not stored yet, in the order in which they arrived.
+"""Journals: the answers of a simulation that is not stored yet, in order of arrival.
 
-An answer is written before it is used. A simulation that begins again, after a kill or a loss, takes the
-answers from here: stopping a run in the middle draws nothing anew. Each line carries the digest of all lines
-before it, so an edit is found. A file that ends early, as after a kill, is a shorter journal.
+An answer is written before it is used. A simulation that begins again after a kill or a loss takes its
+answers from the journal, so a run that was stopped in the middle draws no answer again. Each line carries a
+digest of itself and all lines before it, which reveals edits. A journal that was cut off, for example by a
+kill, is valid up to its last whole line.
 
-Lines reach the operating system at once and the disk later: they survive the end of the process, but not a
+Lines reach the operating system at once and the disk later, so they survive the end of the process, but not a
 power cut.
 """
 
@@ -31,23 +32,23 @@ FORMAT = 1
 class Journal:
     """The journal of one simulation, open and locked by this process.
 
-    Answers are taken in order. If a request differs from the one that was answered there, the rest of the
-    journal is discarded: the journal records that for good, and new answers follow.
+    Answers are taken in order. If a request differs from the recorded request at its place, the rest of the
+    journal is discarded. The journal records this permanently, and new answers follow.
 
     Args:
-        path: The file; it is made if there is none.
+        path: The file, which is created if it is missing and `must_exist` is false.
         key: The key of the simulation.
         must_exist: Whether a missing file is an error.
-        remedy: What to do about a damaged file, for the error's text.
+        remedy: The remedy for a damaged file, used in error messages.
 
     Attributes:
-        redrawn: Whether answers were discarded, so that the simulation is not the one that was begun.
+        redrawn: Whether answers were discarded, which makes the simulation differ from the first attempt.
 
     Raises:
-        BlockingIOError: another process holds it.
-        FileNotFoundError: `must_exist`, and there is none.
-        OSError: it cannot be opened.
-        ResultsError: it was changed.
+        BlockingIOError: another process holds the journal.
+        FileNotFoundError: `must_exist` is true and the file is missing.
+        OSError: the file cannot be opened.
+        ResultsError: the journal was changed.
     """
 
     def __init__(self, path: Path, key: str, *, must_exist: bool, remedy: str) -> None:
@@ -59,10 +60,10 @@ class Journal:
             flags |= os.O_CREAT
         self._handle = os.open(path, flags, 0o644)
         try:
-            # On a file system without locks, two runs at once make the same simulation twice.
+            # On a file system without locks, two concurrent runs may make the same simulation twice.
             lock_file(self._handle, wait=False, if_possible=True)
             found = read(path, key, remedy)
-            os.ftruncate(self._handle, found.size)  # a process that was killed left a part of a line
+            os.ftruncate(self._handle, found.size)  # removes a partial line of a killed process
         except BaseException:
             self.close()
             raise
@@ -76,7 +77,7 @@ class Journal:
         self.close()
 
     def __del__(self) -> None:
-        """Close a journal that was opened for a caller that no longer waits for it."""
+        """Close a journal whose caller no longer waits for it."""
         self.close()
 
     @property
@@ -92,12 +93,12 @@ class Journal:
 
     @property
     def seconds(self) -> float:
-        """The time that the answers took which are still to be taken."""
+        """The recorded duration of the answers that have not been taken yet."""
         answers = [entry.answer for entry in self._entries[self._place :]]
         return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
 
     def take(self, request: str) -> JournalEntry | None:
-        """The next answer, if it answers this request; None if a model has to be asked."""
+        """Take the next answer if it belongs to this request; None if a model must be asked."""
         if self._place == len(self._entries):
             return None
         entry = self._entries[self._place]
@@ -110,7 +111,7 @@ class Journal:
         return None
 
     def rewind(self) -> tuple[JournalEntry, ...]:
-        """All answers so far, to be taken again from the first."""
+        """Return all answers so far, and take answers from the first one again."""
         self._place = 0
         return tuple(self._entries)
 
@@ -148,14 +149,14 @@ def journal_path(folder: Path, key: str) -> Path:
 
 
 def remove_journal(folder: Path, key: str) -> None:
-    """Delete the journal of a simulation that is stored; one that stays does no harm."""
+    """Delete the journal of a stored simulation. Errors are ignored, since a leftover journal is harmless."""
     with contextlib.suppress(OSError):
         journal_path(folder, key).unlink()
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a journal: `size` is the number of bytes of its whole lines, `chain` their digest."""
+    """The content of a journal. `size` is the number of bytes of its whole lines, `chain` their digest."""
 
     entries: list[JournalEntry]
     redrawn: bool
@@ -167,8 +168,8 @@ def read(path: Path, key: str, remedy: str) -> Content:
     """Read a journal, which another process may be writing.
 
     Raises:
-        FileNotFoundError: there is none.
-        ResultsError: it was changed.
+        FileNotFoundError: the journal does not exist.
+        ResultsError: the journal was changed.
     """
     entries: list[JournalEntry] = []
     redrawn, size = False, 0

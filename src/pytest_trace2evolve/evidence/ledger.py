@@ -1,7 +1,7 @@
-"""The ledger: a folder of small files, one for each entry, named by its digest and naming its parents.
+"""The ledger: a folder with one small file per entry, named by its digest and naming its parents.
 
-Reading verifies everything, so that an entry that was edited, removed, backdated or copied in is reported. No
-file is ever changed, so two branches that both wrote merge without conflict; the next entry names both heads.
+Reading verifies every file, so entries that were edited, removed, backdated or copied in are reported. Files
+never change, so two branches that both added entries merge without conflict. The next entry names both heads.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from pytest_trace2evolve.utils.reading import (
 )
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-"""How far another machine's clock may be ahead before its entry counts as dated in the future."""
+"""The lead of a different machine's clock above which its entry counts as dated in the future."""
 
 GIT_PATIENCE = 10.0
 """Seconds to wait for git."""
@@ -57,9 +57,10 @@ class History:
 
     Attributes:
         root: The name of the root that its entries chain to; None if the ledger is empty.
-        entries: The entries by name that are as they were written and belong to it.
-        problems: A line each: the file, the cause and the remedy. Damage that a repair accepted is left out.
-        damaged: Digests of the files of the entries with these problems, by name; None if one is missing.
+        entries: The unchanged entries of this ledger, by name.
+        problems: One line per problem: the file, the cause and the remedy. Damage that a repair accepted is
+            left out.
+        damaged: Digests of the files with these problems, by name of the entry; None for a missing file.
     """
 
     root: str | None
@@ -69,7 +70,7 @@ class History:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The entries that no other entry names, which are the parents of the next one; else the root."""
+        """The parents of the next entry: all entries that are not a parent yet, or else the root."""
         named = {parent for entry in self.entries.values() for parent in entry.parents}
         heads = tuple(sorted(self.entries.keys() - named))
         return heads or (() if self.root is None else (self.root,))
@@ -86,16 +87,16 @@ class Ledger:
     folder: Path
 
     def read(self, now: datetime | None = None) -> History:
-        """Everything in the folder, verified. A damaged ledger is read too, with its problems.
+        """Read and verify the whole folder. A damaged ledger is read too, and its problems are returned.
 
         Args:
-            now: The time; entries dated well after it are reported.
+            now: The current time. Entries dated more than `CLOCK_TOLERANCE` after it are reported.
         """
         try:
             while True:
                 names = self._names()
                 history = self._verified(names, now or datetime.now(UTC))
-                # A process that writes meanwhile may show a child before its parent.
+                # While a process writes, a child may become visible before its parent.
                 if not history.problems or self._names() == names:
                     return history
         except OSError as error:
@@ -105,7 +106,7 @@ class Ledger:
     def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
         """Write an entry whose parents are the heads.
 
-        Processes of one machine take turns; others (of another branch or machine) write concurrently.
+        Processes of one machine take turns. Processes on other machines or branches write concurrently.
 
         Args:
             make: Makes the entry from the name of the ledger's root, its parents' names and the time.
@@ -118,7 +119,7 @@ class Ledger:
     def append_once(
         self, make: Callable[[str, tuple[str, ...], datetime], Made], same: Callable[[Dated], bool]
     ) -> None:
-        """Write an entry as `append` does, unless there is one that is the `same`; processes take turns."""
+        """Write an entry like `append`, unless an existing entry is the `same`. Processes take turns."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with alone_in(self.folder, if_possible=True):
             if not any(same(entry) for entry in self.read().entries.values()):
@@ -158,7 +159,7 @@ class Ledger:
         )
 
     def _own_root(self, roots: Mapping[str, Root], claimed: Counter[str]) -> str | None:
-        """The root that is this project's: the only one, or the repository's own, or that of most entries."""
+        """This project's root: the only root, or the root of this repository, or the root of most entries."""
         names = {*roots, *claimed}
         if len(names) <= 1:
             return names.pop() if names else None
@@ -169,7 +170,7 @@ class Ledger:
         return max(names, key=lambda name: (name in roots, claimed[name], name))
 
     def _digest(self, name: str) -> str | None:
-        """Digest of an entry's file as it is; None if it cannot be read."""
+        """The digest of an entry's current file; None if the file cannot be read."""
         try:
             content = read_bytes(self.folder / f"{name}.json", ResultsError)
         except ResultsError:
@@ -183,8 +184,8 @@ class Ledger:
             parents = history.heads or (root,)
             before = {name: history.entries[name].at for name in parents if name in history.entries}
             now = datetime.now(UTC)
-            # An entry is dated after its parents, whose machine's clock may be a little ahead. Much later
-            # ones are listed: a date like theirs would be wrong for this entry and all that follow.
+            # An entry is dated after its parents, even if their machine's clock is a little ahead. Parents
+            # dated much later are listed in `ahead` instead, so that their wrong date does not spread.
             ahead = tuple(name for name, at in before.items() if at > now + CLOCK_TOLERANCE)
             after = [at + timedelta(microseconds=1) for name, at in before.items() if name not in ahead]
             entry = make(root, parents, max([now, *after]))
@@ -193,7 +194,7 @@ class Ledger:
             try:
                 write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
             except FileExistsError:
-                continue  # a process without the lock wrote the same in the same microsecond
+                continue  # a process without the lock wrote the same entry in the same microsecond
             return entry
 
     def _begin(self) -> str:
@@ -209,7 +210,7 @@ def render(entry: Entry) -> str:
 
 
 def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
-    """The entry of a file; ValueError, with the remedy, if it is not as it was written."""
+    """Parse an entry's file. Raises a ValueError with the remedy if it is not a valid, unchanged entry."""
     try:
         text = text_of(path, RECORDS)
     except (OSError, ValueError) as error:
@@ -241,12 +242,13 @@ def _problems_among(
     present: Collection[str],
     latest: datetime,
 ) -> dict[str, str]:
-    """The problems among entries whose own files are sound, by the name of the entry, one each.
+    """The problems among entries whose own files are sound: at most one per entry, by its name.
 
     Args:
-        roots: The names of all roots in the folder; `root` is this project's.
-        present: The names of all files, damaged ones included: those are reported already.
-        latest: An entry dated later is dated in the future.
+        roots: The names of all roots in the folder.
+        root: The name of this project's root.
+        present: The names of all files, including damaged files, which are reported already.
+        latest: The time after which an entry counts as dated in the future.
     """
     found: dict[str, str] = {}
     for name in roots:
@@ -256,7 +258,7 @@ def _problems_among(
     for name in entries.keys() - own.keys():
         other = entries[name].root
         found[name] = f"belongs to the ledger of root {other}, and this project's root is {root}; remove it"
-    # Once an entry of a machine with the right time lists them as `ahead`, their dates do no more harm.
+    # Wrong dates do no more harm once an entry from a machine with the right time lists them as `ahead`.
     ahead = _ahead_of_their_time(own)
     for name, entry in sorted(own.items()):
         for parent in sorted({entry.root, *entry.parents}):
@@ -271,9 +273,10 @@ def _problems_among(
 
 
 def _ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
-    """The entries that are dated after a later one, and when each was written at the earliest.
+    """The entries dated after a later entry, with the earliest time at which each can have been written.
 
-    A later entry lists those among its parents. What the same run wrote before them has the same wrong clock.
+    The `ahead` field of a later entry lists them among its parents. Earlier entries of the same run have the
+    same wrong clock and count too.
     """
     found: set[str] = set()
     for entry in entries.values():
@@ -303,7 +306,7 @@ def _ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
 
 
 def _repeated(entries: Mapping[str, Dated], reported: Collection[str]) -> dict[str, str]:
-    """Evaluations of a split of a run that another entry holds already."""
+    """The evaluations of a run's split that an earlier entry records already, with the problem of each."""
     first: dict[tuple[str, str, str], str] = {}
     found: dict[str, str] = {}
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].at, item[0])):
@@ -322,7 +325,7 @@ def _utc(at: datetime) -> str:
 
 
 def _first_commit(folder: Path) -> str | None:
-    """Identifies what the branches of a repository share: its first commit and the project's place in it.
+    """A digest shared by all branches of a repository, from its first commit and the project's place in it.
 
     None without git, before the first commit, or in a shallow clone.
     """

@@ -18,7 +18,7 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Names of folders of installed distributions."""
 
 HARNESS = frozenset({"pytest", "_pytest", "pluggy", "pytest_trace2evolve"})
-"""Packages that run simulations and do not take part in them."""
+"""Packages that run simulations but do not affect them."""
 
 STDLIB = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
@@ -27,7 +27,7 @@ STDLIB = tuple(
 _DYNAMIC = frozenset(
     ["globals", "vars", "eval", "exec", "__import__", "import_module", "setattr", "__subclasses__"]
 )
-"""Calls after which a name in a module may refer to anything in it."""
+"""Calls through which code may reach any definition of its module."""
 
 _PURE = frozenset({*sys.stdlib_module_names, *HARNESS, "attr", "attrs", "pydantic", "typing_extensions"})
 """Packages whose decorators register nothing that a simulation reads."""
@@ -54,7 +54,7 @@ _LISTERS = frozenset({"glob", "iglob", "rglob", "iterdir", "listdir", "scandir"}
 """Calls that list the files of a folder."""
 
 _RESOURCES = frozenset({"files", "PackageLoader", "get_data", "read_binary", "resource_filename"})
-"""Calls that name a package and a file or folder in it."""
+"""Calls that name a package and a file or folder in the package."""
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini")
 """Files that only the root folder of a project has."""
@@ -81,7 +81,7 @@ class Module:
 
     @property
     def key(self) -> str:
-        """Its path below the folder that it is imported from."""
+        """The path of the module below its import root."""
         is_top = "." not in self.name and not self.is_package
         if is_top or without_package(self.name) == "conftest":
             return self.path.name
@@ -90,17 +90,17 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The package that its relative imports start from."""
+        """The package at which the module's relative imports start."""
         return self.name if self.is_package else self.name.rpartition(".")[0]
 
     @property
     def import_root(self) -> Path:
-        """The folder that it is imported from."""
+        """The folder from which the module is imported."""
         return self.path.parents[self.name.count(".") + self.is_package]
 
     @functools.cached_property
     def data_roots(self) -> list[Path]:
-        """Where its data may be: its folder, and those around it up to the root of its project."""
+        """The folders that may hold data: the module's folder and its parents up to the project's root."""
         folders = (self.import_root, *self.import_root.parents)
         last = next(filter(is_project_root, folders), self.import_root)
         return [folder for folder in self.path.parents if folder.is_relative_to(last)]
@@ -115,7 +115,7 @@ class Module:
 
     @functools.cached_property
     def used(self) -> frozenset[str]:
-        """The names that it reads or exports."""
+        """The names that the module reads or exports."""
         names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
         for place in self.bindings.get("__all__", ()):
             for node in ast.walk(self.tree.body[place]):
@@ -125,7 +125,7 @@ class Module:
 
     @functools.cached_property
     def texts(self) -> dict[str, str]:
-        """The names that it binds once, to a constant text."""
+        """The constant texts that the module binds to a name once, by name."""
         found = {}
         for name, places in self.bindings.items():
             node = self.tree.body[places[0]]
@@ -137,7 +137,7 @@ class Module:
 
     @functools.cached_property
     def is_dynamic(self) -> bool:
-        """Whether it may reach its definitions other than by name."""
+        """Whether the module may reach its definitions other than by name."""
         return any(
             (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC)
             or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
@@ -155,9 +155,10 @@ class Module:
         return ".".join([*base, *([node.module] if node.module else [])])
 
     def registers(self, node: ast.stmt) -> bool:
-        """Whether a decorator, or another module's base class, may register a definition.
+        """Whether a decorator or a base class may register a definition.
 
-        It is of the project or of an installed package.
+        Decorators and base classes of the project or of an installed package may do so, except those of
+        `_PURE` packages.
         """
         bases = node.bases if isinstance(node, ast.ClassDef) else ()
         for decorator in (*getattr(node, "decorator_list", ()), *bases):
@@ -188,7 +189,7 @@ def is_project_root(folder: Path) -> bool:
 
 
 def without_package(module: str) -> str:
-    """A module's name, of a `conftest` without its package: pytest's import modes name it differently."""
+    """A module's name, without the package of a `conftest`, which depends on pytest's import mode."""
     return "conftest" if f".{module}".endswith(".conftest") else module
 
 
@@ -212,7 +213,7 @@ def bound_names(node: ast.stmt) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     parts = [part for target in targets for part in ast.walk(target)]
     if any(isinstance(part, ast.Attribute | ast.Subscript) for part in parts):
-        return []  # it changes something that is defined elsewhere
+        return []  # the assignment changes an object defined elsewhere
     return [part.id for part in parts if isinstance(part, ast.Name)]
 
 
@@ -240,7 +241,7 @@ def run_modules(node: ast.AST) -> Iterator[str]:
 
 
 def enclosing_packages(package: str) -> Iterator[str]:
-    """A package and those around it, the innermost first."""
+    """A package and its enclosing packages, the innermost first."""
     while package:
         yield package
         package = package.rpartition(".")[0]
@@ -255,7 +256,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def is_standard(name: str, path: Path | None) -> bool:
-    """Whether a module is Python's own; a project may have one of the same name."""
+    """Whether a module belongs to the standard library. A project may have a module of the same name."""
     if name.partition(".")[0] not in sys.stdlib_module_names or name == "__main__":
         return False
     return path is None or not path.is_file() or is_foreign(path)
@@ -287,7 +288,7 @@ def _locate_unloaded(name: str) -> Path | None:
 
 def _spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
     """The spec of a module on the path, or in the source folder of an editable installation."""
-    # The last part alone: under a dotted name, a namespace package looks up its parent in `sys.modules`.
+    # Only the last part, because a namespace package with a dotted name looks its parent up in `sys.modules`.
     if spec := importlib.machinery.PathFinder.find_spec(name.rpartition(".")[2], folders):
         return spec
     for finder in sys.meta_path:
@@ -300,7 +301,7 @@ def _spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpe
 
 
 def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
-    """Whether a path, which may be too long for a name, passes a test such as `Path.is_file`."""
+    """Whether a path passes a test such as `Path.is_file`; false if the path is invalid, e.g. too long."""
     try:
         return test(path)
     except OSError:
@@ -308,10 +309,10 @@ def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
 
 
 def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
-    """Existing files and folders that a node names, next to the module, below its root, or in both."""
+    """The existing files and folders that a node names, relative to any of the module's data roots."""
     yield from _listed_files(module, node)
     for text, is_path in _named_texts(module, node):
-        text = text.lstrip("/")  # it may follow an unknown folder
+        text = text.lstrip("/")  # the text may follow an unknown folder
         if not text:
             continue
         for folder in module.data_roots:
@@ -329,7 +330,7 @@ def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
 
 
 def _listed_files(module: Module, node: ast.AST) -> Iterator[Path]:
-    """The files of the module's own folder that a call lists: `Path(__file__).parent.glob("*.md")`."""
+    """The files of the module's folder that a call lists, such as `Path(__file__).parent.glob("*.md")`."""
     if not isinstance(node, ast.Call) or (name := called_name(node)) not in _LISTERS:
         return
     inner = node.args[0] if node.args else None
@@ -373,7 +374,7 @@ def path_operands(node: ast.expr) -> list[ast.expr]:
 
 
 def _named_texts(module: Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Texts of a node that may name a file, each with whether the code treats it as a path."""
+    """The texts of a node that may name a file. The flag is whether the code treats the text as a path."""
     if isinstance(node, ast.Constant | ast.JoinedStr):
         text, is_whole = _known_text(module, node)
         if text and len(text) <= 200:
@@ -400,13 +401,13 @@ def _joined(module: Module, parts: Iterable[ast.expr]) -> Iterator[tuple[str, bo
 
 
 def _known_text(module: Module, node: ast.AST) -> tuple[str, bool]:
-    """A text, and whether all of it is known; if not, only the folder that it starts with."""
+    """The known text, and whether it is complete. An incomplete text is cut to its leading folder."""
     known, is_whole = _known_start(module, node)
     return (known, True) if is_whole else (known.rpartition("/")[0], False)
 
 
 def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
-    """The constant start of a text, and whether that is all of it."""
+    """The constant start of a text, and whether the constant start is the whole text."""
     if isinstance(node, ast.Name) and node.id in module.texts:
         return module.texts[node.id], True
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -425,7 +426,7 @@ def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
     if len(parts) > 1 and _known_start(module, parts[0]) == ("", False):
         if not _known_start(module, parts[1])[0].startswith("/"):
             return "", False
-        parts = parts[1:]  # the first is an unknown folder
+        parts = parts[1:]  # the first part is an unknown folder
     known = ""
     for part in parts:
         text, is_whole = _known_start(module, part)

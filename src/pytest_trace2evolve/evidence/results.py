@@ -1,4 +1,4 @@
-"""Reads tau2's results files in all their forms, and rejects those that cannot be trusted."""
+"""Reads tau2's results files in all their forms, and rejects files that cannot be trusted."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.reading import RESULTS, problem_in, read_bytes, read_json
 
 SIMULATIONS = "simulations"
-"""The field, or the folder, of the simulations."""
+"""The name of the field or folder that holds the simulations."""
 
 OWN_BLOCK = "trace2evolve"
-"""The key of our own fields in tau2's `info` blocks, which tolerate further keys."""
+"""The key of this project's fields in tau2's `info` blocks, which allow additional keys."""
 
 
 @dataclass(frozen=True)
 class ResultsFile:
-    """A results file: its simulations, and the embedded tasks that they ran.
+    """A results file: its simulations, and the embedded tasks that the simulations ran.
 
-    `header` is everything but tasks and simulations, as it was in the file.
+    `header` holds everything but tasks and simulations, unchanged from the file.
     """
 
     path: Path
@@ -39,12 +39,12 @@ class ResultsFile:
 
     @property
     def run(self) -> str:
-        """The id of the run that made the file; empty if it names none."""
+        """The id of the run that made the file; empty if the file does not name a run."""
         return _text(_object(self.info, OWN_BLOCK), "run_id") or ""
 
     @property
     def domain(self) -> str | None:
-        """The domain of the file, or that of all its tasks, if there is one."""
+        """The domain that the file names, or the common domain of all its tasks; None if there is none."""
         named = _text(_object(self.info, "environment_info"), "domain_name")
         if named is not None:
             return named
@@ -72,12 +72,12 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
     """Read `.json`, `.json.gz`, or a folder of `results.json` and `simulations/*.json`.
 
     Args:
-        decoded: What `decode` returned for a path to a file, if it was called.
+        decoded: The result of `decode` for the path of a file, if already available.
 
     Raises:
-        ResultsError: the file is missing, damaged or not a results file; holds a number that is not finite; a
-            simulation lacks its task id or termination reason, runs a task that the file does not hold, or
-            carries recorded checks of another task.
+        ResultsError: the file is missing, damaged or not a results file, or holds a number that is not
+            finite; or a simulation lacks its task id or termination reason, runs a task that is not in the
+            file, or carries recorded checks of a different task.
     """
     meta, folder = _locate(path)
     record = decode(meta) if decoded is None or meta != path else decoded
@@ -104,7 +104,7 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
 
 
 def traces_digest(path: Path) -> str:
-    """Identifies everything that `read_results` reads of a path; ends of lines do not count."""
+    """The digest of everything that `read_results` reads from a path, independent of line endings."""
     meta, folder = _locate(path)
     files = {"results.json": meta}
     if folder is not None:
@@ -119,13 +119,13 @@ def traces_digest(path: Path) -> str:
 
 
 def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
-    """The simulations of one candidate's files, with trials renumbered if files share numbers.
+    """Combine the simulations of one candidate's files, renumbering trials if numbers clash or are missing.
 
     Returns:
-        The simulations, each (task, trial) once, and notes that say what was renumbered.
+        The simulations, each (task, trial) once, and notes on the renumbered trials.
 
     Raises:
-        ResultsError: one simulation is in two files.
+        ResultsError: a simulation id occurs twice.
     """
     origin: dict[str, Path] = {}
     for file in files:
@@ -148,14 +148,14 @@ def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple
         renumbered.append(simulation.model_copy(update={"trial": trial}))
     most = max(trials.values())
     if len(keys) == len(everything) and most == 1:
-        return tuple(renumbered), ()  # one unnumbered simulation of each task is trial 0, which needs no note
+        return tuple(renumbered), ()  # one unnumbered simulation per task becomes trial 0 without a note
     names = ", ".join(file.path.name for file in files)
     note = f"{names}: trials renumbered 0 to {most - 1}, since files or simulations share numbers"
     return tuple(renumbered), (note,)
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:
-    """The file with the header, and the folder of simulations if they are separate."""
+    """The file with the header, and the folder of the simulations if they are separate files."""
     meta = path / "results.json" if path.is_dir() else path
     if path.is_dir() and not meta.exists():
         raise ResultsError(f"{path}: a folder without results.json is no results folder")
@@ -220,7 +220,7 @@ def _simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
 
 
 def _check_recorded_checks(path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]) -> None:
-    """Check that recorded action checks are those of the simulation's task: they name the task really run."""
+    """Check that recorded action checks, which reveal the task that ran, belong to the simulation's task."""
     owners: dict[str, str] = {}
     for task in tasks.values():
         if task.actions:
@@ -240,7 +240,7 @@ def _check_recorded_checks(path: Path, simulations: Sequence[Simulation], tasks:
 
 
 def _signature(actions: Iterable[Any]) -> str:
-    """A text that two lists of actions share if their names and arguments agree."""
+    """A text that is equal for two lists of actions if their names and arguments agree."""
     parts = []
     for action in actions:
         arguments = action.get("arguments") if isinstance(action, dict) else None
@@ -252,7 +252,7 @@ def _signature(actions: Iterable[Any]) -> str:
 
 
 def written_findings(simulation: Simulation) -> tuple[Finding, ...] | None:
-    """The breaches of invariants that a run recorded; None if it recorded none that can be read."""
+    """The breaches of invariants that a run recorded; None if there is no readable record."""
     findings = _object(getattr(simulation, "info", None), OWN_BLOCK).get("invariants")
     if not isinstance(findings, list):
         return None

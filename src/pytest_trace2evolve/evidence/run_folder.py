@@ -1,4 +1,4 @@
-"""Writes run folders: every simulation in a file of its own, in the form that tau2's tools read."""
+"""Writes run folders in the form that tau2's tools read, with one file per simulation."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ _SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 class RunStore:
     """One suite's part of a run folder: `results.json` and `simulations/`.
 
-    Workers write simulations, the controller writes the header; no two processes write one file.
+    Workers write simulations and the controller writes the header, so no two processes write the same file.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class RunStore:
         return path
 
     def write_header(self, record: dict[str, Any]) -> Path:
-        """Write `results.json`, the header and index of all simulations; returns it."""
+        """Write `results.json`, which holds the header and the index of all simulations; return its path."""
         path = self.folder / "results.json"
         (self.folder / SIMULATIONS).mkdir(parents=True, exist_ok=True)
         write_atomic(path, _rendered(record))
@@ -46,9 +46,9 @@ class RunStore:
         return [record for record in records if record.id in present]
 
     def drop_unreported(self, records: Iterable[SimulationEvidence]) -> list[str]:
-        """Set aside traces that a killed worker wrote and never reported; returns their ids.
+        """Set aside traces that a killed worker wrote but never reported; return their ids.
 
-        They are moved to `unreported/`, so that the index and the folder agree and no trace is lost.
+        The traces are moved to `unreported/`, so the index and the folder agree and no trace is lost.
         """
         known = {record.id for record in records}
         dropped = []
@@ -65,19 +65,19 @@ class RunStore:
 
 
 def _rendered(record: dict[str, Any]) -> str:
-    """Indented JSON by pydantic's encoder: the standard library's is slow once it indents."""
+    """Indented JSON. Uses pydantic's encoder, because the standard library's is slow with indentation."""
     return pydantic_core.to_json(record, indent=1, inf_nan_mode="strings").decode("utf-8")
 
 
 def safe_id(name: str) -> str:
-    """A simulation id that can be a file name: the id itself, or a digest of an unsuitable one."""
+    """A simulation id that can be a file name: the id itself, or a digest of an unsuitable id."""
     return name if _SAFE_NAME.match(name) else f"id-{digest_text(name)}"
 
 
 def simulation_record(simulation: Simulation, score: Score, found: Sequence[Finding] = ()) -> dict[str, Any]:
-    """A simulation as it was, with our score in place of the recorded one.
+    """The record of a simulation, with this project's score in place of the recorded score.
 
-    The recorded reward and the broken invariants are in our own block.
+    The recorded reward and the broken invariants are in the `OWN_BLOCK` of `info`.
     """
     record = simulation.model_dump(mode="json", exclude_unset=True)
     own: dict[str, Any] = {"status": score.status.value}
@@ -90,7 +90,7 @@ def simulation_record(simulation: Simulation, score: Score, found: Sequence[Find
     if found:
         own["invariants"] = [finding.model_dump(mode="json") for finding in found]
     return {
-        # tau2 requires these, and older files lack them.
+        # tau2 requires these fields, which older files lack.
         "timestamp": "",
         "start_time": "",
         "end_time": "",
@@ -148,7 +148,7 @@ def header(
     """The content of `results.json`: tau2's header, the tasks, and an index of the simulations."""
     agent = _participant(provenance.agent.model_dump(mode="json"))
     if provenance.mode.solo:
-        # By the name of its own solo agent alone, tau2 scores a file as solo.
+        # tau2 scores a file as solo only if it names tau2's own solo agent.
         agent["implementation"] = "llm_agent_solo"
     return {
         "timestamp": provenance.created_at,

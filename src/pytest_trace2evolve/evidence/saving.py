@@ -1,7 +1,7 @@
-"""Saves baselines: what replaces what, what is only added, and what is rejected.
+"""Saves baselines in one of three modes: create, replace, or add new tasks.
 
-A run writes a baseline only if it was asked to, in one of three modes. The baseline before it must still be
-there when the run ends, and the new one names it.
+A run writes a baseline only if it was asked to. An existing baseline must be unchanged when the run ends, and
+the new baseline names the digest of the baseline that it replaces.
 """
 
 import re
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 class SaveMode(StrEnum):
-    """What happens to a baseline that exists already."""
+    """The treatment of a baseline that exists already."""
 
     SAVE = "save"
     UPDATE = "update"
@@ -34,7 +34,7 @@ class SaveMode(StrEnum):
 
 @dataclass(frozen=True)
 class Saving:
-    """The baselines that a run saves; `before` holds digests of those that existed at its start, by suite."""
+    """The baselines that a run saves. `before` holds the digests of existing baselines by suite."""
 
     name: str
     mode: SaveMode = SaveMode.SAVE
@@ -42,25 +42,25 @@ class Saving:
 
 
 class SaveResult(NamedTuple):
-    """What a save did, for a message, and the new content of the file; None if it is unchanged."""
+    """The result of a save: a text for a message, and the file's new content (None if unchanged)."""
 
     text: str
     written: Evidence | None = None
 
 
 def require_name(name: str, option: str) -> str:
-    """Check that a baseline's file can have this name, which an option gave; returns it."""
+    """Check that a name, given by an option, can name a baseline's file; return the name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{option} {name!r}: a name is up to 100 letters, digits, '.', '_', '-' and '+'")
     return name
 
 
 def settle(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> Saving:
-    """Check before a run what its baselines will replace or grow; `paths` holds each suite's file.
+    """Check the existing baselines that a run will replace or grow. `paths` holds the file of each suite.
 
     Raises:
-        ConfigError: one exists, and the mode is `save`.
-        ResultsError: one that exists is damaged.
+        ConfigError: a baseline exists and the mode is `save`.
+        ResultsError: an existing baseline is damaged.
     """
     before = {suite: path for suite, path in paths.items() if path.exists()}
     if before and mode is SaveMode.SAVE:
@@ -77,15 +77,16 @@ def save(
     """Write one suite's baseline.
 
     Args:
-        path: Its file.
-        evidence: What a whole run measured.
-        before: Digest of the one that existed when the run started; None if there was none.
+        path: The baseline's file.
+        evidence: The evidence of a whole run.
+        mode: The treatment of an existing baseline.
+        before: Digest of the baseline that existed when the run started; None if there was none.
         tasks: The suite's tasks as locked.
         root: The project's folder, in which only one process saves at a time.
 
     Raises:
-        ResultsError: it must not be written; says why. Nothing has changed.
-        OSError: it could not be written. Nothing has changed.
+        ResultsError: the baseline must not be written; the message gives the reason. Nothing has changed.
+        OSError: the baseline could not be written. Nothing has changed.
     """
     with alone_in(root):
         current = read_evidence(path) if path.exists() else None
@@ -107,7 +108,7 @@ def save(
 
 
 def _updated(old: Evidence, new: Evidence, tasks: Collection[str]) -> Evidence:
-    """The evidence that replaces a baseline; ResultsError if it lacks too much."""
+    """The evidence that replaces a baseline. Raises a ResultsError if too much is missing."""
     measured = sum(record.status is Status.MEASURED for record in new.simulations)
     if measured < MIN_MEASURED * len(new.simulations) or not measured:
         raise ResultsError(
@@ -124,10 +125,13 @@ def _updated(old: Evidence, new: Evidence, tasks: Collection[str]) -> Evidence:
 
 
 def _grown(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
-    """A baseline with the tasks that it lacked, the same object if there are none, and what was done.
+    """Add the tasks that a baseline lacks; return the evidence and a text on the added tasks.
 
-    Its own records stay. A task of which a trial was lost is not added: nothing could complete it later.
-    ResultsError if the run is not comparable with it, or ran another number of trials.
+    Without new tasks, `old` itself is returned. The baseline's own records stay. A task with a lost trial is
+    not added, because nothing could complete it later.
+
+    Raises:
+        ResultsError: the run is not comparable with the baseline, or ran a different number of trials.
     """
     found = list(
         unmergeable(old, new.provenance, {record.task_id: record.task_digest for record in new.simulations})
@@ -146,7 +150,7 @@ def _grown(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
         (*old.simulations, *added), key=lambda record: (natural_order(record.task_id), record.trial)
     )
     origin, run = old.provenance, new.provenance
-    # Its records are compared with today's lock from here on, and it is as old as the oldest of them.
+    # All records are compared with today's lock from now on. The date stays that of the oldest records.
     lock = {name: getattr(run, name) for name in ("lock", "lock_parts", "provider_version")}
     sources = tuple(dict.fromkeys((*origin.sources, *run.sources)))
     provenance = origin.model_copy(update={**lock, "sources": sources})
@@ -161,9 +165,9 @@ def _following(evidence: Evidence, provenance: Provenance, old: Evidence) -> Evi
 
 
 def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Iterator[str]:
-    """The differences by which a baseline and a run may not be put into one file, a phrase each.
+    """The differences that forbid putting a baseline and a run into one file, one phrase each.
 
-    The suite may have gained or lost tasks in between; everything else must agree, and so must the candidate
+    The suite may have gained or lost tasks in between. Everything else must agree, including the candidate
     and its agent. `tasks` holds digests of the run's tasks by id.
     """
     origin = old.provenance
@@ -185,7 +189,7 @@ def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Ite
     if None in (origin.lock, run.lock):
         yield f"lock {_shown(origin.lock)} and {_shown(run.lock)}"
     elif origin.lock != run.lock:
-        # The lock covers these too, and its digest no longer says that they agree.
+        # The lock covers these settings too, but unequal locks do not show whether they agree.
         for name in ("max_steps", "max_errors", "timeout"):
             before, after = getattr(origin, name), getattr(run, name)
             if None in (before, after):
@@ -202,7 +206,7 @@ def _shown(value: object) -> str:
 
 
 def other_trials(old: Evidence, trials: int) -> str:
-    """One line if a run makes another number of trials than a baseline holds; else empty."""
+    """One line if a run makes a different number of trials than a baseline holds; otherwise empty."""
     held = _most_trials(old.simulations)
     if held in (0, trials):
         return ""

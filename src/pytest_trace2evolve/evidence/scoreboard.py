@@ -1,4 +1,4 @@
-"""The scoreboard: one line for each gated split of a run, appended by the controller alone."""
+"""The scoreboard: one line per gated split of a run, appended only by the controller."""
 
 import contextlib
 import os
@@ -52,9 +52,9 @@ def _cell(value: object) -> str:
 
 
 def append(path: Path, lines: list[ScoreboardLine]) -> None:
-    """Append lines under a lock; if the file cannot take them all, it is left as it was (OSError)."""
+    """Append lines under a lock. If a write fails, restore the file and raise the OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Unbuffered: a buffered file would flush again while it is being truncated.
+    # Unbuffered, because a buffered file would flush again while it is being truncated.
     with path.open("a+b", buffering=0) as file:
         lock_file(file.fileno(), wait=True)
         end = file.seek(0, os.SEEK_END)
@@ -76,7 +76,7 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of a scoreboard by column, without headings that a merge left between them."""
+    """The lines of a scoreboard by column. Headings, which a merge may leave between lines, are skipped."""
     if not os.path.lexists(path):
         return
     lines = read_text(path, ResultsError, "restore it from git", limit=RECORDS).splitlines()

@@ -1,4 +1,4 @@
-"""The policy `calibrated`: proves what matters, watches the rest for harm, and states its error."""
+"""The policy `calibrated`: it tests the claim, watches other metrics for harm, and bounds its error rate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,25 +38,27 @@ from pytest_trace2evolve.gate.protocols import (
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
 DROP = "reward_drop"
-"""Id of the check that asks for a drop of the reward alone: of guards, and under goal `no-regression`."""
+"""Id of the check for a drop of the reward, used for guards and under goal `no-regression`."""
 
 DROP_SHARE = 0.7
-"""The level of a drop of the reward under goal `no-regression`, as a share of alpha. The other checks can
-discard too: at all of alpha, 6 % of the comparisons of equal agents would be discarded at 114 tasks."""
+"""The level for a drop of the reward under goal `no-regression`, as a share of alpha. The other checks can
+discard too. At the whole alpha, 6 % of the comparisons of equal agents would be discarded at 114 tasks."""
 
 
 @dataclass(frozen=True)
 class Calibrated(Policy):
-    """The default policy, and the settings that a project changes.
+    """The default policy, with the settings that a project can change.
 
     Attributes:
         name: The policy's name.
         alpha: Level of the claim, and of discarding a candidate that is no worse.
-        margins: By metric, how much worse it may be and still pass as not worse; the reward has one always.
+        margins: By metric, the loss within which the metric passes as not worse. The reward always has a
+            margin.
         weights: By metric, its level as a share of alpha; 0 leaves the metric out.
         block_suspected: Whether suspected tasks withhold a promotion.
-        within: Whether these very tasks are meant (estimand `suite`), not those they were drawn from.
-        confirm: Most fresh simulations of a live run, both sides together.
+        within: Whether the verdict is on exactly these tasks (estimand `suite`), and not on the population
+            from which they were drawn.
+        confirm: The most fresh simulations of a live run, both sides together.
         further: Checks of plugins.
     """
 
@@ -75,7 +77,7 @@ class Calibrated(Policy):
     def rules(self, question: Question) -> Rules:
         """The policy as numbers, at the levels of one question.
 
-        A guard, and goal `no-regression`, ask for harm alone: nothing must be shown, so no margin counts.
+        Guards and goal `no-regression` only test for harm. Nothing must be shown, so no margin counts.
         """
         improve = question.goal is Goal.IMPROVE and not question.guard
         no_regression = question.goal is Goal.NO_REGRESSION and not question.guard
@@ -95,7 +97,7 @@ class Calibrated(Policy):
         )
 
     def _claim_alpha(self, question: Question) -> float:
-        """The level of the claim. The level of a stage does not shrink in proportion to that of them all."""
+        """The level of the claim. Stages need a level of their own, as levels do not scale with the share."""
         if question.schedule and question.share < 1.0:
             return stage_alpha(self.alpha * question.share, question.schedule)
         return (question.stage_alpha or self.alpha) * question.share
@@ -119,13 +121,13 @@ class Calibrated(Policy):
         )
 
     def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
-        """Whether each comparison would have detected a drop of the mean reward, shape (R,)."""
+        """Whether each comparison would have detected this drop of the mean reward, shape (R,)."""
         rules = self.rules(question)
         found = find(compared, rules)[REWARD]
         return detects(drop, found.deviation, found.tasks, compared.usual_trials, rules.drop_level)
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
+        """The answers of every check by comparison, shape (checks, R), without checks of plugins."""
         return np.stack(list(evaluate(compared, self.rules(question)).answers.values()))
 
 
@@ -178,7 +180,7 @@ def _result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> CheckR
 
 
 def _result_of_plugin(result: CheckResult, outcome: Outcome, rules: Rules) -> CheckResult:
-    """A plugin's check: with a p of harm it shares the policy's error, else its answer stands."""
+    """The result of a plugin's check. With a p of harm it shares the policy's error; otherwise it stands."""
     if result.p is None or result.status is CheckStatus.NOT_APPLICABLE:
         return result
     if outcome.adjusted[result.id][0] <= rules.harm_alpha:
@@ -204,7 +206,7 @@ def _detail(metric: str, pairs: Pairs, rules: Rules, found: Finding) -> str:
 
 
 def _breaches(compared: Comparisons, found: Finding) -> str:
-    """How many simulations broke the worst kind, of those that were checked for it, and any kind."""
+    """A text on how many of the checked simulations broke the worst kind of invariant, and any kind."""
     assert found.worst is not None
     name = list(BREACHES)[int(found.worst[0])]
     sides = (compared.baseline, compared.candidate)
@@ -247,7 +249,7 @@ def _sensitivity(compared: Comparisons, found: Finding, rules: Rules) -> Sensiti
 def _settling(
     results: Sequence[CheckResult], found: Finding, pairs: Pairs, rules: Rules, question: Question
 ) -> tuple[Settling, ...]:
-    """What would settle the reward, if it is open."""
+    """The trials or tasks that would settle the check of the reward, if it is undecided."""
     reward = next(result for result in results if result.id == _check_id(REWARD, rules))
     estimate = float(found.estimate[0])
     if reward.status is not CheckStatus.UNDECIDED or pairs.identical or np.isnan(estimate):

@@ -1,11 +1,11 @@
-"""How often each policy errs on a suite's own trials, and what it finds, over resampled comparisons.
+"""Error rates and power of each policy on a suite's own trials, over resampled comparisons.
 
-Comparisons are of an agent with itself, and with a planted effect. Tasks are drawn with replacement, since a
-suite's tasks stand for all tasks of their kind. A task with at least twice the planned trials is split, each
-trial used once. A task with fewer cannot be: its trials are drawn anew, each outcome at the task's rate and
-everything else from a recorded trial of the task that ended so. At the recorded rates such trials would vary
-too little, by a factor (M - 1) / M for M trials, and the tasks too much, so rates are shrunk towards their
-mean until both variances are what the recorded trials say they are.
+An agent is compared with itself, without an effect and with a planted effect. Tasks are drawn with
+replacement, since a suite's tasks stand for all tasks of their kind. A task with at least twice the planned
+trials is split, and each trial is used once. For a task with fewer trials, the outcome is drawn at the task's
+rate, and everything else is taken from a recorded trial of the task with that outcome. At the recorded rates,
+such trials would vary too little, by a factor (M - 1) / M for M trials, and the tasks would vary too much.
+Rates are therefore shrunk towards their mean until both variances match the recorded trials.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,35 +28,35 @@ from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 _CHUNK = 1 << 22
-"""Trials drawn at a time."""
+"""The number of trials drawn at a time."""
 
 _BATCH = 1 << 20
-"""Tasks of comparisons that are judged at a time."""
+"""The number of tasks, summed over comparisons, that are judged at a time."""
 
 
 class Drawing(Protocol):
-    """Draws so many comparisons."""
+    """Draws a number of comparisons."""
 
     def __call__(self, random: np.random.Generator, *, rows: int) -> Comparisons:
-        """Comparisons with arrays of shape (rows, N)."""
+        """Draw comparisons with arrays of shape (rows, N)."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The measured trials of each task, and what else may be drawn of it: arrays of shape (T, 2M + 1).
+    """The trials of each task that can be drawn, measured and synthetic: arrays of shape (T, 2M + 1).
 
-    First its trials, passing ones before the others, then unused places up to M; then a success with every
-    action matched, for tasks that never passed; then its trials again as failures with their actions
-    unchanged, for tasks that never failed.
+    The first M columns hold the task's measured trials, passing trials first, then unused places. Column M
+    holds a success with every action matched, for tasks that never passed. The last M columns hold the
+    measured trials again as failures with their actions unchanged, for tasks that never failed.
 
     Attributes:
         names: The tasks' ids (T of them).
-        counts: Trials of each task, shape (T,).
-        passes: How many of them succeeded, shape (T,).
-        reward: The rewards.
+        counts: The number of measured trials of each task, shape (T,).
+        passes: The number of successful trials of each task, shape (T,).
+        reward: The reward of each trial.
         shares: By kind, the share of gold actions matched; NaN if it is not known.
-        max_steps: Whether the step budget ended it.
-        lost: Simulations without a reward, which are left out.
+        max_steps: Whether the step budget ended the trial.
+        lost: The number of simulations without a reward, which are left out.
     """
 
     names: tuple[str, ...]
@@ -84,7 +84,7 @@ class Pool:
 
     @property
     def usual_trials(self) -> int:
-        """The number of trials that most tasks have; of several the smallest."""
+        """The most common number of trials of a task; the smallest if several are equally common."""
         return int(np.bincount(self.counts).argmax())
 
     @property
@@ -98,17 +98,18 @@ class Pool:
         return self.passes / self.counts
 
     def split(self, trials: int) -> Flags:
-        """Which tasks have enough trials to be split into two sides of so many, shape (T,)."""
+        """Whether each task has enough trials for two sides with this number of trials each, shape (T,)."""
         return self.counts >= 2 * trials
 
     @cached_property
     def drawn_rates(self) -> Floats:
-        """Rates with the variance over tasks, and the noise of trials, that the recorded trials show.
+        """Rates with the variance over tasks, and the noise of trials, estimated from the recorded trials.
 
-        The noise of a trial is estimated without bias from the tasks with two or more; what it explains of
-        the spread of recorded rates is taken out of it: each rate keeps sqrt(V / (V + noise / M)) of its
-        distance from the mean, where V is the variance of true rates. Source: Louis (1984), Estimating a
-        population of parameter values using Bayes and empirical Bayes methods.
+        The noise of a trial is estimated without bias from the tasks with two or more trials. The share of
+        the spread of recorded rates that the noise explains is removed: each rate keeps
+        sqrt(V / (V + noise / M)) of its distance from the mean, where V is the variance of true rates.
+        Source: Louis (1984), Estimating a population of parameter values using Bayes and empirical Bayes
+        methods.
         """
         several = self.counts > 1
         rates, counts = self.rates, self.counts
@@ -121,9 +122,10 @@ class Pool:
         return drawn
 
     def turning(self, effect: float, trials: int) -> float:
-        """The chance with which a failing (a passing) trial must turn to move the mean reward by an effect.
+        """The probability with which failing trials (for a loss, passing trials) must turn to give an effect.
 
-        Above 1 if the pool has no room for so large an effect.
+        The effect is a change of the mean reward. The value exceeds 1 if the pool has no room for an effect
+        of this size.
         """
         rates = np.where(self.split(trials), self.rates, self.drawn_rates)
         good, bad = self._mean_rewards
@@ -132,7 +134,7 @@ class Pool:
 
     @cached_property
     def _mean_rewards(self) -> tuple[Floats, Floats]:
-        """Mean reward by task of a success, and of a failure; 1 and 0 if there is none."""
+        """The mean reward of each task's successes (1 without any), and of its failures (0 without any)."""
         trials, columns = self.reward[:, : self.most], np.arange(self.most)
         passing = columns < self.passes[:, None]
         failing = (columns < self.counts[:, None]) & ~passing
@@ -160,14 +162,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class Draw:
-    """What is drawn.
+    """The parameters of a draw.
 
     Attributes:
-        trials: Of each task on either side.
-        effect: The difference of the candidate's mean reward.
+        trials: The trials of each task on each side.
+        effect: The planted change of the candidate's mean reward.
         live: Whether broken tasks get fresh trials.
-        confirm: Fresh simulations that a live run may make.
-        fixed: Whether every task is taken once (estimand `suite`), not drawn with replacement.
+        confirm: The most fresh simulations that a live run may make.
+        fixed: Whether every task is taken once (estimand `suite`) instead of drawn with replacement.
     """
 
     trials: int
@@ -181,12 +183,12 @@ def pool_of(side: Columns) -> Pool:
     """The measured trials of some evidence, by task.
 
     Raises:
-        ResultsError: nothing was measured, or no task twice.
+        ResultsError: no simulation was measured, or no task has two measured trials.
     """
     if not side.measured.any():
         raise ResultsError("no simulation was measured: there are no trials to draw from")
     task, reward = side.task[side.measured], side.reward[side.measured]
-    # Tasks and trials are sorted, so that the order of the files changes no draw.
+    # Tasks and trials are sorted, so that the order of the files does not change the draws.
     kept = sorted(np.unique(task).tolist(), key=lambda place: natural_order(side.tasks[place]))
     place_of = np.zeros(len(side.tasks), dtype=np.int64)
     place_of[kept] = np.arange(len(kept))
@@ -228,10 +230,10 @@ def pool_of(side: Columns) -> Pool:
 def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> Comparisons:
     """Comparisons drawn from a pool, arrays of shape (rows, T).
 
-    A planted gain turns each failing trial of the candidate into a success with the chance that moves the
-    mean by the effect, a loss each passing one into a failure; the rest of the trial is that of a recorded
-    trial of the same task with the new outcome. Fresh trials are drawn at the tasks' rates with the same
-    turning.
+    A planted gain turns failing trials of the candidate into successes, and a planted loss turns passing
+    trials into failures, each with the probability that moves the mean by the effect. All other fields come
+    from a recorded trial of the same task with the new outcome. Fresh trials are drawn at the tasks' rates,
+    changed by the same probability.
     """
     turn = pool.turning(draw.effect, draw.trials)
     if turn > 1:
@@ -273,7 +275,7 @@ def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, row
 def _donors(
     random: np.random.Generator, pool: Pool, task: Counts, shape: tuple[int, ...]
 ) -> tuple[Counts, Counts]:
-    """For each trial to be drawn the columns of a success and of a failure of its task."""
+    """The columns of a success and of a failure of the same task, for each trial to be drawn."""
     most = pool.most
     passes, counts = pool.passes[task][:, :, None], pool.counts[task][:, :, None]
     at = random.random(shape)
@@ -285,7 +287,7 @@ def _donors(
 
 
 def _without_replacement(random: np.random.Generator, counts: Counts, trials: int) -> Counts:
-    """Columns of different trials of tasks with enough of them, shape (tasks, trials), in random order."""
+    """Columns of distinct trials in random order, shape (tasks, trials). No task may have fewer trials."""
     keys = random.random((len(counts), int(counts.max())))
     keys[np.arange(keys.shape[1]) >= counts[:, None]] = 2.0
     return np.argsort(keys, axis=1)[:, :trials]
@@ -300,7 +302,7 @@ def _turned(
     turn: float,
     donors: tuple[Counts, Counts],
 ) -> Counts:
-    """The candidate's trials after some failures (for a gain) or successes turned."""
+    """The columns of the candidate's trials after turning some failures (for a gain) or successes."""
     trials, most = columns.shape[2], pool.most
     passed = pool.reward[task[:, :, None], columns] >= SUCCESS
     turns = (random.random(columns.shape) < turn) & (~passed if gain else passed)
@@ -312,7 +314,7 @@ def _turned(
 
 
 class DecisionCounts(NamedTuple):
-    """How many comparisons got which decision."""
+    """The number of comparisons with each decision."""
 
     discarded: int
     inconclusive: int
@@ -336,8 +338,8 @@ class PolicyToCalibrate:
 
     Attributes:
         policy: The policy.
-        margin: The loss that it must not promote under `hold`.
-        fixed: Whether it means these very tasks, so that each is taken once and not drawn.
+        margin: The loss that the policy must not promote under `hold`.
+        fixed: Whether the policy judges exactly these tasks, so that each is taken once instead of drawn.
     """
 
     policy: Policy
@@ -347,7 +349,7 @@ class PolicyToCalibrate:
 
 @dataclass(frozen=True)
 class Rate:
-    """One figure: how often a policy answers so to a planted effect."""
+    """The identity of one figure: the rate of a decision of a policy at a planted effect."""
 
     meaning: str
     goal: Goal
@@ -361,12 +363,14 @@ class Calibration:
 
     Attributes:
         pool: The trials that were drawn from.
-        draw: How; its effect has no meaning.
-        resamples, seed: How many comparisons of each kind, and the seed.
-        margins: By policy, the loss that it must not promote under `hold`.
-        effects: The sizes that were planted, gains and losses.
-        impossible: Effects (signed) for which the pool has no room: it passes too rarely or too often.
-        decisions: By policy, goal and planted effect.
+        draw: The parameters of the draws; their effect has no meaning here.
+        resamples: The number of comparisons of each kind.
+        seed: The seed of the draws.
+        margins: By policy, the loss that the policy must not promote under `hold`.
+        effects: The sizes of the planted effects, each used as a gain and as a loss.
+        impossible: The signed effects that could not be planted, since the pool passes too rarely or too
+            often.
+        decisions: The counts of decisions, by policy, goal and planted effect.
     """
 
     pool: Pool
@@ -379,7 +383,7 @@ class Calibration:
     decisions: Mapping[tuple[str, Goal, float], DecisionCounts]
 
     def rates(self, policy: str) -> list[Rate]:
-        """The figures of a policy in the order in which they are printed."""
+        """The figures of a policy, in the order in which they are printed."""
         hold, improve, harm, nothing = Goal.HOLD, Goal.IMPROVE, Goal.NO_REGRESSION, 0.0
         rates = [
             Rate("false-promote", improve, nothing, Decision.PROMOTE),
@@ -407,11 +411,11 @@ def calibrate(
 
     Args:
         pool: Trials of one agent on a suite's tasks.
-        policies: What is calibrated.
+        policies: The policies to calibrate.
         draw: Trials and fresh trials of each comparison.
         effects: Sizes of planted effects, each as a gain and as a loss.
         resamples: Comparisons of each kind.
-        seed: Every kind of comparison is drawn from it anew, so that no other question changes the draws.
+        seed: The seed. Every kind of comparison starts from it, so that other kinds do not change the draws.
     """
     sizes = sorted({*effects})
     losses = {-each.margin for each in policies}

@@ -1,7 +1,7 @@
 """The findings and answers of policy `calibrated`, for one comparison or for thousands at once.
 
-Rows of all arrays are comparisons: the gate has one, calibration and simulation have as many as they draw.
-What was calibrated is what gates, because both call `evaluate`.
+The rows of all arrays are comparisons: one for the gate, and as many as are drawn for calibration and
+simulation. All of them call `evaluate`, so calibration tests exactly the rules that the gate applies.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from pytest_trace2evolve.gate.protocols import FAIL, NOT_APPLICABLE, PASS, UNDEC
 from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar
 
 SHARES_WATCH = 0.5
-"""How much of the level at which a check is left undecided the shares of actions have: at all of it, nine of
-ten agents as good as their baseline would no longer be promoted at 114 tasks of 4 trials."""
+"""The share of `watch_alpha` up to which p-values leave the shares of actions undecided. At the whole level,
+nine of ten agents as good as their baseline would no longer be promoted at 114 tasks of 4 trials."""
 
 _ACTIONS = "actions"
 """The family of the three shares of gold actions."""
@@ -37,18 +37,20 @@ class Rules:
     """A policy as numbers.
 
     Attributes:
-        improve: Whether the reward must be shown to be better; else it must be shown to be not worse.
-        margins: By metric, how much worse it may be; a metric with a margin must be shown not worse.
-        weights: By metric, its level as a share of `harm_alpha`; 1 if none is named, 0 leaves it out.
-        claim_alpha: Level of what must be shown.
+        improve: Whether the reward must be shown to be better, rather than not worse.
+        margins: By metric, the loss that is allowed. A metric with a margin must be shown not worse.
+        weights: By metric, its level as a share of `harm_alpha`; by default 1. Weight 0 leaves a metric out.
+        claim_alpha: Level of the claims that must be shown.
         harm_alpha: Level at which the whole policy may discard a candidate that is no worse.
-        watch_alpha: A p-value up to here leaves a check undecided. It is adjusted for the shares of actions
-            (among themselves, at `SHARES_WATCH` of the level) and for the invariants (over their kinds).
-        drop_alpha: An unadjusted p-value of the reward up to here fails it (goal `no-regression`).
-        guard: Whether the split is a guard: then every unadjusted p-value up to `watch_alpha` leaves its
-            check undecided.
+        watch_alpha: The largest p-value that leaves a check undecided. p-values are adjusted for the shares
+            of actions (among themselves, at `SHARES_WATCH` of the level) and for the invariants (over their
+            kinds).
+        drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
+        guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha` leaves
+            its check undecided.
         block_suspected: Whether a suspected task withholds a promotion.
-        within: Whether these very tasks are meant, with the noise of their trials alone (estimand `suite`).
+        within: Whether the verdict is on exactly these tasks, with the noise of their trials alone (estimand
+            `suite`).
     """
 
     improve: bool
@@ -63,7 +65,7 @@ class Rules:
     within: bool = False
 
     def weight(self, metric: str) -> float:
-        """A metric's level as a share of `harm_alpha`; of the actions together the largest of theirs."""
+        """A metric's level as a share of `harm_alpha`. The actions as a family have their largest weight."""
         if metric == _ACTIONS:
             return max(self.weight(name) for name in KINDS)
         return self.weights.get(metric, 1.0)
@@ -76,13 +78,13 @@ class Rules:
 
 @dataclass(frozen=True)
 class Finding(Bounds):
-    """One metric of each comparison; arrays of shape (R,). `deviation` is NaN for counts of tasks.
+    """The finding on one metric, in arrays of shape (R,). `deviation` is NaN for counts of tasks.
 
     Attributes:
         harm: p of "no decline", unadjusted; NaN if the metric does not apply.
-        gain: p of "no rise"; NaN likewise.
-        blocked: Whether something else than these p-values leaves it undecided.
-        worst: Of `INVARIANTS`, the place in `BREACHES` of the kind that the figures are of.
+        gain: p of "no rise"; NaN if the metric does not apply.
+        blocked: Whether something other than these p-values leaves the check undecided.
+        worst: For `INVARIANTS`, the index in `BREACHES` of the kind that the figures describe.
     """
 
     harm: Floats
@@ -93,7 +95,7 @@ class Finding(Bounds):
 
 @dataclass(frozen=True)
 class Outcome:
-    """By metric, the findings of each comparison, their Holm-adjusted p of harm, and the answers."""
+    """The findings, Holm-adjusted p-values of harm, and answers of each comparison, by metric."""
 
     findings: Mapping[str, Finding]
     adjusted: Mapping[str, Floats]
@@ -101,9 +103,9 @@ class Outcome:
 
 
 def evaluate(compared: Comparisons, rules: Rules, further: Mapping[str, Floats] | None = None) -> Outcome:
-    """Find and answer everything.
+    """Compute all findings, adjusted p-values and answers.
 
-    `further` holds p-values of harm, shape (R,), by the ids of plugins' checks: they share the error.
+    `further` holds p-values of harm, shape (R,), by the ids of plugins' checks, which share the error.
     """
     findings = find(compared, rules)
     harm = {name: found.harm for name, found in findings.items() if rules.weight(name) > 0}
@@ -125,7 +127,7 @@ def evaluate(compared: Comparisons, rules: Rules, further: Mapping[str, Floats] 
         if name == REWARD:
             fails |= found.harm <= rules.drop_alpha
         answer = np.where(fails, FAIL, np.where(shown, PASS, UNDECIDED))
-        # One trial a task (estimand `suite`) cannot say how much trials differ: nothing is shown.
+        # With one trial per task (estimand `suite`), the noise of trials is unknown, so nothing is shown.
         open_ = compared.both.any(axis=1) & (name == REWARD)
         answers[name] = np.where(applies, answer, np.where(open_, UNDECIDED, NOT_APPLICABLE))
     return Outcome(findings, adjusted, answers)
@@ -134,8 +136,9 @@ def evaluate(compared: Comparisons, rules: Rules, further: Mapping[str, Floats] 
 def _adjusted(p: Mapping[str, Floats], rules: Rules) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """p-values adjusted within their family, and over the whole policy.
 
-    The three shares of gold actions are one family, since they ask one question of the same calls; every
-    other check is a family of its own. Holm's method goes over the families, and within one at its level.
+    The three shares of gold actions are one family, since they ask one question about the same calls. Every
+    other check is a family of its own. Holm's method is applied over the families, and then within each
+    family at its level.
     """
     shares = holm({name: p[name] for name in KINDS if name in p}, rules.weights)
     within = {**p, **shares}
@@ -155,7 +158,7 @@ def _adjusted(p: Mapping[str, Floats], rules: Rules) -> tuple[dict[str, Floats],
 
 
 def find(compared: Comparisons, rules: Rules) -> dict[str, Finding]:
-    """The metrics of each comparison that the policy watches."""
+    """The findings on every metric that the policy watches."""
     found: dict[str, Finding] = {}
     for metric in METRICS:
         if rules.weight(metric) <= 0 and metric not in rules.margins and metric != REWARD:
@@ -196,7 +199,7 @@ def _mean(compared: Comparisons, metric: str, rules: Rules) -> Finding:
 
 
 def _more_tasks(worse: Flags, better: Flags, among: Flags, rules: Rules) -> Finding:
-    """Tasks that turned worse less those that turned better, as a share of all; p by McNemar's test."""
+    """Tasks that became worse minus tasks that became better, as a share of all; p by McNemar's test."""
     up, down = worse.sum(axis=1).astype(np.float64), better.sum(axis=1).astype(np.float64)
     changes = np.where(among, worse.astype(np.float64) - better, np.nan)
     found = _finding(bounds(changes, rules.claim_alpha), mcnemar(up, down), mcnemar(down, up))
@@ -204,12 +207,12 @@ def _more_tasks(worse: Flags, better: Flags, among: Flags, rules: Rules) -> Find
 
 
 def _invariants(compared: Comparisons, rules: Rules) -> Finding:
-    """The rise of the share of a task's trials that break an invariant, for the kind with the smallest p.
+    """The increase of the share of a task's trials that break an invariant, for the kind with the smallest p.
 
-    p of harm is Holm's smallest over the kinds: the smallest p times the number of kinds. Kinds that nobody
-    broke count too. So a further breach can only lower p, and never adds a kind to adjust for.
+    p of harm is the smallest Holm-adjusted p over the kinds: the smallest p times the number of kinds. Kinds
+    without any breach count too, so a further breach can only lower p and never adds a kind to adjust for.
     """
-    # A kind without a breach on either side has p = 1: its test can be left out.
+    # A kind without a breach on either side has p = 1, so its test can be left out.
     broken = {**compared.baseline.matched, **compared.candidate.matched}
     places = [place for place, name in enumerate(BREACHES) if name in broken] or [0]
     kinds = []
@@ -218,7 +221,7 @@ def _invariants(compared: Comparisons, rules: Rules) -> Finding:
         at = bounds(-compared.difference(name), rules.claim_alpha)
         kinds.append(_finding(at, flips.low, flips.high))
     harm = np.stack([kind.harm for kind in kinds])
-    # Of equal p-values the larger rise is the worse; NaN stands for no task that was checked.
+    # Among equal p-values, the larger increase is worse. NaN means that no task was checked.
     order = np.lexsort((np.stack([-kind.estimate for kind in kinds]), harm), axis=0)[0]
     rows = np.arange(harm.shape[1])
     chosen = {
@@ -231,7 +234,7 @@ def _invariants(compared: Comparisons, rules: Rules) -> Finding:
 
 
 def _regressions(compared: Comparisons, rules: Rules) -> Finding:
-    """Broken tasks: each by its own test; those that cannot be confirmed together, against the fixed."""
+    """Test broken tasks one by one, and compare the number of suspected tasks with that of fixed tasks."""
     found = _more_tasks(compared.broken, compared.fixed, compared.both, rules)
     p, size = _task_p(compared)
     smallest = np.minimum(p.min(axis=1, initial=1.0) * np.maximum(size, 1), 1.0)
@@ -242,7 +245,7 @@ def _regressions(compared: Comparisons, rules: Rules) -> Finding:
 
 
 def confirmed_regressions(compared: Comparisons, alpha: float) -> Flags:
-    """The broken tasks that are confirmed at a level by Holm over their family, shape (R, N)."""
+    """The broken tasks confirmed at level `alpha` by Holm's method over their family, shape (R, N)."""
     p, size = _task_p(compared)
     order = np.argsort(p, axis=1, kind="stable")
     ranked = np.take_along_axis(p, order, axis=1)
@@ -254,10 +257,11 @@ def confirmed_regressions(compared: Comparisons, alpha: float) -> Flags:
 
 
 def _task_p(compared: Comparisons) -> tuple[Floats, Counts]:
-    """p of each task (1 if nothing speaks against it), and how many tasks share the error.
+    """The p-value of each task (1 without evidence of harm), and the number of tasks that share the error.
 
-    With fresh trials the family is the tasks that have some: chosen by the main trials, judged by the fresh
-    ones alone. Without, the main trials that flag a task also judge it, so all tasks are the family.
+    With fresh trials, the family is the tasks that have fresh trials. The main trials select these tasks, and
+    the fresh trials alone judge them. Without fresh trials, the main trials both select and judge, so the
+    family is all tasks.
     """
     if compared.fresh is not None:
         unknown = np.isnan(compared.fresh)
@@ -269,10 +273,10 @@ def _task_p(compared: Comparisons) -> tuple[Floats, Counts]:
 
 
 def _mean_of_these_tasks(compared: Comparisons, metric: str, rules: Rules) -> Finding:
-    """The mean difference on these very tasks: its error comes from their trials alone.
+    """The mean difference on exactly these tasks, whose error comes from their trials alone.
 
-    Welch's variance of each task's difference, summed; one pseudo-task's worth is added, as in `bounds`.
-    Degrees of freedom are pooled over tasks and sides, n(K - 1) each.
+    Welch's variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
+    `bounds`. Degrees of freedom are pooled over tasks and sides, n(K - 1) for each side.
     """
     old, new = compared.baseline, compared.candidate
     differences = compared.difference(metric)

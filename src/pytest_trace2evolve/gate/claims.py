@@ -1,12 +1,12 @@
-"""What the ledger says of a claim on a sealed split: its label, and which test of the split it is.
+"""Derives the evidence label and the test number of a claim on a sealed split from the ledger.
 
 Evidence is clean if no candidate of the lineage was frozen after a sealed trace was accessed.
 
-Each claim of an improvement is a test of its split with a number, and each run with more trials one more
-analysis of it; `alpha_spending` gives their levels. A draw of the split that was not judged, and on which the
-claim could have been made instead, is one more chance to be wrong, so it takes the place of an analysis. Each
-other candidate or agent that was drawn and claimed nothing could have been chosen instead: it counts as a
-test.
+Each claim of an improvement is a numbered test of its split, and each run with more trials is a further
+analysis of that test; `alpha_spending` gives their levels. A draw of the split that was not judged, but on
+which the claim could have been made instead, is a further chance to be wrong, so it counts as an analysis.
+Every other candidate or agent that was drawn without a claim could have been chosen instead, so it counts as
+a test.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,27 +19,27 @@ from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 
 class FrozenCandidate(Protocol):
-    """A candidate as far as its label depends on it."""
+    """The properties of a candidate on which its evidence label depends."""
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The candidate's name."""
 
     @property
     def digest(self) -> str:
-        """Identifies its text."""
+        """The digest of the candidate's text."""
 
     @property
     def frozen_at(self) -> date | None:
-        """The day after which its text may not change; None if it is not frozen."""
+        """The day after which the candidate's text may not change; None if it is not frozen."""
 
     def saw(self, suite: str, split: str) -> bool:
-        """Whether its front matter says that its author had seen the split."""
+        """Whether the candidate's front matter says that its author had seen the split."""
 
 
 @dataclass(frozen=True)
 class SealedSplit:
-    """A split whose traces are to stay unread, with the ids of its tasks."""
+    """A split whose traces must stay unread, with the ids of its tasks."""
 
     suite: str
     split: str
@@ -47,14 +47,14 @@ class SealedSplit:
     tasks: Collection[str]
 
     def shown_by(self, access: Access) -> bool:
-        """Whether an access was to this split: by its name, or to a task that it holds now."""
+        """Whether an access names this split, or opened a task that the split holds now."""
         if (access.suite, access.split) == (self.suite, self.split):
             return True
         return access.domain == self.domain and access.task in self.tasks
 
 
 class EvidenceLabel(NamedTuple):
-    """A label, and why it is no better; the reason is empty if it is clean."""
+    """A label, with the reason why it is not clean; the reason is empty if it is clean."""
 
     label: Label
     reason: str = ""
@@ -63,12 +63,12 @@ class EvidenceLabel(NamedTuple):
 def label_of(
     lineage: Sequence[FrozenCandidate], split: SealedSplit, entries: Iterable[Dated]
 ) -> EvidenceLabel:
-    """The label of evidence of a candidate and its ancestors on a sealed split, by all entries of the ledger.
+    """The label of evidence on a sealed split, given the candidate's lineage and all entries of the ledger.
 
     Returns:
-        Clean, or development with the first candidate of the lineage that it fails on. An access on the day
-        of a freeze counts as before it. A candidate without `frozen_at`, or one that was judged before with
-        another text, counts as frozen now.
+        Clean, or development with the first candidate of the lineage that makes the evidence unclean. An
+        access on the day of a freeze counts as before the freeze. A candidate without `frozen_at`, or a
+        candidate that was judged earlier with a different text, counts as frozen now.
     """
     entries = list(entries)
     accesses = sorted(
@@ -86,7 +86,7 @@ def label_of(
 def _unclean(
     candidate: FrozenCandidate, split: SealedSplit, accesses: Sequence[Access], *, edited: bool
 ) -> str:
-    """Why a candidate's evidence on a split is not clean; empty if it is."""
+    """The reason why a candidate's evidence on a split is not clean; empty if it is clean."""
     name, frozen = f"{split.suite}::{split.split}", candidate.frozen_at
     if candidate.saw(split.suite, split.split):
         return f"candidate {candidate.id} was informed by {name}"
@@ -106,19 +106,19 @@ class Claim:
 
     Attributes:
         suite, split, lock: The sealed split, under its suite's lock.
-        candidate, agent: Digests of the candidate and of the agent's identity: the same text on another model
-            is another claim.
+        candidate, agent: Digests of the candidate and of the agent's identity. The same text on a different
+            model is a different claim.
         baseline: Identity of the baseline: a digest of its candidate, agent and lock, not of its simulations.
         policy: The gate's policy.
-        trials: The candidate's trials a task.
-        most: Those at the last stage of its run; 0 without stages.
+        trials: The candidate's trials per task.
+        most: The candidate's trials per task at the last stage of its run; 0 without stages.
         evidence: Digest of the baseline's evidence on the split, by which entries without `baseline_identity`
             name their baseline.
-        goal: What is claimed. Only `improve` on clean evidence is a test with a number.
-        counts: Whether it is such a claim.
-        draw: The id of the draw that is judged; empty if it is not known.
-        recorded_run: Whether the draw was made before this run, and not read from the store: a replay, or a
-            cassette.
+        goal: The goal of the claim. Only `improve` on clean evidence is a test with a number.
+        counts: Whether the claim is a test with a number.
+        draw: The id of the judged draw; empty if it is not known.
+        recorded_run: Whether the draw was made before this run and not read from the store, as in a replay or
+            with a cassette.
         measured: Digests of the baseline's candidate and agent; empty if they are not known.
         baseline_run: The run that measured the baseline; empty if it is not known.
     """
@@ -143,16 +143,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class AlphaSpending:
-    """Which test of its split a claim is, and which analysis of that test: so which level it may spend.
+    """The test and analysis numbers of a claim, which determine the level that the claim may spend.
 
     Attributes:
-        number: The number of its test, from 1; None for a claim that is no test with a number.
+        number: The number of the test, from 1; None for a claim without a test number.
         analysis: The number of the analysis within the test, from 1; None for a repeat of a test that was
             recorded before analyses were counted and has spent its whole level at once.
-        recorded: The recorded verdict that this run repeats; None if it is a new analysis.
+        recorded: The recorded verdict that this run repeats; None if the run is a new analysis.
         continued: The recorded inconclusive verdict whose test this run continues with more trials.
-        trials: The most trials a task of this claim, earlier runs included: more continue its test.
-        abandoned: Draws on which the claim could have been made instead, and that were not judged.
+        trials: The most trials per task of this claim, including earlier runs. A run with more trials
+            continues the test.
+        abandoned: The draws that were not judged, but on which the claim could have been made instead.
     """
 
     number: int | None
@@ -164,18 +165,18 @@ class AlphaSpending:
 
 
 def spending_of(entries: Iterable[Dated], claim: Claim) -> AlphaSpending:
-    """The test and the analysis that a claim is, by all entries of the ledger in any order.
+    """The test and the analysis of a claim, given all entries of the ledger in any order.
 
     Returns:
         A repeat if the same claim has a verdict, unless that verdict is inconclusive and this run has more
-        trials than all runs before: such a run is the next analysis of the same test. A claim without a
-        verdict is a new test. Its number is one more than the tests so far: every other candidate that
-        claimed counts once, and so does every test of a candidate that spent α, and every other candidate
-        and agent that was only drawn.
+        trials than all earlier runs. Such a run is the next analysis of the same test. A claim without a
+        verdict is a new test, whose number is one more than the tests so far. Every other candidate with a
+        claim counts at least once, every test of a candidate that spent α counts, and so does every other
+        candidate and agent that was only drawn.
 
-        So at least n - 1 is counted before the n-th test that spends α. Its share is at most the n-th, and
-        all shares together are at most 1. Entries that were lost before a repair count as a test each, and no
-        test after it has a lower number than one that is recorded.
+        At least n - 1 tests are therefore counted before the n-th test that spends α. The n-th test gets at
+        most the n-th share, and all shares together are at most 1. Each entry that was lost before a repair
+        counts as a test, and no test after the repair has a lower number than a recorded test.
     """
     split = _SplitHistory(entries, claim)
     return split.spending() if claim.counts else split.uncounted_spending()
@@ -200,7 +201,7 @@ class _SplitHistory:
         self.claims = sorted(clean, key=_age)
 
     def spending(self) -> AlphaSpending:
-        """The place of a claim with a test number."""
+        """The test and analysis of a claim with a test number."""
         claim = self.claim
         same = [entry for entry in self.claims if entry.has_verdict and self._is_same(entry)]
         trials = max(claim.trials, claim.most)
@@ -211,7 +212,7 @@ class _SplitHistory:
             if recorded.decision is not Decision.INCONCLUSIVE or trials <= analysed:
                 number, trials = _number(recorded), max(trials, analysed)
                 return AlphaSpending(number, recorded.analysis, recorded, None, trials, abandoned)
-            # Branches may have made the same analysis at once: each has spent.
+            # Branches may have made the same analysis concurrently. Each has spent its level.
             analyses = [entry for entry in same if entry.analysis is not None and entry.repeats is None]
             if analyses:
                 number = max(_number(entry) for entry in analyses)
@@ -221,7 +222,7 @@ class _SplitHistory:
         return AlphaSpending(self._next_number(), 1 + len(abandoned), None, None, trials, abandoned)
 
     def uncounted_spending(self) -> AlphaSpending:
-        """The place of a claim without a test number: it repeats the same claim too."""
+        """The repeat, if any, and the abandoned draws of a claim without a test number."""
         same = [
             entry
             for entry in self.judged
@@ -229,29 +230,31 @@ class _SplitHistory:
         ]
         trials = max(self.claim.trials, self.claim.most)
         analysed = max((entry.trials for entry in same), default=0)
-        # A run with more trials supersedes what is not final.
+        # A run with more trials supersedes verdicts that are not final.
         since = min((entry.at for entry in same if entry.trials == analysed), default=None)
         final = [
             entry for entry in same if entry.decision is Decision.DISCARD or entry.at >= (since or entry.at)
         ]
         recorded = min(final, key=lambda entry: entry.decision.rank, default=None)
         if recorded is None or (recorded.decision is Decision.INCONCLUSIVE and trials > analysed):
-            # Its verdict does not count any more, so its draw is one that could be chosen instead.
+            # The earlier verdict no longer counts, so its draw could have been chosen instead.
             return AlphaSpending(None, None, None, None, trials, self.abandoned_draws(()))
         trials = max(trials, analysed)
         return AlphaSpending(None, None, recorded, None, trials, self.abandoned_draws(same))
 
     def abandoned_draws(self, same: Collection[Evaluation]) -> tuple[Draw, ...]:
-        """Draws on which the claim could have been made instead, and that no verdict names; oldest first.
+        """The draws on which the claim could have been made instead and that no verdict names, oldest first.
 
-        Of the candidate these are the first draws of a store (it was deleted since, or is another machine's)
-        and the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, every
-        draw could have been recorded and judged. Of the baseline they are all whole draws of a model that
-        were not judged when it was a candidate, but one; and of an agent whose simulations are not stored all
-        saved baselines that no test used, or, if the baseline is no saved one, all whole draws but one.
+        For the candidate, these are the first draws of a store (deleted since, or on a different machine) and
+        the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, every draw
+        counts, since each could have been recorded and judged.
+
+        For the baseline of a model, these are all whole draws except one, without those judged when it was a
+        candidate. For the baseline of an agent whose simulations are not stored, these are all saved
+        baselines that no test used, or all whole draws except one if the baseline is not a saved baseline.
 
         Args:
-            same: The verdicts of the same claim: what they judged was not abandoned.
+            same: The verdicts of the same claim. Draws that they judged were not abandoned.
         """
         claim = self.claim
         first: dict[str, Draw] = {}
@@ -266,9 +269,9 @@ class _SplitHistory:
             and self._could_be_judged(draw)
         ]
         if claim.recorded_run and claim.draw not in first:
-            own = own[:-1]  # one of them is what was recorded
+            own = own[:-1]  # one of these draws is the recorded draw
         if claim.measured == (claim.candidate, claim.agent):
-            return tuple(own[:-1])  # the baseline is one of them, and the candidate's own is not among them
+            return tuple(own[:-1])  # the baseline is one of these draws; the candidate's is not among them
         of_baseline = [draw for draw in first.values() if _drawn_by(draw) == claim.measured]
         measured = [
             draw
@@ -284,7 +287,7 @@ class _SplitHistory:
         return tuple(sorted([*own, *measured], key=_age))
 
     def _is_same(self, entry: Evaluation) -> bool:
-        """Whether an entry is of the same claim: of all that identifies it, only the trials may differ."""
+        """Whether an entry is of the same claim. Only the trials may differ."""
         claim = self.claim
         if _drawn_by(entry) != (claim.candidate, claim.agent):
             return False
@@ -300,7 +303,10 @@ class _SplitHistory:
         return draw.gated and draw.whole and draw.draw not in self.ended
 
     def _saving_runs(self, same: Collection[Evaluation]) -> set[str]:
-        """Runs that saved a baseline of the suite which no test used; the claim's own, if it is no test."""
+        """The runs that saved a baseline of the suite that no test used.
+
+        If the claim has no test number, only the verdicts of `same` count as uses.
+        """
         tests = self.claims if self.claim.counts else []
         used = {entry.baseline_evidence for entry in [*same, *tests] if entry.has_verdict}
         return {
@@ -312,7 +318,7 @@ class _SplitHistory:
         }
 
     def _next_number(self) -> int:
-        """The number of a new test; if tests may have been lost, never lower than it was before."""
+        """The number of a new test. After a loss of entries, it is never lower than before the loss."""
         verdicts = {entry.name for entry in self.claims if entry.has_verdict}
         tests: dict[str, set[tuple[object, ...]]] = {}
         for entry in self.claims:
@@ -333,11 +339,12 @@ class _SplitHistory:
         return max(lowest)
 
     def _only_drawn(self) -> int:
-        """How many other candidates and agents were drawn and claimed nothing: each could have been chosen.
+        """The number of other candidates and agents drawn without a claim, which could have been chosen.
 
-        A setting of a model changes an agent, and need not change what it does, so the same candidate with
-        another agent counts, wherever in the suite it was drawn: a setting may be chosen by what it does on
-        the guards. A saved baseline that no test used could have been the claim's. Its own does not count.
+        A setting of a model changes the agent's identity, though not necessarily its behaviour. The same
+        candidate with a different agent therefore counts, wherever in the suite it was drawn, because a
+        setting may be chosen by its results on the guards. A saved baseline that no test used counts too,
+        since it could have been the claim's baseline. The claim's own baseline does not count.
         """
         claim, saving = self.claim, self._saving_runs(())
         elsewhere = [
@@ -367,20 +374,20 @@ def _age(entry: Dated) -> tuple[datetime, str]:
 
 
 def _drawn_by(entry: Draw | Evaluation) -> tuple[str, str]:
-    """Digests of the candidate and the agent."""
+    """The digests of an entry's candidate and agent."""
     return entry.candidate.digest, entry.agent
 
 
 def _settings_part(version: str) -> str:
-    """The part of a policy's version that names its settings: a built-in's name, or another's digest."""
+    """The part of a policy's version that identifies its settings: a built-in's name, or a digest."""
     return version.rpartition(" ")[2]
 
 
 def _standing(same: Collection[Evaluation]) -> Evaluation:
-    """The verdict that stands after these of one claim, oldest first.
+    """The verdict that stands among all verdicts of one claim, given oldest first.
 
-    A discard is final. Else it is the worst of the latest analysis and its repeats. Of entries from before
-    analyses were counted the worst stands.
+    A discard is final. Otherwise the worst verdict of the latest analysis and its repeats stands. If all
+    entries date from before analyses were counted, the worst of all stands.
     """
     latest = max(entry.analysis or 0 for entry in same)
     final = [entry for entry in same if entry.decision is Decision.DISCARD or (entry.analysis or 0) == latest]
@@ -388,7 +395,7 @@ def _standing(same: Collection[Evaluation]) -> Evaluation:
 
 
 def _identity(entry: Evaluation) -> tuple[object, ...]:
-    """The identity of a test. Before analyses were counted, another number of trials was another test."""
+    """The identity of a test. Before analyses were counted, each number of trials was a separate test."""
     if entry.baseline_identity is None or entry.analysis is None:
         return entry.agent, entry.baseline.digest, _settings_part(entry.policy), entry.trials
     return entry.agent, entry.baseline_identity, _settings_part(entry.policy)

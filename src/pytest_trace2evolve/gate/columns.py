@@ -1,6 +1,6 @@
-"""The simulations of one side as columns: what the gate reads of each, one array per field.
+"""The simulations of one side as columns: one array per field that the gate reads.
 
-A side of half a million simulations fits into memory this way, where as many records would not.
+Half a million simulations fit into memory as columns, but not as records.
 """
 
 import math
@@ -25,14 +25,14 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "read_action_match": (ToolType.READ,),
     "write_action_match": (ToolType.WRITE,),
 }
-"""Shares of gold actions matched, by name: the types of tools that count (none named: all)."""
+"""The names of the shares of gold actions matched, with the tool types that count (empty for all types)."""
 
 INVARIANTS = "invariants"
-"""The share of a task's trials that broke no invariant: one of the shares, but not one of `KINDS`."""
+"""The name of the share of a task's trials that broke no invariant. The name is not in `KINDS`."""
 
 BREACHES: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind for kind in Invariant}
-"""The share of a task's trials that kept an invariant, by name. A side has the name only if one of its
-simulations broke the invariant."""
+"""The invariants by the name of the share of a task's trials that kept the invariant. A side has a share
+only if at least one of its simulations broke the invariant."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,16 @@ class Columns:
     """The simulations of one side; every array has one entry per simulation (n of them).
 
     Attributes:
-        tasks, digests: Ids of the tasks, and digests of their contents, in the order in which they were met.
-        task, digest: Indices into these.
-        measured: Whether there is a reward.
-        reward: 0 where nothing was measured.
-        shares: By kind, the share of gold actions matched; NaN where the task has none or it is not known.
-            Under `INVARIANTS`, a key only if any simulation was checked for them: 1 if it broke none. Under
-            a name of `BREACHES`, a key only if any simulation broke it: 1 if the simulation kept it.
+        tasks, digests: Ids of the tasks, and digests of their contents, in order of first occurrence.
+        task, digest: Indices into `tasks` and `digests`.
+        measured: Whether the simulation has a reward.
+        reward: The reward; 0 if nothing was measured.
+        shares: By kind, the share of gold actions matched; NaN if the task has none or the share is unknown.
+            The key `INVARIANTS` exists only if any simulation was checked for invariants; its value is 1 for
+            a simulation that broke none. A key of `BREACHES` exists only if any simulation broke that
+            invariant; its value is 1 for a simulation that kept it.
         asks: By kind, whether the task is known to name such actions.
-        max_steps: Whether the step budget ended it.
+        max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.
         cost, tokens: US dollars and tokens; NaN if not known.
     """
@@ -87,7 +88,7 @@ class Columns:
         )
 
     def contents(self) -> dict[str, str]:
-        """The digest of each task's content; empty if several contents were run under one id."""
+        """The digest of each task's content; empty if the id was run with several contents."""
         found: dict[str, str] = {}
         width = max(1, len(self.digests))
         for key in np.unique(self.task * width + self.digest).tolist():
@@ -98,7 +99,7 @@ class Columns:
 
 
 Pattern = tuple[tuple[str, int, int | None], ...]
-"""Gold actions of a simulation: type of tool, how many, how many matched (None: not known)."""
+"""Gold actions of a simulation: for each tool type the total and the matched number (None if unknown)."""
 
 _BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(BREACHES)}
 
@@ -130,7 +131,7 @@ class ColumnsBuilder:
         tokens: Sequence[float],
         breaches: Sequence[int],
     ) -> None:
-        """Add simulations by their fields, one entry each; NaN if a number is not known.
+        """Add simulations by their fields, with one entry per simulation. Unknown numbers are NaN.
 
         `breaches` are results of `breaches_of`.
         """
@@ -143,11 +144,11 @@ class ColumnsBuilder:
         self._cost.extend(costs)
         self._tokens.extend(tokens)
         self._breaches.extend(breaches)
-        # All simulations share a few patterns of gold actions: `build` computes the shares once per pattern.
+        # Simulations share a few patterns of gold actions, so `build` computes the shares once per pattern.
         self._pattern.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
 
     def add(self, records: Sequence[SimulationEvidence]) -> None:
-        """Take in records."""
+        """Add the simulations of some records."""
         used = [_cost_and_tokens(record) for record in records]
         self.extend(
             ids=[record.id for record in records],
@@ -216,7 +217,7 @@ def columns(records: Iterable[SimulationEvidence]) -> Columns:
 
 
 def breaches_of(invariants: Mapping[Invariant, int] | None) -> int:
-    """The invariants that a simulation broke as a set of bits; -1 if it was not checked for them."""
+    """The invariants that a simulation broke, as a bit set; -1 if the simulation was not checked for them."""
     if invariants is None:
         return -1
     return sum(bit for name, bit in _BITS.items() if invariants.get(BREACHES[name]))
@@ -233,7 +234,7 @@ def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
 
 
 def _matched_share(pattern: Pattern, types: tuple[str, ...]) -> tuple[float, bool]:
-    """The share of gold actions matched (NaN: none, or not known), and whether the task names any."""
+    """The share of gold actions matched (NaN if none or unknown), and whether the task names any."""
     counts = [(total, matched) for kind, total, matched in pattern if not types or kind in types]
     total = sum(count for count, _ in counts)
     if not total:

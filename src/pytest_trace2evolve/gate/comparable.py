@@ -1,9 +1,9 @@
-"""Whether two sides may be compared: what was recorded of both must agree, candidate and agent excepted.
+"""Checks that two sides may be compared. All recorded facts must agree, except candidate and agent.
 
-Field by field: provider, domain, suite and solo mode (`user implementation`); tasks, criteria, policy, tool
-schemas and data by the digest of the suite's lock, or by its parts if both sides recorded them; the scorer's
-version; the judge; the user simulator with its settings and guidelines; the budgets of steps, tool errors and
-time. Versions of packages are recorded and never compared.
+The compared fields are provider, domain, suite and solo mode (`user implementation`); tasks, criteria,
+policy, tool schemas and data by the digest of the suite's lock, or by its parts if both sides recorded them;
+the scorer's version; the judge; the user simulator with its settings and guidelines; the budgets of steps,
+tool errors and time. Versions of packages are recorded but never compared.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,10 @@ _USER_FIELDS = ("implementation", "model", "guidelines")
 _SHOWN_TASKS = 3
 
 _IGNORED_ARGUMENTS = frozenset({"endpoint", "seed"})
-"""Recorded arguments of an agent that change no distribution."""
+"""Recorded arguments of an agent that do not change the distribution of its answers."""
 
 _MODEL_ARGUMENTS = frozenset({"weights", "routed"})
-"""Recorded arguments that say which model it is, rather than how it is called."""
+"""Recorded arguments that identify the model, rather than the parameters of its calls."""
 
 
 def differences(
@@ -30,16 +30,16 @@ def differences(
     candidate_tasks: Mapping[str, str] | None = None,
     same_tasks: bool = True,
 ) -> Iterator[str]:
-    """What was recorded of both sides and differs, a phrase each with both values.
+    """The fields that both sides recorded with different values, one phrase each with both values.
 
-    The candidate may differ: it is what is compared. Differences of the agent are those of `agent_changes`. A
-    field that one side did not record is no difference; `unrecorded` reports it.
+    The candidate may differ, since candidates are compared. Differences of the agent are reported by
+    `agent_changes`. A field that one side did not record is not a difference; `unrecorded` reports it.
 
     Args:
-        baseline, candidate: Where the two sides come from.
-        baseline_tasks, candidate_tasks: Digests of their tasks by id, to name what differs between two locks.
-        same_tasks: Whether two locks must hold the same tasks; else those that both hold must agree, and the
-            locks' parts must be known.
+        baseline, candidate: The provenance of the two sides.
+        baseline_tasks, candidate_tasks: Digests of their tasks by id, to name differences between two locks.
+        same_tasks: Whether two locks must hold the same tasks. Otherwise the tasks that both hold must agree,
+            and the locks' parts must be known.
     """
     for name in (*_FIELDS, "policy"):
         yield from _difference(name.replace("_", " "), *_both(baseline, candidate, name))
@@ -58,14 +58,14 @@ def differences(
 
 
 def _identified_once(old: Code | None, new: Code | None) -> Iterator[str]:
-    """A phrase if the code was identified on one side and could not be on the other: it has changed."""
+    """A phrase if the code could be identified on one side only, which means that it has changed."""
     if old is not None and new is not None and bool(old.unknown) != bool(new.unknown):
         side = "baseline" if old.unknown else "candidate"
         yield f"cannot be identified on the {side}: {old.unknown or new.unknown}"
 
 
 def _without_data(code: Code | None) -> Code | None:
-    """The code without its data files: tasks that were added are among them, and locks name the rest."""
+    """The code without its data files, which include added tasks. The locks identify all other data."""
     if code is None:
         return None
     files = {name: digest for name, digest in code.files.items() if name.endswith(".py")}
@@ -73,7 +73,7 @@ def _without_data(code: Code | None) -> Code | None:
 
 
 def agent_differences(first: Provenance, second: Provenance) -> Iterator[str]:
-    """What was recorded of both candidates and agents and differs: trials of one agent must agree in it."""
+    """The differences of two candidates and agents. Trials of one agent must not have any."""
     old, new = first.candidate, second.candidate
     yield from _difference("candidate", old and old.id, new and new.id)
     if old and new and old.id == new.id:
@@ -85,10 +85,10 @@ def agent_differences(first: Provenance, second: Provenance) -> Iterator[str]:
 
 
 def agent_changes(baseline: Provenance, candidate: Provenance) -> dict[str, list[str]]:
-    """What was recorded of both agents and differs, a phrase each: by `agent`, `model` and `parameters`.
+    """The differences of two agents, one phrase each, under the keys `agent`, `model` and `parameters`.
 
-    The endpoint of a model and its seed are not compared: they change no distribution. A reference agent on
-    one side differs from an agent that was not recorded on the other.
+    A model's endpoint and seed are not compared, since they do not change the distribution of answers. A
+    reference agent on one side differs from an unrecorded agent on the other side.
     """
     found: dict[str, list[str]] = {"agent": [], "model": [], "parameters": []}
     old, new = baseline.agent, candidate.agent
@@ -116,9 +116,9 @@ def lock_differences(
     *,
     same_tasks: bool = True,
 ) -> Iterator[str]:
-    """What differs between two locks; their digests if one side did not record its lock's parts.
+    """The differences between two locks. If a side did not record its lock's parts, the digests are given.
 
-    Nothing if the locks agree or one side recorded none.
+    There are no differences if the locks agree or one side did not record a lock.
     """
     if None in (baseline.lock, candidate.lock) or baseline.lock == candidate.lock:
         return
@@ -145,12 +145,12 @@ def lock_differences(
 
 
 def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
-    """One line naming what one side recorded and the other did not; empty if there is nothing."""
+    """One line that names the fields recorded on one side only; empty if there are none."""
     pairs = {name.replace("_", " "): _both(baseline, candidate, name) for name in (*_FIELDS, "lock")}
-    del pairs["suite"]  # only a name: the lock identifies what the suite holds
+    del pairs["suite"]  # only a name: the lock identifies the suite's content
     pairs |= dict(_user(baseline, candidate))
     if not (baseline.lock and candidate.lock):
-        # A lock holds the policy; without one, a file's own record of it is all there is.
+        # A lock covers the policy. Without a lock, only the policy recorded in the file can be compared.
         pairs["policy"] = baseline.policy or baseline.lock, candidate.policy or candidate.lock
     codes = {
         "world": (baseline.world, candidate.world),
@@ -170,11 +170,11 @@ def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
 
 
 def unequal_trials(baseline: Mapping[str, int], candidate: Mapping[str, int]) -> str:
-    """One line if the sides ran a common task in unequal numbers of trials; else empty.
+    """One line if the sides ran a common task in unequal numbers of trials; otherwise empty.
 
     Args:
-        baseline, candidate: Trials by task. One that was lost counts: it was begun, and `measured` and
-            `worst_case` answer for it. A task without trials is not common.
+        baseline, candidate: Trials by task. A lost trial counts, since it was begun; the checks `measured`
+            and `worst_case` cover it. A task without trials is not common.
     """
     common = sorted(
         (name for name, count in baseline.items() if count and candidate.get(name)), key=natural_order
@@ -185,7 +185,7 @@ def unequal_trials(baseline: Mapping[str, int], candidate: Mapping[str, int]) ->
     first, more = unequal[0], len(unequal) - 1
     others = f" ({more} more {'task differs' if more == 1 else 'tasks differ'})" if more else ""
     trials = "trial" if baseline[first] == 1 else "trials"
-    # The candidate alone can be run again only if the baseline has one number; else both, with the largest.
+    # If the baseline has unequal numbers itself, both sides must run again, with the largest number.
     numbers = {baseline[name] for name in common}
     if len(numbers) > 1:
         numbers |= {candidate[name] for name in common}
@@ -196,9 +196,9 @@ def unequal_trials(baseline: Mapping[str, int], candidate: Mapping[str, int]) ->
 
 
 def _user(baseline: Provenance, candidate: Provenance) -> Iterator[tuple[str, tuple[object, object]]]:
-    """What was recorded of the user simulators, by name."""
+    """The recorded settings of both user simulators, by name."""
     if baseline.mode.solo and candidate.mode.solo:
-        return  # nobody plays the user: which model was set for one changes nothing
+        return  # nobody plays the user, so the settings of a user simulator do not matter
     for name in _USER_FIELDS:
         yield f"user {name}", _both(baseline.user, candidate.user, name)
     old, new = baseline.user.arguments, candidate.user.arguments

@@ -1,9 +1,9 @@
-"""Whether a task that fell really fell: an exact test on fresh trials of both sides, in two steps.
+"""Confirms or clears suspected regressions by an exact test on fresh trials of both sides, in two steps.
 
-A task is flagged when it passes on the baseline and not on the candidate. Among noisy tasks many are flagged
-by chance alone, and the trials that flagged them cannot tell: they were selected for it. So a flagged task
-gets fresh trials, which enter no other estimate: first `STEP` a side, then `STEP` more if the first step
-neither clearly confirmed nor clearly cleared the fall.
+A task is flagged if it passes on the baseline but not on the candidate. Among noisy tasks, many are flagged
+by chance alone. The trials that flagged a task cannot confirm it, because they were selected for the flag. A
+flagged task therefore gets fresh trials, which enter no other estimate: first `STEP` per side, then `STEP`
+more if the first step neither clearly confirmed nor clearly cleared the regression.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,34 +20,34 @@ from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.scoring.metrics import succeeded
 
 STEP = 8
-"""Fresh trials a side in one step."""
+"""Fresh trials per side in one step."""
 
 MAX_FRESH = 2 * STEP
-"""Fresh trials a side at most."""
+"""The most fresh trials per side."""
 
 CONFIRMED = 1e-4
-"""Fisher's p of the first step up to which a fall is clear: all pass on the baseline, and none does on the
-candidate."""
+"""Fisher's p of the first step up to which a regression is confirmed at once. This requires that all trials
+pass on the baseline, and none on the candidate."""
 
 CLEARED = 0.5
-"""Fisher's p of the first step from which there is clearly no fall. It costs less than a tenth of a point of
-power, and if nothing changed it saves six of sixteen trials a side."""
+"""Fisher's p of the first step from which a regression is cleared at once. Stopping here costs less than a
+tenth of a point of power, and saves six of sixteen trials per side if nothing changed."""
 
 _TIE = (4, 3)
-"""Passes of the first step with p = `CLEARED` that a second step follows all the same: rounding once decided
-so, and the published figures rest on it."""
+"""Passes of the first step that have p = `CLEARED` but are still followed by a second step. Rounding once
+caused this, and the published figures depend on it."""
 
 _GRID = 20_000
-"""Parts of the range of rates over which a p-value's maximum is searched."""
+"""The number of grid intervals of the pass rates over which a p-value is maximized."""
 
 
 def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
-    """How many more fresh trials each side needs: `STEP` or 0.
+    """The number of further fresh trials that each side needs: `STEP` or 0.
 
     Args:
-        baseline_passed, candidate_passed: Passes among the fresh trials so far. A trial that was lost counts
-            as failed on the baseline and as passed on the candidate.
-        done: Fresh trials a side so far: 0, `STEP` or `MAX_FRESH`.
+        baseline_passed, candidate_passed: Passes among the fresh trials so far. A lost trial counts as failed
+            on the baseline and as passed on the candidate.
+        done: Fresh trials per side so far: 0, `STEP` or `MAX_FRESH`.
     """
     if done == 0:
         return STEP
@@ -55,7 +55,7 @@ def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
 
 
 def two_steps(baseline_first: ArrayLike, candidate_first: ArrayLike) -> Flags:
-    """Whether a second step follows a first with so many passes. Arrays broadcast."""
+    """Whether a second step follows a first step with these numbers of passes. Arrays broadcast."""
     return np.asarray(_tables().continues[np.asarray(baseline_first), np.asarray(candidate_first)])
 
 
@@ -69,20 +69,22 @@ def fresh_p(
 
     Args:
         baseline_first, candidate_first: Passes among the `STEP` trials of the first step.
-        baseline_second, candidate_second: Passes among those of the second; not read if the first step
-            stopped.
+        baseline_second, candidate_second: Passes among the `STEP` trials of the second step; ignored if the
+            first step stopped.
 
-    All outcomes of the two steps are put in one order: first those that stop confirmed, then those that
-    continue, by Fisher's p over all trials, last those that stop cleared, whose p is 1. The p-value of an
-    outcome is the probability of coming out no later in that order, at the common rate of passing that makes
-    it largest. So it is valid by construction: if both sides pass at a common rate r, P(p ≤ u) is the
-    probability at r of the latest outcome with p ≤ u or any before it, which is at most that outcome's p, and
-    so at most u. A candidate that passes more often than the baseline only makes it smaller, since a pass
-    more on the baseline or less on the candidate never moves an outcome back. This is Boschloo's test
-    (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) of a design of two steps.
+    The outcomes of the two steps are ordered: first outcomes that stop confirmed, then outcomes that
+    continue, by Fisher's p over all trials, and last outcomes that stop cleared, whose p is 1. The p-value of
+    an outcome is the probability of this or an earlier outcome, at the common pass rate that maximizes it.
 
-    It finds a fall from .9 to .2 at .05/20 in 92.9 % of cases and at .05/20/6 in 83.0 %. Fisher's p over both
-    steps, plus `CONFIRMED` for what the first may have used up, finds it in 90.7 and 66.7 %.
+    The p-value is valid by construction. If both sides pass at a common rate r, P(p ≤ u) is the probability
+    at r of the latest outcome with p ≤ u or an earlier one. This is at most that outcome's p, and therefore
+    at most u. If the candidate passes more often than the baseline, P(p ≤ u) is only smaller, since one more
+    pass on the baseline or one less on the candidate never moves an outcome back. This is Boschloo's test
+    (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) for a two-step design.
+
+    The test finds a drop from .9 to .2 at .05/20 in 92.9 % of cases and at .05/20/6 in 83.0 %. Fisher's p
+    over both steps, plus `CONFIRMED` for the level that the first step may have spent, finds it in 90.7 and
+    66.7 %.
     """
     tables = _tables()
     first = np.asarray(baseline_first), np.asarray(candidate_first)
@@ -91,32 +93,33 @@ def fresh_p(
 
 
 def fresh_trials(random: np.random.Generator, broken: Flags, old: Floats, new: Floats, most: int) -> Floats:
-    """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others.
+    """Draw fresh trials of the broken tasks, and return their p-values; NaN for all other tasks.
 
     Args:
-        random: Source of chance.
+        random: The random generator.
         broken: The broken tasks, shape (R, N).
-        old, new: Chances of success on either side, shape (R, N).
-        most: Fresh simulations that a run may make, both sides together: tasks are tried in their order as
-            long as it lasts.
+        old, new: The probabilities of success on the baseline and the candidate, shape (R, N).
+        most: The most fresh simulations of a run, both sides together. Tasks are tried in order until this
+            budget is spent.
     """
     p = np.full(broken.shape, np.nan)
     passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
     p[broken] = fresh_p(*passes)
     steps = np.zeros(broken.shape, dtype=np.int64)
     steps[broken] = 1 + two_steps(passes[0], passes[1])
-    # A step beyond the budget leaves its task unconfirmed, and every further task with it.
+    # A task whose steps exceed the budget stays unconfirmed, and so do all later tasks.
     spent = 2 * STEP * np.cumsum(steps, axis=1)
     return np.where(spent <= most, p, np.nan)
 
 
 class FreshResult(NamedTuple):
-    """What fresh trials show.
+    """The result of a task's fresh trials.
 
     Attributes:
-        p: The p-value with every lost trial counted against a fall; valid whatever the losses depend on.
-        worst: The p-value with every lost trial counted for one: what the full data might have shown at
-            worst. Equal to `p` if nothing was lost.
+        p: The p-value with every lost trial counted against a regression; valid whatever the losses depend
+            on.
+        worst: The p-value with every lost trial counted for a regression: the worst that the full data might
+            have shown. Equal to `p` if nothing was lost.
     """
 
     p: float
@@ -124,7 +127,7 @@ class FreshResult(NamedTuple):
 
 
 def fresh_result(fresh: FreshTrials) -> FreshResult:
-    """The p-value of a task's fresh trials, and how far lost ones could have lowered it."""
+    """The p-value of a task's fresh trials, and its lowest value for any outcome of the lost trials."""
     old, new = _by_step(fresh.baseline), _by_step(fresh.candidate)
     filled = (
         (_passes(old[0], lost), _passes(new[0], 1 - lost), _passes(old[1], lost), _passes(new[1], 1 - lost))
@@ -136,7 +139,7 @@ def fresh_result(fresh: FreshTrials) -> FreshResult:
 def step_passes(
     baseline: Sequence[SimulationEvidence], candidate: Sequence[SimulationEvidence]
 ) -> tuple[int, int]:
-    """Passes of both sides as `next_step` takes them."""
+    """The passes of both sides, in the form that `next_step` expects."""
     return _passed(baseline, 0), _passed(candidate, 1)
 
 
@@ -146,17 +149,23 @@ def _by_step(records: tuple[SimulationEvidence, ...]) -> tuple[list[SimulationEv
 
 
 def _passes(records: list[SimulationEvidence], lost: int) -> int:
-    """Passes of one step; trials that were never made count as lost."""
+    """The passes of one step. Trials that were never made count as lost."""
     return _passed(records, lost) + lost * (STEP - len(records))
 
 
 def _passed(records: Iterable[SimulationEvidence], lost: int) -> int:
-    """Passes of some trials, each without a reward counted as `lost`."""
+    """The passes of some trials. Each trial without a reward counts as `lost` passes."""
     return sum(lost if record.reward is None else succeeded(record.reward) for record in records)
 
 
 class _Tables(NamedTuple):
-    """Whether a second step follows, by passes of the first; p-values by passes of the first and of both."""
+    """Tables over the passes of baseline and candidate.
+
+    Attributes:
+        continues: Whether a second step follows, by the passes of the first step.
+        first: The p-value after the first step, by its passes.
+        second: The p-value after both steps, by the passes of both steps together.
+    """
 
     continues: Flags
     first: Floats
@@ -173,11 +182,11 @@ def _tables() -> _Tables:
     continues[_TIE] = True
     choose_one, choose_two = _choose(STEP), _choose(MAX_FRESH)
     ways_one = np.outer(choose_one, choose_one)
-    # The number of ways in which two steps come to so many passes a side, by a first step that continues.
+    # The number of ways to reach each number of passes per side if the first step continues.
     ways_two = np.zeros(after_two.shape)
     for i, j in np.argwhere(continues):
         ways_two[i : i + STEP + 1, j : j + STEP + 1] += ways_one[i, j] * ways_one
-    # By the passes of both sides together, of four steps: a rate of passing weighs nothing else.
+    # By the total passes of both sides in both steps, on which alone a probability at a pass rate depends.
     stopped = np.zeros(2 * MAX_FRESH + 1)
     for i, j in np.argwhere(confirmed):
         stopped[i + j : i + j + MAX_FRESH + 1] += ways_one[i, j] * choose_two
@@ -193,14 +202,14 @@ def _tables() -> _Tables:
 
 
 def _largest(ways: Floats) -> Floats:
-    """The largest probability, over all rates of passing, of each set of outcomes; never below the true one.
+    """An upper bound of the largest probability of each set of outcomes over all pass rates.
 
     Args:
-        ways: A row per set: how many of its outcomes hold 0, 1, … n passes.
+        ways: One row per set of outcomes; column k counts the outcomes with k passes, from 0 to n.
 
     A probability is a polynomial in the rate with the coefficients ways / C(n, k) in Bernstein's form. Its
-    maximum lies above the largest value on a grid of step h by at most h²/8 times the largest curvature, and
-    that is at most n (n − 1) times the largest second difference of the coefficients.
+    maximum exceeds the largest value on a grid of step h by at most h²/8 times the largest curvature. The
+    curvature is at most n (n − 1) times the largest second difference of the coefficients.
     """
     n = ways.shape[1] - 1
     passes, rates = np.arange(n + 1)[:, None], np.linspace(0.0, 1.0, _GRID + 1)

@@ -1,4 +1,4 @@
-"""The decision on a comparison: one rule, for a single verdict with all its figures or for many at once."""
+"""Decides comparisons by one rule: a single comparison with all its figures, or many at once."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,10 +42,10 @@ from pytest_trace2evolve.records.verdict import (
 )
 
 LOST_AGAIN = "lost_again"
-"""Id of the check of tasks whose simulations keep being lost."""
+"""Id of the check for tasks whose simulations are lost repeatedly."""
 
 MIN_MEASURED = 0.9
-"""Below this share of measured simulations on a side nothing is promoted."""
+"""The smallest share of measured simulations on each side with which a candidate can be promoted."""
 
 _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
 
@@ -56,7 +56,7 @@ _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_ca
 def _ranks(answers: Counts, withheld: Flags) -> Counts:
     """`Decision.rank` of each comparison: discard on a failed check, else promote if none is undecided.
 
-    `withheld` says of which comparisons a discard is withheld, see `_discard_withheld`.
+    `withheld` is whether the discard of each comparison is withheld, see `_discard_withheld`.
     """
     undecided = (answers == UNDECIDED).any(axis=0) | withheld
     ranks = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
@@ -64,13 +64,13 @@ def _ranks(answers: Counts, withheld: Flags) -> Counts:
 
 
 def _discard_withheld(answers: Counts, best_case: Counts) -> Flags:
-    """Whether no failed check fails any more once the missing simulations are at their best."""
+    """Whether checks failed, and none of them fails with the missing simulations at their best."""
     failed = answers == FAIL
     return np.asarray(failed.any(axis=0) & ~(failed & (best_case == FAIL)).any(axis=0))
 
 
 def _worst_case(answers: Counts) -> Counts:
-    """Whether every check still passes with the missing simulations at their worst."""
+    """PASS if every check still passes with the missing simulations at their worst, else UNDECIDED."""
     return np.where(((answers == UNDECIDED) | (answers == FAIL)).any(axis=0), UNDECIDED, PASS)
 
 
@@ -79,7 +79,7 @@ def _enough_measured(shares: Floats | float) -> Counts:
 
 
 def _lost_whole(side: Tally) -> Flags:
-    """Tasks of which every one of several trials was lost."""
+    """Whether each task has several trials, all of which were lost."""
     return np.asarray((side.trials > 1) & (side.measured == 0))
 
 
@@ -88,8 +88,8 @@ def ranks(
 ) -> Counts:
     """`Decision.rank` of each of many comparisons: 0 discard, 1 inconclusive, 2 promote.
 
-    Of a guard, 2 stands for no harm detected. If simulations were lost, `asks` says by kind whether a task
-    may name such actions, shape (R, N).
+    For a guard, 2 means that no harm was detected. `asks` is required if simulations were lost: by kind,
+    whether a task may name such actions, shape (R, N).
     """
     answers = policy.answers(compared, question)
     old, new = compared.baseline, compared.candidate
@@ -140,28 +140,32 @@ def decide(
 
     Args:
         pairs: Both sides, paired by task.
-        policy: What a comparison must show.
-        goal: What is claimed. `no-regression` claims nothing: its evidence is never labelled clean.
-        label: What kind of evidence this is.
-        suite, split: What was compared, for the record.
-        guard: The split can block or discard and promotes nothing: without harm there is no decision (None).
-            It blocks if any check has p ≤ α, or if it could not have detected a drop of 20 points of the mean
-            reward; the latter not under goal `no-regression`.
-        partial: Why the split was not run whole; the verdict is then inconclusive whatever the figures.
-        expected: How many tasks should have been compared; below 90 % of them nothing is promoted.
-        look: The number of the test of this split that the candidate's clean claim is; None claims none.
+        policy: The policy that judges the comparison.
+        goal: The goal of the candidate. `no-regression` claims nothing, so its evidence is never labelled
+            clean.
+        label: The label of the evidence.
+        suite, split: The names of what was compared, for the record.
+        guard: Whether the split is a guard, which can block or discard but never promotes. If no harm is
+            detected, the decision is None. A guard blocks if any check has p ≤ α. Except under goal
+            `no-regression`, it also blocks if it could not have detected a drop of 20 points of the mean
+            reward.
+        partial: The reason if the split was not run whole. The verdict is then inconclusive, whatever the
+            figures.
+        expected: The number of tasks that should have been compared. Below 90 % of them, nothing is promoted.
+        look: The test number of the candidate's clean claim on this split; None if there is no such claim.
         analysis: The number of the analysis within that test; None gives it the test's whole level.
-        abandoned: How many draws could have been judged instead and were not; of a claim with a test number,
-            `analysis` counts them. They lower the level of what is claimed, never that of harm.
-        lost: Tasks of which a simulation is lost again and again, with the side: such a loss may depend on
-            what the agent does, so nothing is promoted.
-        stage_alpha: Level of this stage, if there are several at growing numbers of trials.
+        abandoned: The number of draws that could have been judged instead but were not. For a claim with a
+            test number, `analysis` counts them already. Abandoned draws lower the level of the claim, never
+            the level of harm.
+        lost: Tasks with a simulation that is lost repeatedly, with the side. Such a loss may depend on the
+            agent's behaviour, so nothing is promoted.
+        stage_alpha: Level of this stage, if there are several stages with growing numbers of trials.
         schedule: Trials of all these stages.
 
     Returns:
-        Discard on any failed check; else promote, unless a check is undecided. A promotion also holds
+        Discard on any failed check; else promote, unless a check is undecided. A promotion must also hold
         with every missing simulation filled in at its worst, and needs 90 % measured on both sides. A discard
-        also holds with every missing simulation filled in at its best; otherwise it is inconclusive.
+        must also hold with every missing simulation filled in at its best; otherwise it is inconclusive.
     """
     whole = 1.0 if goal is Goal.NO_REGRESSION else uncounted_share(abandoned)
     question = Question(
@@ -226,13 +230,13 @@ def decide(
 
 
 def worst(decisions: Iterable[Decision | None]) -> Decision | None:
-    """The verdict over several splits or suites: the worst; None if nothing decided."""
+    """The worst decision over several splits or suites; None if there is no decision."""
     known = [decision for decision in decisions if decision is not None]
     return min(known, key=lambda decision: decision.rank, default=None)
 
 
 def unmeasured(verdict: Verdict) -> bool:
-    """Whether too little was measured for a promotion, whatever the rest had shown."""
+    """Whether too little was measured for a promotion, whatever the other checks show."""
     too_few = (
         check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
         for check in verdict.checks
@@ -241,14 +245,14 @@ def unmeasured(verdict: Verdict) -> bool:
 
 
 def _answers(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -> Counts:
-    """The answers of one comparison, or those of some of its checks, shape (checks, 1)."""
+    """The answers of all checks of one comparison, or of the checks `ids`, shape (checks, 1)."""
     answers = {result.id: STATUSES.index(result.status) for result in results}
     column = [answers.get(name, NOT_APPLICABLE) for name in (answers if ids is None else ids)]
     return np.array(column, dtype=np.int64)[:, None]
 
 
 def _decision(results: Sequence[CheckResult], *, blind: bool) -> Decision:
-    """The decision of one comparison; `blind` is a guard that could not have detected `DETECTED`."""
+    """The decision on one comparison. `blind` marks a guard that could not have detected `DETECTED`."""
     withheld = any(result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results)
     answers = np.vstack([_answers(results), [[UNDECIDED if blind else PASS]]])
     return list(Decision)[int(_ranks(answers, np.array([withheld]))[0])]
@@ -264,7 +268,7 @@ def _share_result(name: str, measured: float, detail: str) -> CheckResult:
 
 
 def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
-    """A check that withholds a promotion if too many tasks were left out; absent if none was."""
+    """The check that withholds a promotion if too many tasks were left out; absent if no task was."""
     tasks = len(pairs.names)
     if not expected or tasks >= expected:
         return []
@@ -274,7 +278,7 @@ def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
 def _missing_data(
     pairs: Pairs, policy: Policy, question: Question, judged: Sequence[CheckResult]
 ) -> list[CheckResult]:
-    """Checks that can withhold a promotion or a discard; absent if every simulation has a reward."""
+    """The checks of missing data, which can withhold a promotion or a discard; none if nothing is missing."""
     totals = [(int(side.measured.sum()), int(side.trials.sum())) for side in pairs.sides]
     shares = [measured / trials if trials else 0.0 for measured, trials in totals]
     lost_fresh = (
@@ -305,7 +309,7 @@ def _missing_data(
 
 
 def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
-    """A check that withholds a promotion if a task's simulations keep being lost; absent if none does."""
+    """The check that withholds a promotion if simulations of a task are lost repeatedly; otherwise absent."""
     found = {name: side for name, side in lost.items() if name in pairs.names}
     for side, name in zip(pairs.sides, ("baseline", "candidate"), strict=True):
         for task in pairs.named(_lost_whole(side)):
@@ -326,7 +330,7 @@ _GUARD_ANSWERS = {
 def _guard_reason(
     answer: GuardAnswer, results: Sequence[CheckResult], judged: Judgement, too_few: int | None
 ) -> str:
-    """The reason of a guard's answer; `too_few` tasks could not have detected a drop of `DETECTED`."""
+    """The reason of a guard's answer. `too_few` is the number of tasks if they cannot detect `DETECTED`."""
     if answer is GuardAnswer.NO_HARM_DETECTED:
         return f"{answer.value}; {_could_have_detected(judged)}"
     if answer is GuardAnswer.HARM_SHOWN:
@@ -369,11 +373,11 @@ def _points(drop: float) -> str:
 
 
 def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
-    """One side's figures, each over the tasks that have it on both sides, so that sides can be subtracted."""
+    """One side's figures, each over the tasks with the figure on both sides, so sides can be subtracted."""
     side = pairs.sides[index]
     means: dict[str, float | None] = {}
     for name in (REWARD, PASS_RATE, *KINDS):
-        # The rate of passing counts tasks, by the majority of their trials, and no trials.
+        # The pass rate counts tasks, by the majority of their trials, rather than trials.
         old, new = (each.majority if name == PASS_RATE else each.figure(name) for each in pairs.sides)
         known = ~np.isnan(old) & ~np.isnan(new)
         means[name] = float((old, new)[index][known].mean()) if known.any() else None
@@ -387,7 +391,7 @@ def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
 
 
 def _pass_hat(side: Tally, tasks: Flags, alpha: float) -> dict[int, Interval]:
-    """pass^k over some tasks with its interval, each bound one-sided at alpha."""
+    """pass^k over some tasks, by k, with its interval; each bound is one-sided at alpha."""
     found = {}
     for k, chances in side.pass_hat(tasks).items():
         at = bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)

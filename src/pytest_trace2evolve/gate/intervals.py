@@ -1,8 +1,8 @@
-"""Confidence intervals, the effects that so many tasks and trials can detect, and how many would settle more.
+"""Confidence intervals, detectable effects, and the numbers of tasks and trials that would settle a check.
 
-Student's bounds alone let a true loss of five points through far too often when nearly all tasks agree: no
-task that broke happens to be among those drawn, and the variance looks like nothing. One added pseudo-task
-with an effect of a half keeps them honest.
+Student's bounds alone let a true loss of five points through far too often when nearly all tasks agree. The
+sample may then contain no broken task, so the variance is close to 0. Adding one pseudo-task with an effect
+of one half corrects the bounds.
 """
 
 import math
@@ -23,7 +23,7 @@ LEVEL = 0.95
 """The level of a two-sided interval, or of all intervals of one report together."""
 
 PSEUDO_TASK = 0.5
-"""The pseudo-task's effect: half of the range of a difference of rewards on either side."""
+"""The effect of the pseudo-task, as a share of the distance from the centre of the range to either end."""
 
 _FLAT = 1e-12
 
@@ -40,7 +40,7 @@ class Bounds:
     Attributes:
         estimate, low, high: The mean and its bounds; NaN if no task had a value.
         tasks: The number of tasks with a value (n).
-        deviation: Standard deviation over tasks, the pseudo-task included, so that it is never 0.
+        deviation: Standard deviation over tasks, including the pseudo-task; never 0.
     """
 
     estimate: Floats
@@ -54,12 +54,12 @@ def bounds(values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maxi
     """Bounds of the mean of rows of values, each one-sided at level alpha.
 
     The lower bound is the smaller of Student's with and without a pseudo-task a quarter of the range above
-    the minimum (-1/2 for differences between -1 and 1); the upper bound mirrors it. Rows without variance get
-    1 - alpha^(1/n) on either side of their value instead: that many tasks may be otherwise when none of n was
-    (the exact bound of Clopper and Pearson, 1934), and each costs 1 at most.
+    the minimum (-1/2 for differences between -1 and 1). The upper bound mirrors it. In rows without variance,
+    the bounds without the pseudo-task lie 1 - alpha^(1/n) from the mean. If none of n tasks deviates, at most
+    that share of all tasks does (the exact bound of Clopper and Pearson, 1934), and each costs 1 at most.
 
     Args:
-        values: Shape (R, N); NaN if a task has none.
+        values: Shape (R, N); NaN if a task has no value.
         alpha: Level, one for all rows or one per row.
         minimum, maximum: The range of a value.
     """
@@ -92,7 +92,7 @@ def bounds(values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maxi
 def _with_task(
     mean: Floats, squares: Floats, n: Floats, level: Floats, value: float
 ) -> tuple[Floats, Floats]:
-    """Student's bounds once a task of that value is added."""
+    """Student's bounds after adding a task with the given value."""
     more = n + 1
     moved = (mean * n + value) / more
     spread = squares + (value - mean) ** 2 * n / more
@@ -109,7 +109,7 @@ def clopper_pearson(count: int, total: int, level: float = LEVEL) -> tuple[float
 
 
 def wilson(share: float, count: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval (1927) of a share of so many; z is the normal quantile of its level."""
+    """Wilson's score interval (1927) of a share of `count` cases; z is the normal quantile of its level."""
     scale = 1 + z * z / count
     centre = (share + z * z / (2 * count)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
@@ -118,9 +118,11 @@ def wilson(share: float, count: float, z: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The traces of one task: how many lack the capability, of how many that show it or lack it.
+    """Counts of one task's traces, averaged over runs of the labeller, so they need not be whole numbers.
 
-    Both are averages over runs of the labeller, so they need not be whole.
+    Attributes:
+        lacking: Traces that lack the capability.
+        shown: Traces that show the capability or lack it.
     """
 
     lacking: float
@@ -133,16 +135,16 @@ def difference_interval(
     """The interval of the first share minus the second; None if a side has no trace.
 
     Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10:
-    two Wilson intervals combined. Trials of one task resemble each other, so each side counts as many traces
-    as would carry as much information if they were independent: n divided by the design effect (Rao and
-    Scott, 1992, "A simple method for the analysis of clustered binary data"), from one correlation of both
-    sides: each side's own would jump when its last trace that differs is added or removed. Tasks on both
-    sides make the two shares alike; that is ignored, which makes the interval wider.
+    two Wilson intervals combined. Trials of one task resemble each other, so each side counts as the number
+    of independent traces with the same information: n divided by the design effect (Rao and Scott, 1992, "A
+    simple method for the analysis of clustered binary data"). Both sides share one correlation, because a
+    side's own correlation would jump when its last differing trace is added or removed. Tasks that are on
+    both sides make the two shares alike. The interval ignores this and is therefore wider.
 
     Args:
         first, second: One cluster per task.
-        comparisons: How many intervals shall hold together at the level (Bonferroni).
-        level: That level.
+        comparisons: The number of intervals that hold simultaneously at the level (Bonferroni).
+        level: The level of all these intervals together.
     """
     sides = [[cluster for cluster in side if cluster.shown > 0] for side in (first, second)]
     if not all(sides):
@@ -158,11 +160,12 @@ def difference_interval(
 
 
 def correlation(sides: Sequence[Sequence[Cluster]]) -> float:
-    """How much trials of one task resemble each other, from 0 to 1, of both sides together.
+    """The correlation between trials of one task, from 0 to 1, estimated from both sides together.
 
-    By moments: the squares of clusters' residuals lie between those of independent traces and those of
-    clusters that agree within themselves. A side whose traces all agree says nothing about it, so it borrows
-    the other's; if neither side does, each task counts as a single trace.
+    The estimate uses moments: the squares of clusters' residuals lie between those of independent traces and
+    those of clusters that agree within themselves. A side whose traces all agree carries no information about
+    the correlation, so the other side determines it. If the traces of both sides all agree, each task counts
+    as a single trace.
     """
     found = least = most = 0.0
     for side in sides:
@@ -180,7 +183,10 @@ def correlation(sides: Sequence[Sequence[Cluster]]) -> float:
 
 
 def _share(side: Sequence[Cluster], alike: float) -> tuple[float, float]:
-    """A share, and of how many independent traces it is worth: n / (1 + (m − 1)ρ), m a trace's cluster."""
+    """The share of a side, and its effective number of traces.
+
+    The effective number is n / (1 + (m − 1)ρ), where m is the mean size of a trace's cluster.
+    """
     total = sum(cluster.shown for cluster in side)
     mean = sum(cluster.shown**2 for cluster in side) / total
     share = min(sum(cluster.lacking for cluster in side) / total, 1.0)
@@ -196,10 +202,10 @@ DETECTED = 0.20
 """The drop of the mean reward that a guard must have been able to detect."""
 
 MAX_TRIALS, MAX_TASKS = 64, 2_000
-"""More trials and tasks than these are no plan."""
+"""The largest numbers of trials and tasks that are suggested."""
 
 _ROUNDING = 1e-9
-"""An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
+"""Effects up to this size count as 0, because a mean of differences that cancel out is seldom exactly 0."""
 
 _DROPS = np.linspace(0.001, 1.0, 1_000)
 
@@ -207,7 +213,7 @@ _DROPS = np.linspace(0.001, 1.0, 1_000)
 def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
     """The smallest mean difference that a one-sided t-test at alpha shows in four of five comparisons.
 
-    `deviation` is that of the differences over tasks. None below two tasks.
+    `deviation` is the standard deviation of the differences over tasks. The result is None below two tasks.
     """
     if tasks < 2 or np.isnan(deviation):
         return None
@@ -215,12 +221,15 @@ def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
 
 
 def _quantiles(alpha: float, tasks: float) -> float:
-    """Student's quantiles of the level and of the power together."""
+    """The sum of Student's quantiles of the level and of the power."""
     return float(student(np.array([1 - alpha, POWER]), tasks - 1).sum())
 
 
 def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
-    """The smallest share of tasks turned worse, less those turned better, that McNemar's test shows."""
+    """The smallest net share of tasks that must turn worse for McNemar's test to show it.
+
+    The net share subtracts the `better` tasks that turned better. None if no share is enough.
+    """
     if not tasks:
         return None
     worse = np.arange(int(tasks) + 1, dtype=np.float64)
@@ -231,22 +240,22 @@ def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
 def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floats, alpha: float) -> Flags:
     """Whether comparisons detect a drop of the mean reward in four of five cases.
 
-    The drop is the one that `calibrate` plants: each success of the candidate fails with the same chance. It
-    adds to the observed variance of a task's difference, s², the noise drop · (1 − drop) / K of K trials
-    (Bhatia and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test takes
-    the mean square of the differences for their variance, so a drop of size d is detected if
+    The drop is the same as in `calibrate`: each success of the candidate fails with the same chance. It adds
+    the noise of K trials, drop · (1 − drop) / K, to the observed variance of a task's difference, s² (Bhatia
+    and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test uses the mean
+    square of the differences as their variance, so a drop of size d is detected if
 
         d · sqrt(n) ≥ t(1 − alpha) · sqrt(s² + d² + d (1 − d) / K) + t(.8) · sqrt(s² + d (1 − d) / K).
 
     Source: the power of a randomisation test by its normal approximation (Lehmann, Nonparametrics, 1975,
-    section 4.2), with Student's quantiles at n − 1 degrees of freedom for the normal ones. s² contains the
-    pseudo-task of `bounds`, so that few tasks that all agree are not taken for certainty.
+    section 4.2), with Student's quantiles at n − 1 degrees of freedom in place of the normal ones. s²
+    includes the pseudo-task of `bounds`, so that a few tasks that all agree do not count as certainty.
 
     Args:
-        drop: Sizes between 0 and 1; broadcast with the rest.
-        deviation: s, as `bounds` gives it.
-        tasks: n; below two nothing is detected.
-        trials: K, trials of a task on either side.
+        drop: Sizes between 0 and 1; broadcast with the other arrays.
+        deviation: s, as returned by `bounds`.
+        tasks: n; nothing is detected below two tasks.
+        trials: K, the trials of a task on either side.
         alpha: Level of the one-sided test.
     """
     spread = drop * (1 - drop) / trials
@@ -261,9 +270,10 @@ class Sensitivity:
     """The drop of the mean reward that a comparison could have detected.
 
     Attributes:
-        drop: The smallest that four of five comparisons would have detected, 0 to 1; None: no drop at all.
-        tasks: How many tasks of the same spread and trials would detect `DETECTED`; None: more than
-            `MAX_TASKS`.
+        drop: The smallest drop that four of five comparisons would have detected, 0 to 1; None if no drop is
+            detectable.
+        tasks: The number of tasks with the same spread and trials that would detect `DETECTED`; None if it is
+            more than `MAX_TASKS`.
     """
 
     drop: float | None
@@ -271,8 +281,8 @@ class Sensitivity:
 
 
 def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
-    """The sensitivity of one comparison to a tenth of a point; for the arguments see `detects`."""
-    # Further tasks would vary like those there are; the pseudo-task's share of the variance shrinks.
+    """The sensitivity of one comparison, in steps of a tenth of a point; for the arguments see `detects`."""
+    # Further tasks would vary like the present ones; the pseudo-task's share of the variance shrinks.
     own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
 
     def finds(drop: float, spread: float, number: float) -> bool:
@@ -288,9 +298,12 @@ def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> 
 
 @dataclass(frozen=True)
 class Spread:
-    """Variance of a task's difference: `between` tasks, and `within` a trial of both sides together.
+    """The variance of a task's difference, split into two parts.
 
-    The second is the noise of trials, which more of them average out.
+    Attributes:
+        between: Variance between tasks.
+        within: Variance within a trial of both sides together; further trials average this noise out.
+        trials, tasks: The numbers of trials and tasks that were compared.
     """
 
     between: float
@@ -299,15 +312,15 @@ class Spread:
     tasks: int
 
     def error(self, trials: int, tasks: int) -> float:
-        """Standard error of the mean difference over so many tasks of so many trials."""
+        """The standard error of the mean difference for the given numbers of tasks and trials."""
         return float(np.sqrt((self.between + self.within / trials) / tasks))
 
 
 def spread_of(pairs: Pairs, deviation: float) -> Spread:
-    """The parts of the spread of the reward's differences.
+    """Split the spread of the reward's differences into its parts.
 
-    With one trial a side the parts cannot be separated; all of it is then taken for noise of trials, as it is
-    if the candidate does not differ.
+    With one trial per side, the parts cannot be separated. The whole spread then counts as noise of trials,
+    which is correct for a candidate that does not differ.
     """
     old, new = pairs.sides
     both = pairs.both
@@ -322,14 +335,14 @@ def spread_of(pairs: Pairs, deviation: float) -> Spread:
 def settling(
     check: str, effect: float, spread: Spread, pairs: Pairs, *, alpha: float, further_alpha: float
 ) -> Settling:
-    """What would show an effect of this size in four of five comparisons.
+    """The numbers of trials and tasks that would show an effect of this size in four of five comparisons.
 
     Args:
         check: The undecided check.
-        effect: The distance to its threshold, if the estimate is right. Nothing settles 0 or less: below 0
-            the change points the wrong way, and 0 is too small to detect.
+        effect: The distance to the check's threshold, if the estimate is right. Nothing settles an effect of
+            0 or less: below 0 the change points the wrong way, and 0 is too small to detect.
         spread: The spread of differences over tasks.
-        pairs: What was compared, and the cost of a simulation.
+        pairs: The compared pairs, which also hold the cost of a simulation.
         alpha, further_alpha: The check's level now, and in an analysis with more trials.
     """
     if effect < -_ROUNDING:
@@ -357,6 +370,6 @@ def settling(
 
 
 def _first(numbers: range, enough: Callable[[int], bool]) -> int | None:
-    """The first number that is enough, given that every later one is too; None if none is."""
+    """The first number that is enough, assuming that every later number is enough too; None if none is."""
     place = bisect_left(numbers, True, key=enough)
     return numbers[place] if place < len(numbers) else None

@@ -1,7 +1,8 @@
 """Both sides' evidence: sums over the trials of each task, and the two sides paired by task.
 
-Every array ends in an axis of tasks (N). A side of `Pairs` has arrays of shape (N,). Those of `Comparisons`
-have shape (R, N), one row per comparison: the gate has one, calibration and simulation as many as they draw.
+The last axis of every array is the axis of tasks (N). A side of `Pairs` has arrays of shape (N,). Arrays of
+`Comparisons` have shape (R, N), with one row per comparison. The gate has one row; calibration and simulation
+draw many.
 """
 
 import math
@@ -30,7 +31,7 @@ from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
 METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS, INVARIANTS)
-"""What policy `calibrated` checks, in the order in which it is printed."""
+"""The metrics that policy `calibrated` checks, in the order in which they are printed."""
 
 PASS_HAT = (1, 2, 4, 8, 16)
 """The k for which pass^k is reported."""
@@ -44,13 +45,14 @@ class Tally:
 
     Attributes:
         trials: Simulations of the task, measured or not.
-        measured: Those that have a reward.
+        measured: Simulations that have a reward.
         reward, squares: Sums of the rewards and of their squares.
         passed: Successes.
-        matched: By kind, the sum over trials of the share of gold actions matched; under `INVARIANTS` the
-            trials that broke none, under a name of `BREACHES` those that kept that invariant. A side that
-            was not checked for invariants lacks these keys; one that broke a kind in no trial lacks its key.
-        checked: By kind, in how many trials that share is known.
+        matched: By kind, the sum over trials of the share of gold actions matched. `INVARIANTS` counts the
+            trials that broke no invariant; a name of `BREACHES` counts the trials that kept that invariant. A
+            side that was not checked for invariants lacks these keys. A kind that no trial of the side broke
+            has no key either.
+        checked: By kind, the number of trials in which that share is known.
         max_steps: Trials that the step budget ended.
     """
 
@@ -65,7 +67,7 @@ class Tally:
 
     @classmethod
     def combine(cls, function: Callable[[list[Any]], Any], sides: Sequence["Tally"]) -> "Tally":
-        """The tally whose arrays are a function of the arrays of some sides with the same kinds."""
+        """Combine tallies with the same kinds, applying a function to each list of corresponding arrays."""
 
         def combined(name: str) -> Any:
             values = [getattr(side, name) for side in sides]
@@ -100,10 +102,10 @@ class Tally:
         return np.asarray(np.all(np.abs(self.reward - self.passed) < 1 - SUCCESS, axis=-1))
 
     def figure(self, metric: str) -> Floats:
-        """By task, a mean over its trials; NaN if it is not known.
+        """The mean of a metric over the trials of each task; NaN if it is not known.
 
-        The metric is `REWARD`, `PASS_RATE`, one of `KINDS`, or a name of `BREACHES`: the share of trials that
-        kept that invariant.
+        The metric is `REWARD`, `PASS_RATE`, one of `KINDS`, or a name of `BREACHES`. For the last, the mean
+        is the share of trials that kept that invariant.
         """
         if metric == REWARD:
             return mean_of(self.reward, self.measured)
@@ -115,29 +117,29 @@ class Tally:
 
     @property
     def watched(self) -> Flags:
-        """Tasks of which every measured trial, and at least one, was checked for invariants."""
+        """Tasks with at least one trial checked for invariants, and no measured trial left unchecked."""
         checked = self.checked.get(INVARIANTS, np.zeros_like(self.measured))
         return np.asarray((checked > 0) & (checked == self.measured))
 
     def kept(self, breach: str) -> Floats:
-        """By task, the trials that kept an invariant (a name of `BREACHES`), of those checked for it."""
+        """By task, the number of checked trials that kept an invariant (a name of `BREACHES`)."""
         return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
 
     @property
     def variance(self) -> Floats:
-        """Variance of the reward between a task's trials; NaN below two of them."""
+        """Variance of the reward between a task's measured trials; NaN if there are fewer than two."""
         mean = self.figure(REWARD)
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = (self.squares - self.measured * mean**2) / (self.measured - 1)
         return np.where(self.measured > 1, np.maximum(variance, 0.0), np.nan)
 
     def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Tally":
-        """The tally with every missing simulation as the best (`in_favour`) or worst that it could have been.
+        """The tally with every missing simulation filled in at its best or worst possible outcome.
 
         Args:
             asks: By kind, whether a task may name such actions, or is checked for invariants.
-            in_favour: Success with all actions matched and all invariants kept; else failure at max steps
-                with none matched or kept.
+            in_favour: Fill in successes with all actions matched and all invariants kept; otherwise failures
+                at max steps with none matched or kept.
         """
         missing = self.missing
         gain = missing if in_favour else np.zeros_like(missing)
@@ -158,7 +160,9 @@ class Tally:
         )
 
     def pass_hat(self, tasks: Flags) -> dict[int, Floats]:
-        """By k, the chance of some tasks that k of their trials all succeed; up to the fewest trials of any.
+        """By k, each task's chance that k of its trials all succeed, for the tasks that `tasks` selects.
+
+        k goes up to the smallest number of measured trials among these tasks.
 
         Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
         """
@@ -181,11 +185,11 @@ def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
 
 
 def tally(side: Columns, places: Counts, size: int) -> Tally:
-    """Sums over trials.
+    """Sum one side's simulations over the trials of each task.
 
     Args:
         side: The simulations.
-        places: For each of the side's tasks its place among `size` tasks; -1 leaves it out.
+        places: The position of each of the side's tasks among `size` tasks; -1 leaves a task out.
         size: The number of tasks.
     """
     place = places[side.task] if side.size else np.empty(0, dtype=np.int64)
@@ -213,7 +217,7 @@ def tally(side: Columns, places: Counts, size: int) -> Tally:
 
 
 def _sums(values: Floats, place: Counts, size: int) -> Any:
-    """Sums by place whose last digit does not depend on the order of the values."""
+    """Sums by place; even the last digit does not depend on the order of the values."""
     if np.array_equal(values, np.rint(values)):
         return np.bincount(place, weights=values, minlength=size)
     order = np.lexsort((values, place))
@@ -222,12 +226,12 @@ def _sums(values: Floats, place: Counts, size: int) -> Any:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Comparisons: two tallies of arrays (R, N), and p-values of fresh trials.
+    """Comparisons: two tallies with arrays of shape (R, N), and p-values of fresh trials.
 
     Attributes:
-        fresh: p that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN if a task has
-            none. None: nothing could be confirmed (recorded runs).
-        binary: By comparison, whether every reward is 0 or 1: the pass rate then adds nothing.
+        fresh: p-values that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN for a
+            task without fresh trials. None if nothing could be confirmed (recorded runs).
+        binary: By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing.
     """
 
     baseline: Tally
@@ -263,12 +267,12 @@ class Comparisons:
 
     @property
     def usual_trials(self) -> Floats:
-        """By comparison, the mean over its tasks of the smaller side's measured trials; at least 1."""
+        """By comparison, the mean over tasks of the smaller of both sides' measured trials; at least 1."""
         fewer = np.where(self.both, np.minimum(self.baseline.measured, self.candidate.measured), 0)
         return np.asarray(np.maximum(fewer.sum(axis=1) / np.maximum(self.both.sum(axis=1), 1), 1.0))
 
     def difference(self, metric: str) -> Floats:
-        """Candidate minus baseline by task, see `Tally.figure`; NaN if it is not known on both sides."""
+        """Candidate minus baseline by task (see `Tally.figure`); NaN if a side's figure is not known."""
         change = self.candidate.figure(metric) - self.baseline.figure(metric)
         return np.where(self.watched, change, np.nan) if metric in BREACHES else np.asarray(change)
 
@@ -280,13 +284,13 @@ class Comparisons:
 
     @property
     def _common_trials(self) -> int:
-        """A number that all tasks' measured trials divide; 1 if it would be large."""
+        """The least common multiple of all tasks' numbers of measured trials; 1 if it would be too large."""
         counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
         common = math.lcm(*counts[counts > 0].tolist())
         return common if common <= _MAX_COMMON_TRIALS else 1
 
     def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Comparisons":
-        """Missing simulations as the best or the worst for the candidate that they could have been."""
+        """Fill in missing simulations at the best or the worst possible outcome for the candidate."""
         return replace(
             self,
             baseline=self.baseline.filled(asks, in_favour=not in_favour),
@@ -299,16 +303,17 @@ class Pairs:
     """Tasks that both sides ran, in order of their ids.
 
     Attributes:
-        names: The tasks' ids (N of them).
-        baseline, candidate: What either side did, arrays of shape (N,).
-        asks: By kind, whether a task names such gold actions, or may: nobody knows it of a task that neither
-            side ran. Under `INVARIANTS`, whether both sides were checked for them.
-        left_out: Why each task that was left out was, by its id.
+        names: The ids of the N tasks.
+        baseline, candidate: The tally of either side, with arrays of shape (N,).
+        asks: By kind, whether a task names such gold actions. A task whose actions are unknown, because it
+            was measured on neither side, counts as naming them. Under `INVARIANTS`, whether both sides were
+            checked for invariants.
+        left_out: The reason for leaving out each omitted task, by task id.
         identical: Whether both sides hold the same simulations.
-        cost, tokens: Means of one simulation; None if no simulation has them.
-        fresh: p of each task's fresh trials, NaN if it has none, shape (N,); None if nothing could be
-            confirmed.
-        fresh_worst: The same with every lost fresh trial counted as a sign of a fall.
+        cost, tokens: Mean cost and tokens of a simulation; None if no simulation records them.
+        fresh: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
+            nothing could be confirmed.
+        fresh_worst: The same, but with every lost fresh trial counted as a sign of a regression.
     """
 
     names: tuple[str, ...]
@@ -329,7 +334,7 @@ class Pairs:
 
     @cached_property
     def compared(self) -> Comparisons:
-        """The same as one row of comparisons."""
+        """The same evidence as one row of comparisons."""
         baseline, candidate = (side.map(lambda array: array[None, :]) for side in self.sides)
         return Comparisons(
             baseline,
@@ -352,15 +357,15 @@ class Pairs:
         return self.named(self.compared.broken[0])
 
     def named(self, flags: Flags) -> list[str]:
-        """The names of some tasks."""
+        """The names of the tasks that `flags` selects."""
         return [self.names[place] for place in np.flatnonzero(flags)]
 
     def leaving_out(self, reasons: Mapping[str, str]) -> "Pairs":
-        """The same pairs, with tasks that were left out before pairing; their reasons come before ours."""
+        """Add tasks that were left out before pairing; their reasons take precedence over existing ones."""
         return replace(self, left_out={**self.left_out, **reasons})
 
     def tried_again(self, fresh: Mapping[str, FreshResult]) -> "Pairs":
-        """The same pairs with the results of fresh trials, by task id."""
+        """Add the results of fresh trials, by task id."""
         results = [fresh.get(name, FreshResult(np.nan, np.nan)) for name in self.names]
         return replace(
             self,
@@ -369,10 +374,10 @@ class Pairs:
         )
 
     def filled(self, *, in_favour: bool) -> "Pairs":
-        """Missing simulations as the best or the worst for the candidate that they could have been.
+        """Fill in missing simulations at the best or the worst possible outcome for the candidate.
 
-        A bound that a discard or a promotion must survive, never a score. `fresh` counts lost trials against
-        a fall already.
+        The result is a bound that a discard or a promotion must survive, never a score. `fresh` already
+        counts lost trials against a regression.
         """
         return replace(
             self,
@@ -389,7 +394,7 @@ def means_line(old: Floats, new: Floats) -> str:
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
-    """Tasks left out with their reasons, as text, in order of their ids."""
+    """Lines of text with each omitted task and its reason, in order of task ids."""
     return tuple(f"{name}: {left_out[name]}" for name in sorted(left_out, key=natural_order))
 
 
@@ -400,8 +405,8 @@ Simulations = Columns | Iterable[SimulationEvidence]
 def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
     """Pair two sides by task.
 
-    A task is left out, by name, if only one side ran it or if the two sides ran different content under one
-    id.
+    A task is left out, and named in `left_out`, if only one side ran it or if the two sides ran different
+    content under the same id.
     """
     old, new = (side if isinstance(side, Columns) else columns(side) for side in (baseline, candidate))
     content = old.contents(), new.contents()
@@ -442,15 +447,15 @@ def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally
 
 
 def _may_be_watched(side: Tally) -> Flags:
-    """Tasks checked for invariants; a task that was lost whole is taken for watched if any other task was."""
+    """Tasks checked for invariants; a task without measured trials counts as checked if any other was."""
     return np.asarray(side.watched | ((side.measured == 0) & side.watched.any()))
 
 
 def _identical(old: Columns, new: Columns, places: list[Counts]) -> bool:
-    """Whether both sides hold the same simulations of the tasks that are compared, with the same rewards."""
+    """Whether both sides hold the same simulations, with the same rewards, of the compared tasks."""
     kept = [np.flatnonzero(where[side.task] >= 0) for side, where in zip((old, new), places, strict=True)]
     if len(kept[0]) != len(kept[1]) or not len(kept[0]) or old.ids[kept[0][0]] not in set(new.ids):
-        return False  # the usual case, decided without a set of half a million records
+        return False  # the usual case; avoids building a set of half a million records
     held = [
         {(side.ids[row], bool(side.measured[row]), float(side.reward[row])) for row in rows}
         for side, rows in zip((old, new), kept, strict=True)

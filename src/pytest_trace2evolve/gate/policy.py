@@ -1,17 +1,17 @@
-"""Gate policies: the built-in ones, and a project's own as files that change one of them.
+"""Gate policies: the built-in ones, and a project's own files, each of which modifies a built-in one.
 
 base = "calibrated"
 alpha = 0.05
-estimand = "tasks"            # or "suite": these very tasks
+estimand = "tasks"            # or "suite": exactly these tasks
 suspected = "list"            # or "block"
-confirm = 640                 # most fresh simulations of a live run
+confirm = 640                 # maximum number of fresh simulations in a live run
 
 [checks.reward]
-margin = 0.10                 # how much worse still passes as not worse
+margin = 0.10                 # the largest loss that still counts as not worse
 [checks.action_match]
-alpha = 0.01                  # its own level
+alpha = 0.01                  # a separate level for this check
 [checks.read_action_match]
-watch = false                 # left out
+watch = false                 # omit this check
 [checks.latency]              # a check of a plugin, by its id
 """
 
@@ -54,7 +54,7 @@ from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 TOLERANCE = 1e-9
-"""Differences within this are rounding, not effects."""
+"""Differences up to this size are rounding errors, not effects."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class PointCheck:
     """A check of a point estimate.
 
     Attributes:
-        id: Its name.
-        estimate: By comparison, what is estimated; NaN if the check does not apply.
-        passes: Whether an estimate passes.
-        detail: A line that explains the estimate of one comparison.
-        absent: Why the check does not apply, if it does not.
+        id: The check's name.
+        estimate: Returns the estimate of each comparison; NaN if the check does not apply.
+        passes: Returns whether an estimate passes.
+        detail: Returns a line that explains the estimate of one comparison.
+        absent: The reason that is reported if the check does not apply.
     """
 
     id: str
@@ -159,7 +159,7 @@ WATCHED: tuple[Check, ...] = (
 
 @dataclass(frozen=True)
 class Strict(Policy):
-    """A policy on point estimates: a check of the reward for either goal, and others."""
+    """A policy on point estimates: one check of the reward for each goal, and further checks."""
 
     name: str
     improve: Check
@@ -180,7 +180,7 @@ class Strict(Policy):
         return Judgement(tuple(run_check(check, pairs) for check in self.checks(question.goal)))
 
     def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
-        """Every one: a policy on point estimates states no change that it could have missed."""
+        """True for every comparison, because a policy on point estimates states no uncertainty."""
         return np.ones(len(compared.both), dtype=np.bool_)
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
@@ -190,7 +190,7 @@ class Strict(Policy):
 
 
 STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)
-"""Trace2Evolve's rule, on point estimates."""
+"""Trace2Evolve's rule, based on point estimates."""
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
@@ -221,15 +221,15 @@ class _Settings(Record):
 
 
 def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Check] | None = None) -> Policy:
-    """The policy of a name: a built-in one, or `<name>.toml` in a project's folder of policies.
+    """Return the policy with a name: a built-in one, or `<name>.toml` in a project's folder of policies.
 
     Args:
         name: The policy's name.
-        folder: The project's own policies.
-        further: Checks of plugins by their ids; a policy uses those that it names.
+        folder: The folder of the project's own policies.
+        further: Checks of plugins by their ids; a policy uses the checks that it names.
 
     Raises:
-        PolicyError: there is none (the message names the nearest), or its file is wrong.
+        PolicyError: no policy has the name (the message suggests the nearest one), or its file is invalid.
     """
     own = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
     for known in POLICIES:
@@ -243,11 +243,11 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
 
 
 def version_of(policy: Policy) -> str:
-    """Names a policy by its settings: an edited one differs, and a renamed one is the same.
+    """Identify a policy by its settings.
 
     Returns:
-        The name of the built-in policy that has these settings; of any other its name and, after a space, a
-        digest of its settings.
+        The name of the built-in policy that has these settings. For any other policy: its name, a space, and
+        a digest of its settings.
     """
     settings = _settings_of(policy)
     for name, known in POLICIES.items():
@@ -264,7 +264,7 @@ def _settings_of(policy: Policy) -> list[object]:
 
 
 def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
-    """A policy from its file.
+    """Read a policy from its file.
 
     Raises:
         PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names an unknown

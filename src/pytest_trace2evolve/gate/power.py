@@ -1,4 +1,4 @@
-"""What so many tasks and trials would show: a policy's decisions on simulated agents whose truth is known.
+"""The power of given numbers of tasks and trials: a policy's decisions on simulated agents of known ability.
 
 A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
 mean chance differs by a set amount: evenly, or on a few tasks that break or get fixed altogether.
@@ -25,13 +25,13 @@ from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)
 LOSSES = (-0.05, -0.10, -0.20)
 LARGER_GAINS = (0.20, 0.30, 0.40, 0.60, 0.80)
-"""Gains that are tried if none of `GAINS` is found often enough."""
+"""Gains that are tried if no gain in `GAINS` is promoted often enough."""
 
 TARGET_GAIN = 0.05
-"""The gain for which enough trials and tasks are searched."""
+"""The gain for which the search looks for enough trials or tasks."""
 
 _SEARCH_ROWS = 300
-"""Comparisons a step of the search for enough trials or tasks."""
+"""Comparisons per step of the search for enough trials or tasks."""
 
 
 class Change(StrEnum):
@@ -44,14 +44,14 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent: chances of success over tasks follow Beta(a, b)."""
+    """An agent whose chances of success over tasks follow Beta(a, b)."""
 
     a: float
     b: float
 
     @property
     def mean(self) -> float:
-        """Its chance of success over all tasks."""
+        """The agent's mean chance of success over all tasks."""
         return self.a / (self.a + self.b)
 
 
@@ -63,14 +63,17 @@ AGENTS: Mapping[str, Agent] = {
 """Kinds of agents seen in tau2's published runs."""
 
 NEAR_DETERMINISTIC = Agent(0.06, 0.03)
-"""One that does the same every time on nearly every task."""
+"""An agent that does the same in every trial on nearly every task."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a candidate changes: the difference of mean chances, -1 to 1, and how it spreads.
+    """The effect of a candidate's change.
 
-    With `MIXED`, `size` is how much is lost and how much is won, net 0.
+    Attributes:
+        size: The difference of mean chances, -1 to 1. With `MIXED`, the size of both the loss and the gain,
+            which cancel out.
+        change: How the effect spreads over tasks.
     """
 
     size: float = 0.0
@@ -79,16 +82,17 @@ class Effect:
 
 @dataclass(frozen=True)
 class Design:
-    """What is run.
+    """The design of a comparison.
 
     Attributes:
-        tasks, trials: Their numbers; trials of each task on either side.
+        tasks: The number of tasks.
+        trials: The number of trials of each task on either side.
         live: Whether flagged tasks get fresh trials.
         confirm: Fresh simulations that a live run may make.
         lost: Chance that infrastructure ends a simulation.
-        breaches: Chance that a simulation breaks an invariant, of each kind, in the mean; None: nothing is
-            checked for invariants.
-        rise: How much larger the candidate's chance of breaking `RISEN` is, in the mean.
+        breaches: Mean chance that a simulation breaks an invariant, for each kind; None if nothing is checked
+            for invariants.
+        rise: Mean increase of the candidate's chance of breaking `RISEN`.
     """
 
     tasks: int
@@ -104,14 +108,19 @@ RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
 """The kind of invariant that a candidate breaks more often, if `rise` is set."""
 
 _STUCK = 0.03
-"""Share of failures that end at max steps, in the mean."""
+"""Mean share of failures that end at max steps."""
 
 
 @dataclass(frozen=True)
 class _Truth:
-    """Chances by row and task: of success, baseline first, and of the events that come with failure.
+    """The true chances of a simulated comparison, by row and task; pairs hold the baseline first.
 
-    `breaks` are the chances of breaking an invariant, by kind, of both sides.
+    Attributes:
+        success: Chances of success of both sides.
+        actions: Numbers of gold actions, by kind.
+        partial: Chance that a failed trial matches a gold action.
+        stuck: Chance that a failed trial ends at max steps.
+        breaks: Chances of breaking an invariant, by kind, of both sides.
     """
 
     success: tuple[Floats, Floats]
@@ -123,11 +132,12 @@ class _Truth:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Comparisons with their truth.
+    """Simulated comparisons, with the true chances behind them.
 
     Attributes:
-        stages: After each stage of a schedule, all trials so far, or its own trials alone.
-        old, new: Chances of success, shape (R, N).
+        stages: The comparisons after each stage of a schedule, with all trials so far or with the stage's own
+            trials only.
+        old, new: Chances of success of the baseline and of the candidate, shape (R, N).
         asks: By kind, whether a task names such actions.
     """
 
@@ -138,7 +148,7 @@ class Drawn:
 
 
 def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Comparisons:
-    """Comparisons of an agent with its candidate, drawn at random: arrays of shape (rows, tasks)."""
+    """Draw random comparisons of an agent with its candidate, as arrays of shape (rows, tasks)."""
     return draw_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
 
 
@@ -152,10 +162,11 @@ def draw_stages(
     *,
     cumulative: bool = True,
 ) -> Drawn:
-    """The same with trials added in stages, up to each number of the schedule; `design.trials` is not read.
+    """Draw comparisons in stages, as `draw` does; the schedule replaces `design.trials`.
 
-    A task gets its fresh trials at the first stage that finds it broken, and keeps their p-value. Unless
-    `cumulative`, each stage measures the same tasks anew, with as many trials as the schedule says.
+    Each stage adds trials up to its number in the schedule. A task gets its fresh trials at the first stage
+    that finds it broken, and keeps their p-value. Unless `cumulative`, each stage measures the same tasks
+    anew with its number of trials.
     """
     truth = _truth(random, agent, effect, design, rows)
     stages: list[Comparisons] = []
@@ -196,18 +207,18 @@ def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: De
 
 
 def _rare(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
-    """Chances with a mean: on most tasks next to none, on few large."""
+    """Draw chances with the given mean that are close to 0 on most tasks and large on a few."""
     return random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
 
 
 def _breaks(
     random: np.random.Generator, design: Design, shape: tuple[int, int]
 ) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
-    """Chances of breaking each kind of invariant on either side."""
+    """Draw the chances of breaking each kind of invariant on either side."""
     if design.breaches is None:
         return {}, {}
     old = {name: _rare(random, design.breaches, shape) for name in BREACHES}
-    # A share of the simulations that kept the invariant breaks it.
+    # The candidate also breaks the invariant in a share of the simulations that would have kept it.
     more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - design.breaches)
     return old, {**old, RISEN: more}
 
@@ -251,7 +262,7 @@ def _side(random: np.random.Generator, truth: _Truth, side: int, design: Design)
     max_steps = random.binomial(failed, truth.stuck)
     kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
     if kept:
-        # As if no simulation broke two kinds: how kinds overlap is not drawn, and no check asks it.
+        # Assumes that no simulation breaks two kinds: overlaps are not drawn, and no check depends on them.
         kept[INVARIANTS] = np.maximum(measured - sum(measured - count for count in kept.values()), 0)
     return Tally(
         trials=trials,
@@ -273,13 +284,15 @@ def _side(random: np.random.Generator, truth: _Truth, side: int, design: Design)
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison that is to be run.
+    """A planned comparison.
 
     Attributes:
-        agent: Whose chances of success the tasks have.
-        design: Tasks, trials, and whether broken tasks get fresh trials.
-        policy, margin: The policy, and the loss that `hold` must not promote.
-        rows, seed: Simulated comparisons of each kind, and the seed that they are drawn from.
+        agent: The agent whose chances of success the tasks have.
+        design: The numbers of tasks and trials, and whether broken tasks get fresh trials.
+        policy: The policy that decides.
+        margin: The loss that goal `hold` must not promote.
+        rows: The number of simulated comparisons of each kind.
+        seed: The seed of the simulated comparisons.
     """
 
     agent: Agent
@@ -292,7 +305,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chance:
-    """How often a true difference gets a decision; None if the agent has no room for the difference."""
+    """How often a true difference gets a decision; `rate` is None if the agent cannot differ that much."""
 
     goal: Goal
     effect: float
@@ -305,10 +318,11 @@ class Power:
     """The result of a simulation.
 
     Attributes:
-        chances: In the order in which they are printed.
-        smallest: The smallest gain that is promoted in four of five comparisons; None: none is.
-        trials, tasks: With how many of which alone `TARGET_GAIN` would be; None: none that were tried. The
-            planned number if that is enough.
+        chances: The chances of decisions, in the order in which they are printed.
+        smallest: The smallest gain that is promoted in four of five comparisons; None if no gain is.
+        trials: The number of trials that would promote `TARGET_GAIN` that often with the planned tasks; None
+            if no number that was tried is enough. The planned number if it is already enough.
+        tasks: The same for the number of tasks, with the planned trials.
     """
 
     chances: tuple[Chance, ...]
@@ -318,10 +332,10 @@ class Power:
 
 
 def agent_of(rate: float, spread: float) -> Agent:
-    """The agent whose tasks' chances of success have this mean and standard deviation.
+    """Return the agent whose chances of success over tasks have a given mean and standard deviation.
 
     Raises:
-        ValueError: no Beta distribution has them.
+        ValueError: no Beta distribution has this mean and standard deviation.
     """
     if not 0 < rate < 1 or not 0 < spread**2 < rate * (1 - rate):
         raise ValueError("no such agent")
@@ -330,7 +344,7 @@ def agent_of(rate: float, spread: float) -> Agent:
 
 
 def power_of(plan: Plan) -> Power:
-    """Simulate what a plan would show, and what would show `TARGET_GAIN`."""
+    """Simulate the decisions of a plan, and search for the trials and tasks that would show `TARGET_GAIN`."""
     chances, design = chances_of(plan), plan.design
     trials = _enough(plan, design.trials, MAX_TRIALS, lambda number: replace(design, trials=number))
     tasks = _enough(plan, design.tasks, MAX_TASKS, lambda number: replace(design, tasks=number))
@@ -338,14 +352,14 @@ def power_of(plan: Plan) -> Power:
 
 
 def chances_of(plan: Plan) -> tuple[Chance, ...]:
-    """How often true differences get their decisions."""
+    """Simulate how often true differences get their decisions."""
     asked = {
         **{(Goal.IMPROVE, effect): Decision.PROMOTE for effect in GAINS},
         **{(Goal.HOLD, -part * plan.margin): Decision.PROMOTE for part in (0.0, 0.5, 1.0)},
         **{(Goal.IMPROVE, effect): Decision.DISCARD for effect in LOSSES},
         **{(Goal.NO_REGRESSION, effect): Decision.DISCARD for effect in (0.0, *LOSSES)},
     }
-    # All goals are asked of the same comparisons: drawing and testing them takes most of the time.
+    # All goals use the same comparisons, because drawing and testing them takes most of the time.
     decided = {
         effect: _decisions(plan, effect, [goal for goal in Goal if (goal, effect) in asked])
         for effect in {effect for _, effect in asked}
@@ -385,7 +399,11 @@ def _promoted(plan: Plan, effect: float) -> float:
 
 
 def gain_at_power(gains: Mapping[float, float], rows: int) -> float | None:
-    """The gain whose chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
+    """The gain whose chance of promotion reaches `POWER`; None if no gain does.
+
+    Interpolates on the probit scale between `gains`, which holds the simulated chance of promotion of each
+    gain, from `rows` comparisons each.
+    """
     sizes = sorted(gains)
     least = 0.5 / rows
     at = scipy.special.ndtri(np.clip([gains[size] for size in sizes], least, 1 - least))
@@ -398,7 +416,10 @@ def gain_at_power(gains: Mapping[float, float], rows: int) -> float | None:
 
 
 def _enough(plan: Plan, planned: int, most: int, design: Callable[[int], Design]) -> int | None:
-    """The smallest number from the planned one to `most` that finds the gain, by doubling and halving."""
+    """The smallest sufficient number for `TARGET_GAIN`, from `planned` to `most`; None if none suffices.
+
+    Doubles the number until it suffices, then bisects to within 5 %.
+    """
     if not _possible(plan.agent, TARGET_GAIN):
         return None
     found: dict[int, bool] = {}

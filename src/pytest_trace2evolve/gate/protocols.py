@@ -1,4 +1,4 @@
-"""Checks and policies: what is asked of them, and what they answer."""
+"""The interfaces of checks and policies, their questions and their answers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pytest_trace2evolve.gate.pairs import Comparisons, Pairs
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
 NOT_APPLICABLE, PASS, UNDECIDED, FAIL = range(4)
-"""A check's answer in arrays: an index into `STATUSES`."""
+"""Array codes for a check's answer; each is an index into `STATUSES`."""
 
 STATUSES = (CheckStatus.NOT_APPLICABLE, CheckStatus.PASS, CheckStatus.UNDECIDED, CheckStatus.FAIL)
 
@@ -21,17 +21,18 @@ class Check(Protocol):
 
     @property
     def id(self) -> str:
-        """The name under which it is printed and configured."""
+        """The name under which the check is printed and configured."""
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
-        """Answer pass, fail, undecided or not applicable, with what was estimated."""
+        """Answer pass, fail, undecided or not applicable, with the estimate."""
 
 
 def run_check(check: Check, pairs: Pairs) -> CheckResult:
-    """The answer of a check, which may come from a plugin.
+    """Evaluate a check, which may come from a plugin, and validate its answer.
 
     Raises:
-        PolicyError: it raised something, or answered with no result, for another id, or with an impossible p.
+        PolicyError: the check raised an exception, or its answer is not a `CheckResult`, has a different id,
+            or holds an impossible p-value.
     """
     try:
         result: object = check.evaluate(pairs)
@@ -51,18 +52,19 @@ def run_check(check: Check, pairs: Pairs) -> CheckResult:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a policy.
+    """A question to a policy.
 
     Attributes:
         goal: `improve`, `hold` for "nothing worse", or `no-regression` for "no harm shown".
-        guard: The split is a guard: it can block or discard, and promotes nothing.
-        share: The share of its level that the claim may use: the k-th test of a sealed split has less, and so
-            has each further analysis of a test.
+        guard: Whether the split is a guard, which can block or discard but never promotes.
+        share: The share of its level that the claim may use. Later tests of a sealed split, and further
+            analyses of a test, get smaller shares.
         next_share: The share that an analysis with more trials would have.
-        stage_alpha: Level of one stage of several at growing numbers of trials; None without stages.
-        schedule: Trials of all these stages, from which the level of the claim at a share follows; empty if
-            the claim has its share of `stage_alpha`.
-        filled: Missing simulations are filled in at their worst: the answer is a bound.
+        stage_alpha: The level of one stage, if an analysis has several stages with growing numbers of trials;
+            None without stages.
+        schedule: The trials of all these stages, which determine the level of the claim at a share; empty if
+            the level is the claim's share of `stage_alpha`.
+        filled: Whether missing simulations are filled in at their worst, so that the answer is a bound.
     """
 
     goal: Goal
@@ -76,7 +78,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The answers, and the broken tasks that were confirmed or are only suspected.
+    """A policy's answers, with the broken tasks that were confirmed or are only suspected.
 
     `sensitivity` is None if the policy states no uncertainty.
     """
@@ -93,9 +95,9 @@ class Policy(ABC):
     """Decides what a comparison must show.
 
     Attributes:
-        name: The name by which it is chosen.
-        confirms: Whether a live run tries a flagged task again before it counts as a regression.
-        confirm: Most fresh simulations of a run, both sides together.
+        name: The name that selects the policy.
+        confirms: Whether a live run reruns a flagged task before the task counts as a regression.
+        confirm: Maximum number of fresh simulations in a run, both sides together.
         equal_trials: Whether both sides must have the same number of trials of a task.
         alpha: Level at which a task is confirmed as a regression.
     """
@@ -112,7 +114,7 @@ class Policy(ABC):
 
     @abstractmethod
     def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
+        """The answers of every check by comparison, shape (checks, R), without the checks of plugins."""
 
     @abstractmethod
     def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:

@@ -1,9 +1,10 @@
 """Significance tests: the sign-flip test, Fisher's and McNemar's exact tests, and Holm's adjustment.
 
 The sign-flip test asks whether paired differences are as likely to be negative as positive. Under the null
-hypothesis each task's difference keeps its size and takes either sign with even chance. The chance of a sum
-as low as the observed one is then the chance that a random half of the differences sums to 0 or more, so it
-can only grow with every single difference: an improvement of one task never strengthens the evidence of harm.
+hypothesis, each task's difference keeps its size and takes either sign with equal probability. The
+probability of a sum as low as the observed one is then the probability that a random half of the differences
+sums to 0 or more. It can only grow with every single difference, so an improvement of one task never
+strengthens the evidence of harm.
 Source: Fisher, The Design of Experiments (1935), section 21.
 """
 
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 from pytest_trace2evolve.gate.columns import Counts, Floats
 
 RESAMPLES = 9_999
-"""Random halves where the exact distribution is out of reach."""
+"""The number of random halves that are drawn if the exact distribution is out of reach."""
 
 SEED = 20_261_120
 TOLERANCE = 1e-9
@@ -29,29 +30,29 @@ _MAX_LATTICE = 1 << 18
 
 _SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40, 48, 60, 64, 72, 84,
            90, 100, 120, 168, 180, 240, 360, 420, 720, 840, 1260, 1680, 2520, 5040)  # fmt: skip
-"""Denominators that means of a few trials and shares of a few actions have in common."""
+"""Common denominators for means of a few trials and for shares of a few actions."""
 
 
 @dataclass(frozen=True)
 class SignFlip:
-    """One-sided p-values, one per comparison: that the sum is so low, and that it is so high."""
+    """One-sided p-values, one per comparison, of a sum as low and of a sum as high as the observed one."""
 
     low: Floats
     high: Floats
 
 
 def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
-    """Test rows of differences.
+    """Apply the sign-flip test to each row of differences.
 
     Args:
         differences: Candidate minus baseline, shape (R, N); NaN if a task has no difference.
-        trials: A number of which the tasks' numbers of trials are divisors: means of so many trials are
-            multiples of its inverse.
+        trials: A common multiple of the tasks' numbers of trials, so that every mean over trials is a
+            multiple of its inverse.
 
     Returns:
-        p-values of shape (R,): exact if the differences lie on a lattice that is fine enough to hold them and
-        coarse enough to sum over (by the characteristic function of the sum), else from 9,999 random halves
-        of a fixed seed.
+        p-values of shape (R,). They are exact, by the characteristic function of the sum, if all differences
+        of a row lie on a lattice that is coarse enough to sum over. Otherwise they come from 9,999 random
+        halves with a fixed seed.
     """
     clean = np.nan_to_num(differences, nan=0.0)
     scales = _scales(clean, trials)
@@ -65,7 +66,7 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
 
 
 def _scales(differences: Floats, trials: int) -> Counts:
-    """By row, the smallest whole number that makes all differences whole and the lattice short enough, or 0.
+    """By row, the smallest factor that makes all differences whole numbers; 0 if the lattice gets too long.
 
     A row's scale does not depend on the other rows.
     """
@@ -89,9 +90,9 @@ def _scales(differences: Floats, trials: int) -> Counts:
 def _exact(steps: Counts) -> SignFlip:
     """The exact distribution of the sum of randomly signed whole numbers, row by row.
 
-    The characteristic function of that sum is the product of cos(size · θ) over tasks. Rows share the few
-    sizes there are, so its logarithm is one matrix product. A sum is even or odd as all its sizes together
-    are, so half of it, rounded up, is whole and determines it: half as many points to compute.
+    The characteristic function of the sum is the product of cos(size · θ) over tasks. Rows share the few
+    distinct sizes, so the logarithm is one matrix product. The sum has the same parity as the total of all
+    sizes, so half of the sum, rounded up, determines it. This halves the number of points to compute.
     """
     sizes = np.unique(np.abs(steps))
     sizes = sizes[sizes > 0]
@@ -125,9 +126,9 @@ def _exact(steps: Counts) -> SignFlip:
 
 @cache
 def _fast_length(least: int) -> int:
-    """The smallest number from `least` without a prime factor above 5: such transforms are fast.
+    """The smallest number from `least` without a prime factor above 5, for a fast Fourier transform.
 
-    `scipy.fft.next_fast_len` gives the same, and takes longer to import than all of numpy.
+    `scipy.fft.next_fast_len` gives the same number, but takes longer to import than all of numpy.
     """
     length = least
     while 60**19 % length:  # each factor at most 19 times: enough up to half a million
@@ -136,7 +137,7 @@ def _fast_length(least: int) -> int:
 
 
 def _by_resampling(differences: Floats) -> SignFlip:
-    """Random halves, the same for all rows; the observed half itself counts as one."""
+    """Estimate p-values from random halves, the same for all rows; the observed half counts as one draw."""
     random = np.random.default_rng(SEED)
     rows, tasks = differences.shape
     low, high = np.ones(rows), np.ones(rows)
@@ -154,9 +155,9 @@ def fisher(
     candidate_passed: ArrayLike,
     candidate_trials: ArrayLike,
 ) -> Floats:
-    """Fisher's exact one-sided p that the candidate passes no less often than the baseline.
+    """Fisher's exact one-sided p-value of the hypothesis that the candidate passes at least as often.
 
-    Small if the candidate is worse. Arrays broadcast.
+    It is small if the candidate is worse than the baseline. Arrays broadcast.
     """
     counts = np.stack(
         np.broadcast_arrays(baseline_passed, baseline_trials, candidate_passed, candidate_trials)
@@ -168,7 +169,7 @@ def fisher(
 
 @lru_cache(maxsize=1 << 16)
 def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> float:
-    """The chance that so many of all passes, or more, fall on the first side, in exact arithmetic."""
+    """The probability that the first side gets at least `passed` of all passes, in exact arithmetic."""
     total = passed + other_passed
     ways = comb(trials, passed) * comb(other_trials, other_passed)
     tail = 0
@@ -179,7 +180,7 @@ def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> f
 
 
 def mcnemar(worse: Floats, better: Floats) -> Floats:
-    """Exact one-sided p that more tasks turned worse than better, by the binomial distribution."""
+    """Exact one-sided p-value for more tasks turning worse than better, by the binomial distribution."""
     least = np.maximum(worse, 1)
     p = scipy.special.betainc(least, np.maximum(worse + better, least) - least + 1, 0.5)
     return np.where(worse > 0, p, 1.0)
@@ -188,8 +189,8 @@ def mcnemar(worse: Floats, better: Floats) -> Floats:
 def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Floats]:
     """Holm's step-down adjustment over the checks of each comparison, weighted if levels differ.
 
-    Source: Holm (1979), A simple sequentially rejective multiple test procedure; the weighted form there too.
-    NaN stands for a check that does not apply and does not count.
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure, which includes the weighted
+    form. NaN marks a check that does not apply and does not count.
     """
     names = list(p)
     if not names:

@@ -1,4 +1,7 @@
-"""The options of an evolution and of its runs, for argparse. Imports little: every command declares them."""
+"""The options of an evolution and of its runs, for argparse.
+
+Every command declares these options, so this module imports little.
+"""
 
 import argparse
 import shlex
@@ -21,26 +24,30 @@ _PACING = (
     *("api-key-env", "user-api-key-env", "concurrency", "call-timeout", "requests-per-minute"),
     *("max-cost", "max-tokens", "max-minutes"),
 )
-"""Options of a run that change its pace, or whether it ends."""
+"""Options of a run that change its pace or limit it."""
 
 RUN_OPTIONS = tuple(option for option in OPTIONS if option.name in (*_DECISIVE, *_PACING))
 """The options that an evolution passes to each of its runs."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are ours."""
+    """A parser that raises `ConfigError` for invalid arguments."""
 
     def __init__(self, prefix: str = "") -> None:
         super().__init__(add_help=False, allow_abbrev=False)
         self._prefix = prefix
 
     def error(self, message: str) -> NoReturn:
-        """Reject the arguments."""
+        """Reject the arguments.
+
+        Raises:
+            ConfigError: always.
+        """
         raise ConfigError(f"{self._prefix}{message}")
 
 
 def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of an evolution, without those of its runs."""
+    """Declare the options of an evolution, without the options of its runs."""
     add = parser.add_argument
     add("--candidate", metavar="ID", help="candidate whose failures count (default: the run's, or v0)")
     add("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
@@ -71,10 +78,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_run_options(words: Sequence[str], found: argparse.Namespace) -> None:
-    """Parse options of runs, as they stand behind `--`, into a namespace.
+    """Parse the options of runs, which follow `--`, into a namespace.
 
     Raises:
-        ConfigError: an option is none that these runs take, or its value is wrong.
+        ConfigError: the runs of an evolution do not take an option, or its value is invalid.
     """
     parser = _Parser()
     add_run_options(parser)
@@ -92,7 +99,7 @@ def parse_evolve_options(text: str) -> argparse.Namespace:
     """Parse the value of `--t2e-evolve-options`.
 
     Raises:
-        ConfigError: an option is unknown, or its value is wrong.
+        ConfigError: an option is unknown, or its value is invalid.
     """
     parser = _Parser("--t2e-evolve-options: ")
     add_evolve_arguments(parser)
@@ -103,10 +110,10 @@ def parse_evolve_options(text: str) -> argparse.Namespace:
 
 
 def run_values(source: Any) -> SimpleNamespace:
-    """The values of all options of a run; options that an evolution does not pass on are not given.
+    """The values of all options of a run; options that an evolution does not pass on are None.
 
     Args:
-        source: An object with attributes for options that are given.
+        source: An object with an attribute for each given option.
     """
     values = dict.fromkeys((option.destination for option in OPTIONS), None)
     values |= {option.destination: getattr(source, option.destination, None) for option in RUN_OPTIONS}
@@ -114,12 +121,12 @@ def run_values(source: Any) -> SimpleNamespace:
 
 
 def run_arguments(values: Any) -> list[str]:
-    """The options of a run as words of a command line."""
+    """The options of a run as command-line arguments."""
     return [f"{option.flag}={text}" for option in RUN_OPTIONS for text in _texts(option, values)]
 
 
 def decisive_values(values: Any) -> dict[str, list[str]]:
-    """The values that change a run's result by flag, each in one spelling: 1 is 1.0, suites have no order."""
+    """By flag, the values that change a run's result, normalised: 1 equals 1.0, and suites have no order."""
     found = {}
     for option in RUN_OPTIONS:
         if option.name in _DECISIVE:
@@ -129,7 +136,7 @@ def decisive_values(values: Any) -> dict[str, list[str]]:
 
 
 def _texts(option: Option, values: Any) -> list[str]:
-    """The value of an option as texts: several if it may be repeated, none if it is not given."""
+    """The value of an option as a list of texts, which is empty if the option is not given."""
     value = getattr(values, option.destination)
     if value is None:
         return []

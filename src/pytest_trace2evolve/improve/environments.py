@@ -1,4 +1,4 @@
-"""The environments of an evolution: each shares no held-out content, and has a difficulty to learn at."""
+"""The environments of an evolution, checked for held-out content and calibrated to a suitable difficulty."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ def prepare_environments(
     on_progress: Callable[[str], None],
     on_calibrated: Callable[[int], None],
 ) -> list[TrainingEnvironment]:
-    """Compare environments with held-out content, and calibrate those that are not calibrated yet.
+    """Compare environments with held-out content, and calibrate environments that lack a calibration.
 
-    `on_calibrated` gets the number of rollouts of a calibration once the project has stored it.
+    `on_calibrated` gets the number of rollouts of a calibration after the project has stored the calibration.
 
     Raises:
         ConfigError: an environment is not admitted, so nothing may be trained in it.
@@ -51,7 +51,8 @@ def prepare_environments(
         if calibration := find_calibration(environments, name, weights, folder):
             found[name] = _ready(calibration)
         elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
-            # The embedded model ships calibrated, with more rollouts than here (docs/environments.md).
+            # The calibrations of the embedded model are built in; they used more rollouts than this function
+            # does (docs/environments.md).
             found[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
     seeds, rollouts = CALIBRATION
     total = seeds * rollouts

@@ -1,7 +1,7 @@
-"""The improvement loop: from the failures of a run to adapters that went through the gate.
+"""The improvement loop: from the failures of a run to adapters that the gate has judged.
 
-Its stages run one after the other. The state of each is stored before the next begins, so that the same
-plan resumes after any interruption.
+The stages run one after another. The state is stored after each stage, so the same plan resumes after any
+interruption.
 """
 
 import itertools
@@ -45,13 +45,13 @@ from pytest_trace2evolve.utils.files import lock_file, write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 
 OPENINGS = 20
-"""Openings a label that measure the router."""
+"""Openings per label in the measurement of the router."""
 
 _STORE_EVERY = 60.0
-"""Seconds after which the minutes of a running stage are stored: a killed process loses no more."""
+"""Seconds between updates of a running stage's stored minutes; a killed process loses at most this time."""
 
 _PARTS_SHOWN = 10
-"""Lines of progress a run."""
+"""Lines of progress per run."""
 
 _STATE = "state.json"
 _LOCK = "lock"
@@ -70,13 +70,14 @@ def evolve(
     on_progress: OnProgress = lambda stage, line: None,
     train: Trainer = run_trainings,
 ) -> Evolution:
-    """Go through all stages of a plan, from where an earlier call was interrupted; returns the final state.
+    """Run all stages of a plan that are not done yet, and return the final state.
 
     `on_progress` may be called from other threads; `train` runs the trainings.
 
     Raises:
-        ConfigError: nothing failed, nothing is missing, or another process works on the evolution.
-        TrainingError: a training failed, or a run was not whole.
+        ConfigError: nothing failed, no capability is missing, the budget of minutes is spent, or another
+            process works on the evolution.
+        TrainingError: a training failed, or a run was not complete.
         ResultsError: stored evidence is damaged or was edited, or two runs cannot be compared.
         EndpointError, ModelFolderError, StorageError: a run failed; see `session.run`.
         OSError: something cannot be written.
@@ -85,7 +86,7 @@ def evolve(
 
 
 class _Loop:
-    """One evolution; `folder` holds its state, its runs and the logs of its trainings."""
+    """An evolution; `folder` holds its state, its runs and the logs of its trainings."""
 
     state: Evolution
 
@@ -108,7 +109,7 @@ class _Loop:
         self._storing = threading.RLock()
 
     def run(self) -> Evolution:
-        """Go through all stages that are not done yet."""
+        """Run all stages that are not done yet, and return the final state."""
         stages: Mapping[Stage, Callable[[], int]] = {
             Stage.RUN: self._make_run,
             Stage.CAPABILITIES: self._diagnose,
@@ -134,7 +135,7 @@ class _Loop:
                         self._store(done=(*self.state.done, stage), rollouts=self._with(rollouts))
             return self.state
 
-    # ---- stages; each returns its rollouts, without those that it stored itself
+    # ---- stages; each returns the number of its rollouts that it has not stored itself
 
     def _make_run(self) -> int:
         folder = self.plan.run or self._run_suites("run", self.plan.candidate, baseline=None)
@@ -179,7 +180,7 @@ class _Loop:
         plan, adapters = self.plan, self.project.adapters
         if self.state.threads is None:
             self._store(threads=1 if plan.parallel > 1 else plan.recipe.threads)
-        # Stored before the trainings begin: a resumed training keeps its name.
+        # Stored before the trainings begin, so that a resumed training keeps its name.
         self._store(adapters=adapter_names(plan, self.state, adapters, self._environments))
         trainings = trainings_of(plan, self.state, self.project.root, self.folder)
         self._train(trainings, self._lock, plan.parallel, lambda name, line: self._report(f"{name}: {line}"))
@@ -200,7 +201,7 @@ class _Loop:
         if not any(entry is not None and entry.state is AdapterState.PROMOTED for entry in judged):
             self._report("no adapter was promoted: there is nothing to route to")
             return 0
-        # The routed candidate chooses from all promoted adapters, those of earlier evolutions too.
+        # The routed candidate chooses from all promoted adapters, including those of earlier evolutions.
         table = table_of(self._environments, (), self.project, self.plan.base)
         openings = openings_of(self._environments, table, OPENINGS)
         routed = route_locally(
@@ -214,10 +215,10 @@ class _Loop:
             self._gate("gate-routed", f"{self.plan.candidate}+routed")
         return 0
 
-    # ---- what stages share
+    # ---- helpers of the stages
 
     def _run_suites(self, name: str, candidate: str, *, baseline: str | None) -> Path:
-        """Run the suites with a candidate; returns the run's folder."""
+        """Run the suites with a candidate, and return the run's folder."""
         folder = unused_path(self.folder / name)
         options = replace(self.plan.options, candidate=candidate, baseline=baseline, run_folder=folder)
         plan = make_plan(options, self.resources, suite_names=self.plan.suites, judge=self.plan.judge)
@@ -241,9 +242,12 @@ class _Loop:
         return folder
 
     def _gate(self, name: str, candidate: str) -> None:
-        """Run a candidate against the run that was learnt from, and store its outcome.
+        """Run a candidate with the source run as its baseline, and store the outcome.
 
-        A promotion counts only if the ledger holds it, and a run that ended early has no verdict yet.
+        A promotion counts only if the ledger holds it.
+
+        Raises:
+            TrainingError: the run ended early, so it has no verdict yet.
         """
         folder = self._run_suites(name, candidate, baseline=self.state.folder)
         record = read_verdict(folder)
@@ -267,12 +271,12 @@ class _Loop:
         self._report(f"{candidate}: {state.value}{f' ({why})' if why else ''}")
 
     def _with(self, rollouts: int) -> dict[Stage, int]:
-        """All rollouts, with further ones of this stage."""
+        """The rollouts by stage, with `rollouts` added to this stage."""
         counts = self.state.rollouts
         return {**counts, self._stage: counts.get(self._stage, 0) + rollouts}
 
     def _store(self, **changes: object) -> None:
-        """Store changes of the state, and the minutes until now."""
+        """Store changes of the state, and the minutes spent so far."""
         with self._storing:
             now = time.monotonic()
             spent = self.state.minutes.get(self._stage, 0.0) + (now - self._since) / 60
@@ -282,7 +286,7 @@ class _Loop:
             write_state(self.folder, self.state)
 
     def _report(self, line: str) -> None:
-        """Report progress of this stage, and store its minutes now and then."""
+        """Report progress of this stage, and store its minutes at intervals."""
         self._on_progress(self._stage, line)
         if time.monotonic() - self._since > _STORE_EVERY:
             self._store()
@@ -305,7 +309,7 @@ class _Loop:
 
 
 def _simulations_in(run: Path) -> int:
-    """The simulations of a run, those that confirmed falls included."""
+    """The number of simulations of a run, including the reruns that confirm regressions."""
     fresh = [path.parent for path in run.glob("**/fresh/*/results.json")]
     return sum(len(read_results(path).simulations) for path in (*expand([run]), *fresh))
 
@@ -314,10 +318,10 @@ def _simulations_in(run: Path) -> int:
 
 
 def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
-    """The state of an evolution; a fresh one if it has not begun.
+    """Read the state of an evolution; returns a new state if the evolution has not begun.
 
     Raises:
-        ResultsError: the state is damaged, or of another evolution.
+        ResultsError: the state is damaged, or belongs to a different evolution.
     """
     path = folder / _STATE
     if not os.path.lexists(path):
@@ -332,7 +336,7 @@ def write_state(folder: Path, state: Evolution) -> None:
     """Store the state of an evolution.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the state cannot be written.
     """
     write_atomic(folder / _STATE, state.model_dump_json(indent=1) + "\n")
 
@@ -345,9 +349,9 @@ def unused_path(path: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Hold the lock of an evolution; yields its file handle.
+    """Hold the lock of an evolution; yields the handle of the lock file.
 
-    Trainings inherit the handle: one that outlives a killed evolution holds the lock until it ends.
+    Trainings inherit the handle. A training that outlives a killed evolution holds the lock until it ends.
 
     Raises:
         ConfigError: another process holds the lock.

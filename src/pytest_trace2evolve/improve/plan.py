@@ -1,4 +1,4 @@
-"""The plan of an evolution: what it does, and how many rollouts and minutes it takes at most."""
+"""The plan of an evolution, and the maximum numbers of rollouts and minutes that it takes."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.resources import embedded_model
 
 CALIBRATION = (24, 8)
-"""Scenarios, and rollouts of each, that pick the difficulty of an environment."""
+"""The number of scenarios, and of rollouts per scenario, that determine an environment's difficulty."""
 
 _SECONDS_PER_SIMULATION = 0.28
 _SECONDS_PER_ROLLOUT = 0.10
@@ -29,26 +29,26 @@ _SECONDS_PER_HELDOUT_ROLLOUT = 0.12
 
 @dataclass(frozen=True)
 class EvolutionPlan:
-    """What an evolution does.
+    """The settings of an evolution.
 
     Attributes:
-        candidate: The candidate whose failures count, and whose text the adapters get.
-        run: The folder of the run to learn from; None makes one.
+        candidate: The candidate whose failures count, and whose text the adapters use.
+        run: The folder of the run to learn from; None starts a new run.
         base: The base model.
         recipe: The recipe of each training.
         preset: The preset behind the recipe.
         options: Options of each run; the loop sets the candidate, the baseline and the folder.
         suites: The suites of each run.
         judge: Judge of natural-language assertions.
-        values: The values of the options of each run, as they were given.
+        values: The given values of the options of each run.
         content: Digest of the suites, traces, environments and policy that the evolution works on.
-        simulations: Simulations of one run.
-        fresh: Fresh simulations with which one run may confirm falls.
-        max_adapters: Adapters at most: the capabilities with the largest Δ.
-        heldout: Held-out scenarios of the trained environment; each other one has half as many.
+        simulations: Simulations per run.
+        fresh: Fresh simulations that a run may use to confirm regressions.
+        max_adapters: Maximum number of adapters; the capabilities with the largest Δ are trained.
+        heldout: Held-out scenarios of the trained environment; every other environment has half as many.
         rollouts: Rollouts of each held-out scenario.
-        parallel: Trainings at once.
-        max_rollouts, max_minutes: Budgets; None sets none.
+        parallel: Trainings that run at the same time.
+        max_rollouts, max_minutes: Budgets; None sets no limit.
     """
 
     candidate: str
@@ -86,17 +86,17 @@ class EvolutionPlan:
 
     @property
     def name(self) -> str:
-        """The name of the evolution's folder: an equal plan resumes there."""
+        """The name of the evolution's folder, in which an equal plan resumes."""
         return f"{self.candidate}-{self.identity[:8]}"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What an evolution takes at most.
+    """The maximum cost of an evolution.
 
     Attributes:
-        rollouts: Simulations and rollouts by their purpose.
-        minutes: Minutes of the clock; None if the base's pace is unknown.
+        rollouts: Numbers of simulations and rollouts, by purpose.
+        minutes: Wall-clock minutes; None if the base's pace is unknown.
     """
 
     rollouts: dict[str, int]
@@ -104,7 +104,7 @@ class Budget:
 
     @property
     def total(self) -> int:
-        """All simulations and rollouts."""
+        """The number of all simulations and rollouts."""
         return sum(self.rollouts.values())
 
     def __str__(self) -> str:
@@ -112,10 +112,10 @@ class Budget:
 
 
 def budget_of(plan: EvolutionPlan, environments: Sequence[str]) -> Budget:
-    """What a plan takes at most, with the names of all environments.
+    """Compute the maximum cost of a plan from the names of all environments.
 
-    Each is measured for forgetting, and a trained one may be calibrated at every difficulty, unless the
-    embedded model comes with its calibration.
+    Every environment is measured for forgetting. A trained environment may be calibrated at every difficulty,
+    unless it is a built-in one and the base is the embedded model, whose calibrations are built in.
     """
     recipe, most = plan.recipe, min(plan.max_adapters, len(environments))
     is_embedded = folder_digest(plan.base.path) == folder_digest(embedded_model())
@@ -146,7 +146,7 @@ def check_budget(plan: EvolutionPlan, budget: Budget) -> None:
     """Check that a plan can end within its budgets.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the plan may need more than a budget allows.
     """
     if plan.max_rollouts is not None and budget.total > plan.max_rollouts:
         raise ConfigError(
@@ -161,7 +161,7 @@ def check_budget(plan: EvolutionPlan, budget: Budget) -> None:
 
 
 def budget_text(plan: EvolutionPlan, budget: Budget) -> str:
-    """What a plan does at most, in one line."""
+    """Describe a plan and its maximum cost in one line."""
     minutes = "not known of this base" if budget.minutes is None else f"about {budget.minutes:.0f}"
     limits = [
         f"{name} {value:g}"

@@ -1,4 +1,4 @@
-"""Makes the plan of an evolution: validates all options before anything is trained or run."""
+"""Makes the plan of an evolution, and validates all options before any training or run starts."""
 
 import argparse
 import os
@@ -47,15 +47,15 @@ def plan_evolution(
     environments: Environments,
     context: Context,
 ) -> EvolutionPlan:
-    """Validate the options of `trace2evolve evolve`, and make a plan of them.
+    """Validate the options of `trace2evolve evolve`, and make a plan from them.
 
-    `values` are the options of each run, as `run_values` gives them.
+    `values` holds the options of each run, as returned by `run_values`.
 
     Raises:
-        ConfigError: a value is wrong, the run is unknown or unfit, no environment has the tools of its world,
-            or no adapter could be promoted.
-        CandidateError: there is no such candidate.
-        ModelFolderError: the base is no model's folder.
+        ConfigError: a value is invalid, the run is unknown or unsuitable, no environment has the tools of the
+            run's world, or no adapter could be promoted.
+        CandidateError: the candidate does not exist.
+        ModelFolderError: the base is not the folder of a model.
         MissingExtraError: a package that training needs is not installed.
         ResultsError: the run is damaged, was edited, or is not comparable with runs of its adapters.
     """
@@ -138,7 +138,7 @@ def _check_numbers(asked: argparse.Namespace) -> None:
 
 
 def _check_agent(project: Project, values: SimpleNamespace, context: Context) -> None:
-    """Check that no setting names another agent than the embedded model."""
+    """Check that no setting names a different agent than the embedded model."""
     where = [f"t2e_agent = {context.agent} in the pytest settings of {project.root}"] if context.agent else []
     for name in values.t2e_suite or project.suite_names:
         if agent := project.suite(name).default_agent:
@@ -167,7 +167,7 @@ def _check_promotes(options: Options, root: Path, *, has_own_gate: bool) -> None
 
 
 def _check_suites(plan: Plan, environments: Environments, *, is_new: bool) -> None:
-    """Check that adapters can be trained for the suites of a run, and judged by them."""
+    """Check that adapters can be trained for the suites of a run, and that these suites can judge them."""
     project, suites = plan.project, plan.suites
     if is_new and len({planned.suite.mode for planned in suites.values()}) > 1:
         names = ", ".join(f"{name} ({planned.suite.mode.brief})" for name, planned in suites.items())
@@ -192,7 +192,7 @@ def _check_suites(plan: Plan, environments: Environments, *, is_new: bool) -> No
 
 
 def _content(plan: Plan, environments: Environments, source: "Source | None") -> str:
-    """Digest of what an evolution works on: if any of it changes, an earlier evolution is another one."""
+    """Digest of the content that an evolution works on; different content means a different evolution."""
     assert plan.policy is not None
     policy = [plan.policy.name]
     path = plan.project.policies_folder / f"{plan.policy.name}.toml"
@@ -218,22 +218,22 @@ def _content(plan: Plan, environments: Environments, source: "Source | None") ->
 
 @dataclass(frozen=True)
 class Source:
-    """A run whose failures are learnt from."""
+    """A run from whose failures an evolution learns."""
 
     folder: Path
     files: Sequence[ResultsFile]
 
     @property
     def origins(self) -> list[Provenance]:
-        """Where its files come from."""
+        """The provenance of the run's files."""
         return [provenance(file) for file in self.files]
 
     @property
     def candidate(self) -> str:
-        """Its candidate.
+        """The run's candidate.
 
         Raises:
-            ConfigError: it has none, or several.
+            ConfigError: the run has no candidate, or several.
         """
         found = {origin.candidate.id for origin in self.origins if origin.candidate is not None}
         if len(found) != 1:
@@ -241,10 +241,10 @@ class Source:
         return found.pop()
 
     def suites(self, named: Sequence[str] | None) -> list[str] | None:
-        """The suites that its adapters run: those that were named, or all of the run's.
+        """The suites on which adapters are judged: the named suites, or else all suites of the run.
 
         Raises:
-            ConfigError: a suite was named that the run does not hold.
+            ConfigError: the run does not contain a named suite.
         """
         held = sorted({origin.suite for origin in self.origins if origin.suite is not None})
         for name in named or ():
@@ -256,10 +256,10 @@ class Source:
         return list(named or held) or None
 
     def check_origins(self, candidate: str, base: ModelFolder) -> None:
-        """Check that the run is of a candidate, and that the base itself talked.
+        """Check that the run belongs to this candidate and used the base as the agent's model.
 
         Raises:
-            ConfigError: it is of another candidate, or another model talked.
+            ConfigError: the run has a different candidate or a different model.
         """
         for origin in self.origins:
             named = origin.candidate.id if origin.candidate else None
@@ -277,10 +277,10 @@ class Source:
                 )
 
     def check_tasks(self, plan: Plan) -> None:
-        """Check that the run holds every task that decides about adapters, those of guards included.
+        """Check that the run contains every task that decides about adapters, including tasks of guards.
 
         Raises:
-            ConfigError: it lacks some.
+            ConfigError: the run lacks a task.
         """
         for name, planned in plan.suites.items():
             held = {
@@ -299,12 +299,12 @@ class Source:
                     )
 
     def check_evidence(self, plan: Plan) -> None:
-        """Check that nothing of the run was edited, and that runs of its adapters can be compared with it.
+        """Check that the run was not edited, and that runs of adapters can be compared with it.
 
-        `plan` is a run of its candidate with this run as the baseline.
+        `plan` is the plan of a run of the same candidate with this run as the baseline.
 
         Raises:
-            ResultsError: something was edited or differs.
+            ResultsError: the run was edited, or is not comparable.
         """
         ledger, runs = ProjectLedger(plan.project), {origin.run_id for origin in self.origins}
         entries = [entry for entry in ledger.entries if isinstance(entry, Evaluation) and entry.run in runs]
@@ -314,15 +314,15 @@ class Source:
             if planned.baseline is not None:
                 check_comparable(plan, planned)
         for _ in check_unedited(plan, ledger):
-            pass  # a note, which the runs of the adapters repeat
+            pass  # only a note; the runs of the adapters report it again
 
 
 def read_source(run: Path) -> Source:
     """Read a run to learn from.
 
     Raises:
-        ConfigError: it is of several domains.
-        ResultsError: it holds no results, or a file of it is damaged.
+        ConfigError: the run covers several domains.
+        ResultsError: the run holds no results, or one of its files is damaged.
     """
     files = [read_results(path) for path in expand([run])]
     if len({mode_of(file) for file in files}) > 1:

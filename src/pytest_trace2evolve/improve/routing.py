@@ -1,4 +1,4 @@
-"""The router against oracle labels: how often it chooses the capability that a task was made to call for."""
+"""Compares the router's choices with oracle labels, the capabilities that tasks were made to require."""
 
 import asyncio
 from collections import Counter
@@ -22,15 +22,15 @@ from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.training.router_skills import opening_of, skills_of
 
 OPENINGS = 50
-"""Openings a label, if no other number is given."""
+"""Default number of openings per label."""
 
 AT_ONCE = 16
-"""Openings that are routed at a time."""
+"""Openings that are routed concurrently."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a router's table, and the capabilities whose scenarios call for it and for no other line."""
+    """A line of a router's table, and the capabilities whose scenarios require this line and no other."""
 
     skill: Skill
     capabilities: tuple[str, ...]
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first words of a task, and the label that is right for it."""
+    """The first words of a task, and the task's correct label."""
 
     label: str
     text: str
@@ -51,14 +51,14 @@ class Opening:
 
 @dataclass(frozen=True)
 class Routed:
-    """Openings and their routings, one each."""
+    """Openings with one routing each."""
 
     openings: Sequence[Opening]
     routings: Sequence[Routing]
 
     @property
     def confusion(self) -> Confusion:
-        """Oracle labels against choices."""
+        """The table of oracle labels against the router's choices."""
         labels = [opening.label for opening in self.openings]
         chosen = [routing.chosen for routing in self.routings]
         counts = Counter(zip(labels, chosen, strict=True))
@@ -69,13 +69,13 @@ class Routed:
 
     @property
     def silent(self) -> float:
-        """The share of all orders in which the model's likely tokens held no letter."""
+        """The share of all orders of choices for which the model's likely tokens held no letter."""
         asked = sum(len(routing.shares) for routing in self.routings)
         return sum(routing.silent for routing in self.routings) / asked if asked else 0.0
 
 
 def accuracy(confusion: Confusion, level: float = LEVEL) -> tuple[float, float, float] | None:
-    """The share of right choices with its interval (Wilson 1927); None without tasks."""
+    """The share of correct choices, with its interval (Wilson, 1927); None without tasks."""
     if not confusion.total:
         return None
     share = confusion.right / confusion.total
@@ -85,18 +85,18 @@ def accuracy(confusion: Confusion, level: float = LEVEL) -> tuple[float, float, 
 def table_of(
     environments: Environments, given: Sequence[str], project: Project | None, base: ModelFolder
 ) -> list[Row]:
-    """A router's table: of the given capabilities, or of the promoted adapters of a base.
+    """Make a router's table from the given capabilities, or else from the promoted adapters of a base.
 
     Raises:
         GeneratorError: a capability has no environment.
-        AdapterError: a manifest is damaged, or nothing is given and no adapter of the base is promoted.
+        AdapterError: a manifest is damaged, or no capability is given and no adapter of the base is promoted.
     """
     if given:
         return [Row(skill, (skill.name,)) for skill in skills_of(environments, list(dict.fromkeys(given)))]
     weights = folder_digest(base.path)
     routed = [] if project is None else project.adapters.routed()
     adapters = [adapter for adapter in routed if adapter.manifest.base_digest == weights]
-    # A capability calls for the adapter that was trained for the fewest others.
+    # A capability belongs to the adapter that was trained for the fewest capabilities.
     owners = {
         capability: adapter.name
         for adapter in sorted(
@@ -121,10 +121,10 @@ def table_of(
 def openings_of(
     environments: Environments, table: Sequence[Row], tasks: int, content: Content = Content.HELDOUT
 ) -> list[Opening]:
-    """Openings with their oracle labels, `tasks` a label.
+    """Make openings with their oracle labels, `tasks` per label.
 
-    Those of a line are scenarios of its capabilities; those of `NONE` are cases of the six families of
-    pressure, which were made for no capability.
+    The openings of a line come from scenarios of its capabilities. The openings of `NONE` come from cases of
+    the six families of pressure, which require no capability.
 
     Raises:
         GeneratorError: a capability has no environment.
@@ -148,10 +148,10 @@ async def route_all(
     *,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Routed:
-    """Route openings; `on_progress` gets the number of those that are done.
+    """Route openings; `on_progress` gets the number of finished openings.
 
     Raises:
-        EndpointError: no further request can succeed, or the model gives no log-probabilities.
+        EndpointError: no further request can succeed, or the model sends no log-probabilities.
         InfrastructureError: an opening could not be routed, so the table would be incomplete.
     """
     router = Router(model, [row.skill for row in table])
@@ -176,7 +176,7 @@ def route_locally(
     *,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Routed:
-    """Route openings by a base model in a folder, which is served for the time; see `route_all`.
+    """Route openings with a base model, which is temporarily served from its folder; see `route_all`.
 
     Raises:
         ModelFolderError: the base cannot be served.

@@ -1,6 +1,7 @@
-"""The adapters of an evolution: their names, their trainings, and which of those present are its own.
+"""The adapters of an evolution: their names, their trainings, and the check that an adapter is its own.
 
-A training is a process of its own: it takes long, and torch returns its memory only when the process ends.
+Each training is a separate process, because it takes long and torch returns its memory only when the process
+ends.
 """
 
 import itertools
@@ -25,7 +26,7 @@ from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.files import write_atomic
 
 _SHOWN_LINES = 3
-"""The last lines of a log that an error repeats."""
+"""The number of last lines of a log that an error repeats."""
 
 OnLine = Callable[[str, str], None]
 """Called with the name of a training and a line of its output."""
@@ -33,7 +34,14 @@ OnLine = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Training:
-    """A training of the adapter of this name: arguments of Python, its working folder, and its log."""
+    """The process that trains an adapter.
+
+    Attributes:
+        name: The adapter's name.
+        arguments: The arguments of Python.
+        folder: The working folder.
+        log: The log file.
+    """
 
     name: str
     arguments: Sequence[str]
@@ -44,7 +52,7 @@ class Training:
 def adapter_names(
     plan: EvolutionPlan, state: Evolution, adapters: Adapters, environments: Environments
 ) -> dict[str, str]:
-    """The adapters' names by capability: those chosen before, unless another adapter has such a name by now.
+    """Choose adapter names by capability; an earlier choice stays unless a different adapter took the name.
 
     Raises:
         AdapterError: a manifest is damaged.
@@ -63,7 +71,7 @@ def adapter_names(
 def _is_own(
     name: str, environments: Mapping[str, str], plan: EvolutionPlan, state: Evolution, adapters: Adapters
 ) -> bool:
-    """Whether an adapter is one that this evolution trains, and may be promoted."""
+    """Whether an adapter has this evolution's training settings and evidence, and may be promoted."""
     if not (adapters.folder / name / MANIFEST).exists():
         return False
     manifest = adapters[name].manifest
@@ -74,7 +82,7 @@ def _is_own(
         and manifest.recipe == recipe_of(plan, state).model_dump(mode="json")
         and manifest.difficulty == {name: state.environments[name].difficulty for name in environments}
         and manifest.candidate == state.candidate
-        # An adapter of another evolution would count as informed by other splits.
+        # An adapter of a different evolution would count as informed by other splits.
         and (manifest.evidence, manifest.informed_by) in (((), ()), (state.runs, state.splits))
     )
 
@@ -87,12 +95,12 @@ def _unused_name(folder: Path, capability: str) -> str:
 
 
 def recipe_of(plan: EvolutionPlan, state: Evolution) -> Recipe:
-    """The recipe of each training; a resumed training keeps its number of threads."""
+    """The recipe of each training; a resumed training keeps the stored number of threads."""
     return plan.recipe if state.threads is None else plan.recipe.model_copy(update={"threads": state.threads})
 
 
 def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path) -> list[Training]:
-    """The trainings of the adapters that do not exist yet; `folder` gets their recipe and their logs."""
+    """The trainings of adapters that do not exist yet; `folder` receives the recipe and the logs."""
     config = folder / "recipe.toml"
     write_atomic(config, recipe_toml(recipe_of(plan, state)))
     return [
@@ -115,11 +123,11 @@ def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path
 
 
 def record_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterManifest:
-    """Write into an adapter's manifest whose failures it was trained on.
+    """Record, in an adapter's manifest, the runs and splits whose failures the adapter was trained on.
 
     Raises:
         AdapterError: the manifest is damaged.
-        OSError: it cannot be written.
+        OSError: the manifest cannot be written.
     """
     changes = {"evidence": state.runs, "informed_by": state.splits}
     manifest = adapters[name].manifest.model_copy(update=changes)
@@ -128,15 +136,15 @@ def record_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterM
 
 
 def rollouts_of(manifest: AdapterManifest) -> int:
-    """Rollouts of a training, and of its measurements before and after."""
+    """The rollouts of a training, including its measurements before and after the training."""
     return manifest.rollouts + 2 * sum(measured.rollouts for measured in manifest.heldout.values())
 
 
 def run_trainings(trainings: Sequence[Training], lock: int, at_once: int, on_line: OnLine) -> None:
-    """Run trainings, `at_once` at a time, each in a process of its own, which inherits the handle `lock`.
+    """Run trainings, `at_once` at a time, each in its own process, which inherits the handle `lock`.
 
     Raises:
-        TrainingError: one failed. Those that run end first, and no other begins.
+        TrainingError: a training failed. The running trainings end first, and no further training starts.
     """
     failures: list[str] = []
     running: list[subprocess.Popen[str]] = []
@@ -164,7 +172,7 @@ def run_trainings(trainings: Sequence[Training], lock: int, at_once: int, on_lin
 
 
 def _run(training: Training, lock: int, on_line: OnLine, running: list[subprocess.Popen[str]]) -> str:
-    """Run one training; returns why it failed, or nothing."""
+    """Run one training; returns the reason for a failure, or an empty string."""
     training.log.parent.mkdir(parents=True, exist_ok=True)
     with (
         training.log.open("a", encoding="utf-8") as log,
@@ -177,7 +185,7 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
             text=True,
             encoding="utf-8",
             errors="replace",
-            pass_fds=(lock,) if os.name == "posix" else (),  # Windows cannot inherit it
+            pass_fds=(lock,) if os.name == "posix" else (),  # Windows cannot inherit the handle
         ) as process,
     ):
         running.append(process)
@@ -192,7 +200,7 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
                     on_line(training.name, text)
             status = process.wait()
         except BaseException:
-            process.terminate()  # nobody reads its output any more
+            process.terminate()  # nothing reads its output any more
             raise
     if status == 0:
         return ""

@@ -1,7 +1,8 @@
 """The prompts of a judge of capabilities, and the readers of its answers.
 
-An answer is checked against the trace: a label that cites no message of the agent, contradicts another one or
-was not requested is lost. Lost labels enter no figure and are never filled in.
+Answers are checked against the trace. A label is lost if the answer omits or repeats it, or if it cites no
+message of the agent although it must. Labels that were not requested are ignored. Lost labels enter no figure
+and are never filled in.
 """
 
 import contextlib
@@ -20,13 +21,13 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 PROMPT_VERSION = "1"
-"""Raised whenever a text below changes; recorded with every report."""
+"""Incremented whenever a text below changes, and recorded with every report."""
 
 MAX_PROPOSALS = 10
-"""Capabilities of one discovery and of a report."""
+"""Maximum number of capabilities in one discovery and in a report."""
 
 MAX_RESULT = 1_500
-"""Characters of a tool's result in a judge's prompt."""
+"""Maximum number of characters of a tool's result in a judge's prompt."""
 
 _DISCOVER = """\
 You study conversations of a customer-service agent that calls tools. You are given its policy and numbered
@@ -99,8 +100,8 @@ def discovery_messages(
     """The prompt that proposes capabilities.
 
     Args:
-        policy: The domain's.
-        traces: Task id, whether it passed, and trace.
+        policy: The domain's policy.
+        traces: The task id, the outcome (whether the trace passed), and the messages of each trace.
         known: Capabilities whose names are preferred.
     """
     shown = [
@@ -152,7 +153,7 @@ def conversation(trace: Sequence[Message]) -> str:
 
 
 def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability]:
-    """The capabilities that an answer proposes, without unknown tasks; none if the answer is invalid."""
+    """The capabilities that an answer proposes, without unknown tasks; empty if the answer is invalid."""
     known = set(tasks)
     found: dict[str, Capability] = {}
     for proposal in (_entries(content, "capabilities", _Proposal) or [])[:MAX_PROPOSALS]:
@@ -163,7 +164,7 @@ def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability
 
 
 def _entries(content: str | None, key: str, kind: type[M]) -> list[M] | None:
-    """The valid entries of an answer; None if there is none."""
+    """The valid entries of an answer; None if no entry is valid."""
     try:
         listed = json.loads(content or "")[key]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -176,7 +177,7 @@ def _entries(content: str | None, key: str, kind: type[M]) -> list[M] | None:
 
 
 def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
-    """The groups of an answer; every name alone if they are not a partition of the names."""
+    """The groups of an answer; one group per name if the groups are not a partition of the names."""
     try:
         groups = [group for group in _Groups.model_validate_json(content or "").groups if group]
     except ValidationError:
@@ -189,9 +190,10 @@ def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
 def merged(
     proposals: Sequence[Capability], groups: Sequence[Sequence[str]], known: Iterable[str] = ()
 ) -> list[Capability]:
-    """One capability per group, with the tasks of all its proposals; the most often proposed first.
+    """Merge each group into one capability, with the tasks of all its proposals; most often proposed first.
 
-    `groups` hold the names of one capability each, in which the names in `known` come first.
+    Each group holds the names of one capability. The first name in `known`, or else the group's first name,
+    becomes the capability's name.
     """
     known = frozenset(known)
     by_name: dict[str, list[Capability]] = {}
@@ -212,7 +214,7 @@ def merged(
 def read_labels(
     content: str | None, trace_id: str, trace: Sequence[Message], capabilities: Sequence[Capability]
 ) -> list[Label]:
-    """One label per capability, in their order; lost if the answer gives no trustworthy one."""
+    """One label per capability, in order; a label is lost if the answer gives no trustworthy label."""
     answered = _entries(content, "labels", _GivenLabel)
     labels = []
     for capability in capabilities:
@@ -233,11 +235,11 @@ _OUTSIDE_SCHEMA = "the judge's answer is outside its schema"
 
 
 def _distrusted(given: Sequence[_GivenLabel], trace: Sequence[Message]) -> str:
-    """Why a judge's labels of one capability cannot be trusted; empty if they can."""
+    """The reason to distrust a judge's labels of one capability; empty if the label can be trusted."""
     if not given:
         return "the judge said nothing of it"
     if len(given) > 1:
-        # Even if they agree: a judge that answers twice did not read the question.
+        # Even if the labels agree, a judge that answers twice did not read the question.
         return f"the judge answered {len(given)} times"
     place = given[0].message
     if given[0].presence is Presence.LOST:
@@ -252,7 +254,7 @@ def _distrusted(given: Sequence[_GivenLabel], trace: Sequence[Message]) -> str:
 
 
 def sampled(traces: Mapping[bool, Sequence[T]], seed: int, each: int) -> list[T]:
-    """Some traces of both outcomes, failed ones first; the same seed draws the same."""
+    """Sample up to `each` traces of either outcome, failed ones first; equal seeds give equal samples."""
     random = Random(f"discovery/{seed}")
     return [
         trace

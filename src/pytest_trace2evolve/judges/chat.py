@@ -14,7 +14,7 @@ from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
-"""Raised whenever the text below changes; recorded with every judgement."""
+"""Incremented whenever the text below changes, and recorded with every judgement."""
 
 _INSTRUCTION = """\
 You grade a customer-service conversation. You are given the conversation and a numbered list of statements
@@ -24,7 +24,7 @@ each statement, in the given order: its number, a one-sentence reason, and wheth
 
 
 class StrictModel(BaseModel):
-    """Base of answers, which have no other fields."""
+    """Base of models of answers, which reject unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +40,7 @@ class _Answers(StrictModel):
 
 
 def response_format(name: str, model: type[BaseModel]) -> dict[str, Any]:
-    """The `response_format` of a model, without references and keywords that strict endpoints reject."""
+    """The `response_format` for a model, without the references and keywords that strict endpoints reject."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
     dropped = ("title", "description", "pattern", "maxLength", "minLength")
@@ -68,10 +68,13 @@ class ChatJudge:
 
     Args:
         model: The model's name at the endpoint.
-        base_url: The endpoint; None: `OPENAI_BASE_URL` or OpenAI's own.
-        api_key: The key; None: `OPENAI_API_KEY`.
+        base_url: The endpoint; None means `OPENAI_BASE_URL` or OpenAI's own endpoint.
+        api_key: The key; None means `OPENAI_API_KEY`.
         price: US dollars per million prompt and completion tokens; None if unknown.
-        timeout: Seconds for one judgement, all tries together.
+        timeout: Seconds for one judgement, including retries.
+
+    Raises:
+        JudgeError: the client cannot be created, for example because no key is given.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class ChatJudge:
         price: tuple[float, float] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        import openai  # half a second, only for a run that judges
+        import openai  # takes half a second, so only runs with a judge import it
 
         self._secrets = Secrets.of(
             base_url or os.environ.get("OPENAI_BASE_URL"), api_key or os.environ.get("OPENAI_API_KEY")
@@ -100,10 +103,10 @@ class ChatJudge:
         self._price = price
 
     def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
-        """One check per assertion, in order.
+        """Grade assertions; returns one check per assertion, in order, and the use of the model.
 
         Raises:
-            JudgeError: the endpoint failed, or its answer is not one entry for each assertion.
+            JudgeError: the endpoint failed, or its answer does not have one entry for each assertion.
         """
         from pytest_trace2evolve.utils.http import answered_within
 
@@ -114,7 +117,7 @@ class ChatJudge:
                 f"judge {self.model!r} did not answer within {self._timeout:g} seconds"
             ) from None
         except (*self._failures, ValueError, RecursionError) as error:
-            # The client's own text for every problem below it is "Connection error."
+            # The client reports every lower-level problem as "Connection error."; the cause says more.
             problem = self._secrets.out_of(str(error.__cause__ or error))
             raise JudgeError(f"judge {self.model!r} did not answer: {problem}") from None
         # The client returns any JSON or text that the endpoint sent.
@@ -127,7 +130,7 @@ class ChatJudge:
     async def _request(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
         from pytest_trace2evolve.utils.http import bounded_client
 
-        grades: Any = response_format("grades", _Answers)  # the client wants a type of its own
+        grades: Any = response_format("grades", _Answers)  # the client expects its own type
         http_client = bounded_client(timeout=self._timeout, follow_redirects=True)
         async with self._client(http_client=http_client) as client:
             return await client.chat.completions.create(

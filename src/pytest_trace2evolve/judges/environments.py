@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
 
 PROMPT_VERSION = "1"
-"""Raised whenever `environments.md` changes; kept with every module."""
+"""Incremented whenever `environments.md` changes, and stored with every module."""
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 
@@ -24,9 +24,9 @@ def synthesis_messages(
     tables: dict[str, Any],
     failures: Sequence[tuple[str, Sequence[Message]]],
 ) -> list[dict[str, str]]:
-    """The first request, about a target's policy, tools and a sample of its records (`tables`).
+    """The first request, with the policy, the tools and sample records (`tables`) of the target world.
 
-    `failures` are traces that lack the capability, each with the reason.
+    `failures` holds traces that lack the capability, each after the reason for its label.
     """
     instruction = importlib.resources.files("pytest_trace2evolve.judges") / "environments.md"
     parts = [
@@ -45,7 +45,7 @@ def synthesis_messages(
 
 
 def revision_messages(source: str, problems: Sequence[str]) -> list[dict[str, str]]:
-    """The further messages of a later round: the last module and its problems."""
+    """The messages that a later round adds: the last module and its problems."""
     found = "\n".join(f"- {problem}" for problem in problems)
     return [
         {"role": "assistant", "content": f"```python\n{source}\n```"},
@@ -58,7 +58,10 @@ def revision_messages(source: str, problems: Sequence[str]) -> list[dict[str, st
 
 
 def read_module(content: str | None) -> str:
-    """The module in an answer: its longest code block, or the whole answer; empty if there is none."""
+    """Return the module in an answer; empty if there is no module.
+
+    The module is the longest code block, or else the whole answer if it defines a scenario.
+    """
     text = (content or "").replace("\r\n", "\n").replace("\r", "\n")
     blocks = _FENCE.findall(text)
     found = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")

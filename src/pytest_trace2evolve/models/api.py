@@ -1,4 +1,4 @@
-"""The chat-completions API as JSON, without a client library: bodies of requests, readers of answers."""
+"""The chat-completions API as JSON, without a client library: request bodies and readers of answers."""
 
 import json
 import math
@@ -19,14 +19,15 @@ from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.utils.canonical import is_deeper, storable_text
 
 MAX_DIGITS = 4_000
-"""Digits of an integer; Python parses at most 4,300."""
+"""Maximum number of digits of an integer; Python parses at most 4,300."""
 
 MAX_CONTAINERS = 500_000
-"""Lists and objects of an answer, including brackets in texts. Each takes at least 200 bytes of memory, and
-an answer within the byte limit could hold five million."""
+"""Maximum number of lists and objects in an answer, including brackets in texts. Each takes at least 200
+bytes of memory, and an answer within the byte limit could hold five million."""
 
 MAX_COMMAS = 1_000_000
-"""Commas of an answer, including those in texts: an answer of tiny values takes ten seconds to read."""
+"""Maximum number of commas in an answer, including commas in texts. A larger answer of tiny values would take
+ten seconds to read."""
 
 _EMPTY_ANSWER: Mapping[str, Any] = {"choices": [{"message": {}}]}
 
@@ -57,10 +58,13 @@ def request_body(
 
 
 def read_body(body: bytes) -> Any:
-    """JSON from an endpoint, whatever a model wrote into it. Raises `ValueError` if it is not JSON.
+    """Parse JSON from an endpoint, whatever a model wrote into it.
 
-    Bytes that are not text become U+FFFD, and numbers with too many digits become infinite. An answer that is
-    nested too deeply, or holds too many values, reads as an empty one.
+    Bytes that are not text become U+FFFD, and integers with too many digits become infinite. An answer that
+    is nested too deeply, or holds too many values, counts as an empty answer.
+
+    Raises:
+        ValueError: the body is not JSON.
     """
     if body.count(b"{") + body.count(b"[") > MAX_CONTAINERS or body.count(b",") > MAX_COMMAS:
         return _EMPTY_ANSWER
@@ -73,10 +77,13 @@ def read_body(body: bytes) -> Any:
 
 
 def read_completion(record: Any, seconds: float) -> Completion:
-    """A completion from any JSON. Raises `ValueError` if it holds no message.
+    """Read a completion from any JSON.
 
-    Faults inside a message are the model's: a call without a name gets an empty one, so that its tool is not
-    found, and content that is not text is dropped.
+    Faults inside a message count as the model's. A call without a name gets an empty name, so that its tool
+    is not found. Content that is not text is dropped.
+
+    Raises:
+        ValueError: the JSON holds no message.
     """
     choice = _inside(record, "choices", 0)
     message = _inside(choice, "message")
@@ -93,7 +100,7 @@ def read_completion(record: Any, seconds: float) -> Completion:
 
 
 def read_first_tokens(record: Any) -> dict[str, float] | None:
-    """Log-probabilities of the likeliest first tokens of an answer; None if the endpoint sends none."""
+    """Log-probabilities of an answer's likeliest first tokens; None if the endpoint sends no such values."""
     tokens = _inside(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
     found: dict[str, float] = {}
     for entry in tokens if isinstance(tokens, list) else ():

@@ -1,8 +1,8 @@
 """A chat model behind any OpenAI-compatible endpoint, shared by many simulations.
 
-Network failures (rate limits, 5xx, hang-ups, broken bodies, silence) are retried with backoff; a request
-that fails every time is an `InfrastructureError` of one simulation. A permanent failure (a rejected key, an
-unknown model) is an `EndpointError` of the whole run.
+Network failures (rate limits, 5xx, hang-ups, broken bodies, timeouts) are retried with backoff. A request
+that fails every time raises an `InfrastructureError`, which ends one simulation. A permanent failure (a
+rejected key, an unknown model) raises an `EndpointError`, which ends the whole run.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from pytest_trace2evolve.utils.http import bounded_client, tls_context
 from pytest_trace2evolve.utils.secrets import Secrets
 
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
-"""Client-error statuses that are retried; so is every status from 500."""
+"""Client-error statuses that are retried, in addition to every status from 500."""
 
 FATAL_STATUSES = frozenset({401, 402, 403, 404})
 """Statuses that every further request would get."""
 
 FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
-"""Codes in an error's body that mean the same with any status."""
+"""Codes in an error's body that are fatal with any status."""
 
 TOO_LARGE = 413
-"""The status of a request that has too many bytes."""
+"""The status of a request with too many bytes."""
 
 POOL_SIZE = 8
 """Connections per pool. A pool scans all its connections at each request, so many small ones are cheaper."""
@@ -49,16 +49,16 @@ TOP_LOGPROBS = 20
 NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 MAX_CONNECT_ATTEMPTS = 3
-"""Failed connections after which an endpoint that never answered is unreachable."""
+"""Failed connections after which an endpoint that never answered counts as unreachable."""
 
 T = TypeVar("T")
 
 
 class ChatModel:
-    """One model; safe to share by all simulations of one event loop.
+    """One model, which all simulations of an event loop can share.
 
     Args:
-        meter: Counts every good answer and decides when a request may be sent; None counts nothing.
+        meter: Counts every valid answer and decides when a request may be sent; None counts nothing.
 
     Raises:
         EndpointError: the variable that should hold the key is empty, or the base URL is not a URL.
@@ -72,7 +72,7 @@ class ChatModel:
         self._reached = False
         key = settings.key()
         base_url, auth = _split_credentials(settings)
-        # An endpoint may echo them in answers, in errors and in headers that the client logs.
+        # An endpoint may echo secrets in answers, in errors and in headers that the client logs.
         self._secrets = Secrets.of(settings.endpoint() or None, key, settings.extra_body)
         self._stop_log_guard = self._secrets.guard_logs()
         limits = httpx2.Limits(
@@ -102,15 +102,15 @@ class ChatModel:
         trial: int = 0,
         tool_choice: str = "auto",
     ) -> Completion:
-        """One completion; `tool_choice` is the API's own and is sent if there are tools.
+        """Request one completion; `tool_choice` is the API's parameter, and is sent only with tools.
 
         Raises:
-            EndpointError: no retry would help: the endpoint rejects the key, the model or its tools, or it
-                cannot be reached.
+            EndpointError: no retry would help, because the endpoint rejects the key, the model or its tools,
+                or because it cannot be reached.
             ContextWindowError: the conversation no longer fits the model, or the endpoint's byte limit.
-            RequestRefusedError: the endpoint rejects this one request.
+            RequestRefusedError: the endpoint rejects only this request.
             InfrastructureError: every attempt failed.
-            BudgetError: the run may send nothing more.
+            BudgetError: the run may send no further requests.
         """
         request = request_body(self.settings, messages, tools, trial, tool_choice)
         completion, _ = await self._send(request, bool(tools), lambda record: None)
@@ -122,7 +122,7 @@ class ChatModel:
         Raises:
             EndpointError: no retry would help, or the endpoint sends no log-probabilities.
             InfrastructureError: every attempt failed.
-            BudgetError: the run may send nothing more.
+            BudgetError: the run may send no further requests.
         """
         request = request_body(
             replace(self.settings, temperature=0.0, reasoning_effort=None), messages, (), 0
@@ -145,7 +145,7 @@ class ChatModel:
     async def _send(
         self, request: Mapping[str, Any], with_tools: bool, read: Callable[[Any], T]
     ) -> tuple[Completion, T]:
-        """Send a request until it is answered; returns the completion and what `read` finds in the answer."""
+        """Send a request until it is answered; returns the completion and the result of `read`."""
         started = time.perf_counter()
         retries = self.settings.retries
         problem = ""
@@ -155,7 +155,8 @@ class ChatModel:
             pause: float | None = None
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    # Not `chat.completions.create`: walking the request's types costs more than the rest.
+                    # Not `chat.completions.create`, which spends more time on the request's types than
+                    # everything else takes.
                     response = await next(self._next_client).post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
@@ -201,7 +202,7 @@ class ChatModel:
     def _raise_if_final(self, error: openai.APIStatusError, with_tools: bool) -> None:
         """Raise for a status that no retry can fix."""
         status, description, model = error.status_code, self._describe(error), self.settings.model
-        # Some endpoints answer 403 to single requests for their content.
+        # Some endpoints answer 403 to single requests because of their content.
         fatal = error.code in FATAL_CODES or (
             status in FATAL_STATUSES and not (status == 403 and self._answered)
         )
@@ -213,7 +214,7 @@ class ChatModel:
         if status in RETRY_STATUSES or status >= 500:
             return
         words = description.lower()
-        # A model that has answered such a request takes them: this one's content is the cause.
+        # If the model has answered such a request before, the content of this request is the cause.
         content_at_fault = with_tools in self._answered
         if (
             error.code == "context_length_exceeded"
@@ -235,20 +236,20 @@ class ChatModel:
 
 
 def _split_credentials(settings: ModelSettings) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
-    """The base URL as it may be logged, and its user and password."""
+    """Split the base URL into a URL that may be logged, and its user and password."""
     url = settings.endpoint()
     if not url:
         return None, None
     try:
         whole = httpx2.URL(url)
-    except httpx2.InvalidURL:  # its message may quote the password
+    except httpx2.InvalidURL:  # the error's message may quote the password
         raise settings.bad_url() from None
     auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
     return whole.copy_with(username="", password=""), auth
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Seconds that the endpoint asks to wait; None if it names none."""
+    """The seconds that the endpoint asks the client to wait; None if it does not ask."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return float(error.response.headers[name]) * unit

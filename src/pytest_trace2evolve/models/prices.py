@@ -49,7 +49,7 @@ def read_prices(path: Path) -> dict[str, Price]:
     """Prices by model name; empty if the file does not exist.
 
     Raises:
-        ConfigError: the file is broken; names the model and the field.
+        ConfigError: the file is invalid; the message names the model and the field.
     """
     prices: dict[str, Price] = {}
     if not os.path.lexists(path):

@@ -13,7 +13,7 @@ from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.utils.secrets import without_secrets
 
 CALL_TIMEOUT = 600.0
-"""Default timeout of one attempt of a call, in seconds; the openai client's own."""
+"""Default timeout of one attempt of a call, in seconds; the same as the default of the openai client."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Retries:
 
     Attributes:
         attempts: Attempts of one completion, including the first.
-        first: Seconds before the second attempt; doubled for each further one, then drawn from its
-            upper half.
-        max_pause: Longest pause in seconds, whatever the endpoint asks for.
+        first: Seconds before the second attempt, doubled for each further attempt. The pause is drawn between
+            half of this value and the full value.
+        max_pause: Upper limit in seconds of the backoff and of the pause that an endpoint asks for.
     """
 
     attempts: int = 7
@@ -44,18 +44,18 @@ class ModelSettings:
     """A model, its endpoint and its parameters.
 
     Attributes:
-        model: Its name at the endpoint.
-        base_url: The endpoint; None means `OPENAI_BASE_URL` or OpenAI's own; empty means no endpoint (a
-            cassette that was recorded without one).
+        model: The model's name at the endpoint.
+        base_url: The endpoint; None means `OPENAI_BASE_URL` or OpenAI's own endpoint; empty means no endpoint
+            (for a cassette that was recorded without an endpoint).
         api_key_env: The environment variable that holds the key.
-        temperature: None leaves it out of the request, as some models demand.
+        temperature: The sampling temperature; None omits it from the request, as some models require.
         seed: Sent with each request, plus the trial's number; None sends no seed.
         timeout: Seconds of one attempt of a call.
-        price: Its price; None if unknown.
-        folder: The model's folder if a local server of this run serves it, else None.
-        adapter: The folder of the LoRA adapter that it uses there.
-        weights: Digest of the folder, with `+` and the adapter's; recorded instead of a local server's
-            address, which changes with each run.
+        price: The model's price; None if unknown.
+        folder: The model's folder if a local server of this run serves the model, else None.
+        adapter: The folder of the LoRA adapter that the local server applies.
+        weights: Digest of the folder, followed by `+` and the adapter's digest if there is an adapter. It is
+            recorded instead of a local server's address, which changes with each run.
         token: The local server's token; None until the server has been started.
         url_option, timeout_option: The options that set `base_url` and `timeout`, for error messages; empty
             if the command has none.
@@ -76,12 +76,12 @@ class ModelSettings:
     adapter: Path | None = None
     weights: str | None = None
     token: str | None = field(default=None, repr=False)
-    # These change no trace: two settings that differ only here are equal.
+    # These fields change no trace, so settings that differ only here are equal.
     url_option: str = field(default="", repr=False, compare=False)
     timeout_option: str = field(default="", repr=False, compare=False)
 
     def served(self, base_url: str, token: str) -> Self:
-        """The same settings at a local server."""
+        """The same settings for a local server."""
         return replace(self, base_url=base_url, token=token)
 
     @property
@@ -90,7 +90,11 @@ class ModelSettings:
         return (self.weights or "").partition("+")[0]
 
     def key(self) -> str:
-        """The API key. Raises `EndpointError` if the variable that should hold it is empty."""
+        """The API key.
+
+        Raises:
+            EndpointError: the environment variable that should hold the key is empty.
+        """
         key = self.token or os.environ.get(self.api_key_env)
         if not key:
             raise EndpointError(
@@ -103,7 +107,7 @@ class ModelSettings:
         return os.environ.get("OPENAI_BASE_URL") if self.base_url is None else self.base_url
 
     def require_url(self) -> None:
-        """Raise `EndpointError` if there is a base URL and it is not valid."""
+        """Raise `EndpointError` if a base URL is set but invalid."""
         url = self.endpoint()
         if not url:
             return
@@ -116,14 +120,14 @@ class ModelSettings:
             raise self.bad_url()
 
     def bad_url(self) -> EndpointError:
-        """The error about the base URL; it does not quote the URL, which may hold a password."""
+        """The error for an invalid base URL; it does not quote the URL, which may hold a password."""
         source = "OPENAI_BASE_URL" if self.base_url is None else self.url_option or "it"
         return EndpointError(
             f"the base URL of model {self.model!r} is no http:// or https:// URL with a host: check {source}"
         )
 
     def recorded(self) -> dict[str, object]:
-        """The settings in evidence: those that can change a trace, without secrets."""
+        """The settings that evidence records: all that can change a trace, without secrets."""
         kept: dict[str, object] = {
             "temperature": self.temperature,
             "seed": self.seed,
@@ -136,10 +140,10 @@ class ModelSettings:
 
     @classmethod
     def from_recorded(cls, model: str | None, recorded: Mapping[str, object]) -> Self:
-        """Settings whose `recorded()` is the given one, not for an endpoint.
+        """Restore settings from their `recorded()` form; they are not meant for sending requests.
 
         Raises:
-            ValueError: a value has the wrong type; names it.
+            ValueError: the model's name is missing, or a value has the wrong type (the message says which).
         """
         if not model:
             raise ValueError("model: a name is missing")
@@ -162,7 +166,7 @@ class ModelSettings:
 
 
 def without_credentials(url: str | None) -> str | None:
-    """A URL without user name, password and query."""
+    """Return a URL without its user name, password, query and fragment."""
     if url is None:
         return None
     parts = urlsplit(url)

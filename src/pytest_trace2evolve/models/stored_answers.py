@@ -1,7 +1,7 @@
 """Models that store their answers, and models that only return stored ones.
 
-The key of an answer is the digest of its trial and of its request as sent, without secrets: requests that
-differ in anything a model can see have different keys.
+The key of an answer is the digest of its trial and of its request as sent, without secrets. Requests that
+differ in anything that a model can see have different keys.
 """
 
 import copy
@@ -25,7 +25,7 @@ COMPLETE_REASONS = frozenset({None, "stop", "tool_calls", "function_call"})
 
 
 def answer_key(request: Mapping[str, Any], trial: int) -> str:
-    """The key of an answer at any endpoint. Two trials are two draws, even without a seed in the request."""
+    """The key of an answer at any endpoint. Trials have different keys even without a seed in the request."""
     return digest([trial, request])
 
 
@@ -43,7 +43,7 @@ class KeyedRequests:
         return answer_key(request_body(self._settings, messages, tools, trial, tool_choice), trial)
 
     def at_endpoint(self, key: str) -> str:
-        """A key for this endpoint only: a cache must not mix endpoints."""
+        """Restrict a key to this endpoint, because a cache must not mix endpoints."""
         return digest_text(f"{key} {self._endpoint}")
 
 
@@ -52,9 +52,9 @@ class StoredModel:
 
     Args:
         model: Answers new requests.
-        cache: Answers of earlier runs, used instead of asking; complete answers are added.
-        record: All answers of this run. A repeated request gets the recorded answer, so that a playback
-            repeats the run.
+        cache: Answers of earlier runs, which replace requests; new complete answers are added.
+        record: All answers of this run. A repeated request gets the recorded answer, so a playback repeats
+            the run.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StoredModel:
     async def complete(
         self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
     ) -> Completion:
-        """One completion, stored or fresh.
+        """Return one completion, either stored or new.
 
         Raises:
             ContextWindowError: the conversation does not fit the model.
@@ -102,18 +102,18 @@ class StoredModel:
         return _completion(answer, cached=cached is not None)
 
     def at(self, place: str) -> "StoredModel":
-        """The same model with its own part of the cache; parts share no answers."""
+        """The same model with a separate part of the cache; parts share no answers."""
         other = copy.copy(self)
         other._place = place
         return other
 
 
 class JournaledModel:
-    """A model in one simulation: its answers are written to a journal before they are used.
+    """A model in one simulation, which writes its answers to a journal before they are used.
 
     Args:
         model: Answers new requests.
-        requests: Computes the keys of its requests.
+        requests: Computes the keys of the model's requests.
         journal: The simulation's journal; answers from it are marked `cached`.
         before_use: Called before an answer is used.
     """
@@ -136,7 +136,7 @@ class JournaledModel:
     async def complete(
         self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
     ) -> Completion:
-        """One completion, from the journal or fresh.
+        """Return one completion, either from the journal or new.
 
         Raises:
             ContextWindowError: the conversation does not fit the model.
@@ -156,10 +156,10 @@ class JournaledModel:
 
 
 class _RequestDigests:
-    """Digests of the successive requests of a conversation, each of which mostly repeats the last one.
+    """Computes digests of the successive requests of a conversation.
 
-    A digest depends on the request alone. Repeated messages are not digested again, since a whole request
-    takes a tenth of a millisecond.
+    A digest depends on the request alone. Most requests repeat the messages of the previous request. Repeated
+    messages are not digested again, because a whole request takes a tenth of a millisecond.
     """
 
     def __init__(self, requests: KeyedRequests) -> None:
@@ -183,7 +183,7 @@ class _RequestDigests:
 
 
 class JournaledTokens:
-    """As `JournaledModel`, for the first tokens of a model."""
+    """Journals the first tokens of a model, as `JournaledModel` does with completions."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class JournaledTokens:
         self._before_use = before_use
 
     async def first_tokens(self, messages: Messages) -> Mapping[str, float]:
-        """Log-probabilities of the likeliest first tokens, from the journal or fresh."""
+        """Log-probabilities of the likeliest first tokens, either from the journal or new."""
         request = f"first tokens {self._requests.key(messages, (), 0)}"
         kept = self._journal.take(request)
         tokens = None if kept is None else kept.first_tokens
@@ -210,12 +210,12 @@ class JournaledTokens:
 
 
 class PlayedModel:
-    """A model that returns a cassette's answers and asks no endpoint.
+    """A model that returns a cassette's answers and contacts no endpoint.
 
     Args:
         settings: The settings of the recording.
         answers: The recorded answers by their keys.
-        name: The cassette's name, for messages.
+        name: The cassette's name, for error messages.
     """
 
     def __init__(self, settings: ModelSettings, side: Side, answers: Mapping[str, Answer], name: str) -> None:
@@ -227,7 +227,7 @@ class PlayedModel:
     async def complete(
         self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
     ) -> Completion:
-        """One recorded completion.
+        """Return one recorded completion.
 
         Raises:
             ContextWindowError: the recorded conversation did not fit the model.
@@ -243,7 +243,7 @@ class PlayedModel:
 
 
 async def _answer(call: Awaitable[Completion], name: str, side: Side, trial: int) -> Answer:
-    """A model's answer, or its refusal of a conversation that is too long."""
+    """Await a model's answer; a conversation that is too long becomes an answer without a completion."""
     answer = Answer.model_construct(trial=trial, side=side, model=name)
     try:
         completion = await call
@@ -259,7 +259,7 @@ def _completion(answer: Answer, *, cached: bool) -> Completion:
 
 
 def _is_complete(completion: Completion | None) -> bool:
-    """Whether other runs may use a completion: it is not empty, and nothing cut it short."""
+    """Whether other runs may use a completion, because it is neither empty nor cut short."""
     if completion is None or completion.finish_reason not in COMPLETE_REASONS:
         return False
     return bool(completion.tool_calls or (completion.content and not completion.content.isspace()))

@@ -1,6 +1,7 @@
 """The pytest plugin's entry point: declares options, and loads the rest only when they are used.
 
-Idle, it must cost nothing: this module and `options` import the standard library and pytest alone.
+The inactive plugin must cost nothing, so this module and `options` import only the standard library and
+pytest.
 """
 
 import sys
@@ -18,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare our own hooks."""
+    """Declare the hooks of this package."""
     from pytest_trace2evolve.plugin import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
@@ -28,9 +29,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """End with status 4 and one line if a conftest file ends Python, or has hooks or options that do not fit.
+    """End with status 4 and one line if a conftest file exits Python, or has invalid hooks or options.
 
-    Pytest reports the ordinary errors of a conftest file. These would end Python, mostly with 1.
+    Pytest reports ordinary errors of a conftest file. These errors would end Python, mostly with status 1.
     """
     given = early_config.known_args_namespace
     is_active = options.are_given(given) or bool(early_config.getini("t2e_suites"))
@@ -42,7 +43,7 @@ def pytest_load_initial_conftests(
     except (pytest.UsageError, pytest.exit.Exception, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        is_reported = getattr(error, "cause", None) is not None  # an error of the file, as pytest wraps it
+        is_reported = getattr(error, "cause", None) is not None  # pytest has wrapped an error of the file
         if not is_active or is_reported or _only_reads_hooks(early_config):
             raise
         from pytest_trace2evolve.plugin.settings import usage_error
@@ -53,7 +54,7 @@ def pytest_load_initial_conftests(
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Activate the plugin if an option or ini key of ours is given."""
+    """Activate the plugin if one of its options or ini keys is given."""
     if not options.is_active(config) or _only_reads_hooks(config):
         return
     from pytest_trace2evolve.plugin.case_fixtures import register
@@ -99,10 +100,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
 def pytest_trace2evolve_crashes(
     config: pytest.Config,
 ) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
-    """End with status 3 and one line after an error that pytest does not handle: Python would end with 1.
+    """End with status 3 and one line after an error that pytest does not handle.
 
-    Such are errors in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
-    `pytest_unconfigure`, and an output that cannot be written.
+    Such errors occur in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
+    `pytest_unconfigure`, or if the output cannot be written. Python would end with status 1.
     """
     try:
         status = yield
@@ -117,11 +118,11 @@ def pytest_trace2evolve_crashes(
         if _only_reads_hooks(config) or not options.is_active(config):
             raise
         if isinstance(error, KeyboardInterrupt) and hasattr(config, "workerinput"):
-            raise  # the controller ends its workers so
+            raise  # the controller ends its workers this way
         from pytest_trace2evolve.utils.crashes import EXIT_CRASH, end_session
 
         if isinstance(error, SystemExit) and error.code == EXIT_CRASH:
-            raise  # of `require_output`
+            raise  # raised by `require_output`
         return end_session(error, config.rootpath)
 
 

@@ -1,7 +1,7 @@
-"""Pressure tests: the fixtures `run_case`, `case` and `environments`, and what failed on which case.
+"""Pressure tests: the fixtures `run_case`, `case` and `environments`, and the cases on which tests failed.
 
-A failure that was found must not be lost again: what cannot be measured rejects a case, and only a search
-that found nothing is skipped for it.
+A failure that a search found must not get lost. A case that cannot be measured is therefore only rejected,
+and its search continues. The test is skipped only if the search finds no failure.
 """
 
 import sys
@@ -39,7 +39,7 @@ DEFAULT_BUDGET = 200
 SPENT = "the test's budget of simulations is spent (--t2e-case-budget)"
 
 _STARVED = ("FailedHealthCheck", "Unsatisfiable")
-"""What hypothesis raises if too many cases were rejected."""
+"""Names of the errors that Hypothesis raises if too many cases were rejected."""
 
 
 def register(config: pytest.Config, run: Any) -> None:
@@ -53,11 +53,11 @@ def register(config: pytest.Config, run: Any) -> None:
 
 @dataclass
 class _Test:
-    """The test that runs.
+    """The running test.
 
     Attributes:
-        begun: How many simulations had been made before it.
-        missing: Why outcomes of it are missing; empty if none is.
+        begun: The number of simulations that were made before the test.
+        missing: The reason for missing outcomes of the test; empty if no outcome is missing.
     """
 
     item: pytest.Item
@@ -78,7 +78,7 @@ class PressureTests:
     # ---- collection
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test a case of the marked files, their paths relative to the rootdir."""
+        """Generate one test for each case of the marked files, whose paths are relative to the rootdir."""
         marks = list(metafunc.definition.iter_markers(MARKER))
         if not marks:
             return
@@ -99,7 +99,7 @@ class PressureTests:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect pressure tests without an agent, in a session without options that does not name them."""
+        """Deselect pressure tests if no agent is named, and neither options nor paths ask for them."""
         tests = [item for item in items if _runs_cases(item)]
         if not tests or self._run.agent is not None:
             return
@@ -115,16 +115,16 @@ class PressureTests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Reject options that no collected test uses, and tests that no agent can serve.
+        """Reject options that no collected test uses, and pressure tests without an agent.
 
         Raises:
-            pytest.UsageError: there are such.
+            pytest.UsageError: an option has no effect, or no agent is named.
         """
         if self._run.has_plan and session.items and (refusal := self._refusal(session.items)):
             self._run.end_collection(refusal)
 
     def _refusal(self, items: list[pytest.Item]) -> str:
-        """Why the options do not fit the collected tests; empty if they do."""
+        """The reason why the options do not fit the collected tests; empty if they do."""
         from pytest_trace2evolve.plugin.options import has_options
 
         config = self._config
@@ -152,16 +152,16 @@ class PressureTests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Each test has a budget of its own."""
+        """Start a separate budget for each test."""
         self._test = _Test(item, self._runner.made if self._runner is not None else 0)
 
     def close(self) -> None:
-        """Close what running cases opened."""
+        """Close everything that was opened to run cases."""
         self._closing.close()
         self._runner = None
 
     def outcome(self, case: "Case", provider: str, domain: str) -> "Outcome":
-        """The outcome of a case, within the budget of the test that runs."""
+        """Return the outcome of a case, within the budget of the running test."""
         __tracebackhide__ = True
         runner = self._open()
         try:
@@ -207,11 +207,11 @@ class PressureTests:
         return runner.made - self._test.begun >= (DEFAULT_BUDGET if budget is None else budget)
 
     def _reject(self, why: str) -> NoReturn:
-        """There is no outcome: a search continues without the case, any other test is skipped."""
+        """Handle a missing outcome: a search continues without the case, and any other test is skipped."""
         __tracebackhide__ = True
         assert self._test is not None
         self._test.missing = self._test.missing or why
-        # Only tests that search have loaded it; no other run needs to.
+        # Only tests that search load Hypothesis, so no other run has to import it.
         hypothesis = sys.modules.get("hypothesis")
         if hypothesis is not None and hypothesis.currently_in_test_context():
             hypothesis.reject()
@@ -221,7 +221,7 @@ class PressureTests:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Let a report carry the case on which its test failed, and report what could not be measured."""
+        """Add the failing case to a test's report, and skip a test whose outcomes could not be measured."""
         report = yield
         if call.when != "call" or self._test is None or self._test.item is not item:
             return report
@@ -235,7 +235,7 @@ class PressureTests:
             for kind in type(raised).mro()
         )
         if missing and (starved or (report.passed and missing != SPENT)):
-            # Nothing failed of what was measured, and not all was: that is no pass.
+            # Nothing that was measured failed, but not everything was measured, so the test did not pass.
             report.outcome = "skipped"
             report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {missing}")
         if missing == SPENT and not report.skipped:
@@ -244,22 +244,22 @@ class PressureTests:
 
 
 class RunCase:
-    """Runs a case with the run's agent: `run_case(case)` gives its `Outcome`.
+    """Runs a case with the run's agent: `run_case(case)` returns its `Outcome`.
 
-    Another world than the support world is named by `provider` and `domain`. One thread at a time.
+    `provider` and `domain` select a world other than the support world. Concurrent calls are not supported.
     """
 
     def __init__(self, tests: PressureTests) -> None:
         self._tests = tests
 
     def __call__(self, case: "Case", *, provider: str = "trace2evolve", domain: str = "support") -> "Outcome":
-        """The outcome of a case: made now, or kept from before.
+        """Return the outcome of a case, from a new simulation or an earlier one.
 
-        If it cannot be had (a loss, or the test's budget of simulations is spent), hypothesis rejects the
-        case and continues; any other test is skipped.
+        If there is no outcome, because the simulation was lost or the test's budget of simulations is spent,
+        Hypothesis rejects the case and continues. Any other test is skipped.
 
         Raises:
-            TypeError: it is no case.
+            TypeError: `case` is not a `Case`.
         """
         __tracebackhide__ = True
         from pytest_trace2evolve.cases.case import Case
@@ -304,7 +304,7 @@ def case(request: pytest.FixtureRequest) -> "Case":
 
 
 class BrokenCases:
-    """On the controller: the cases on which tests of all processes failed."""
+    """Collects, on the controller, the cases on which tests of all processes failed."""
 
     def __init__(self, run: "Controller") -> None:
         self._run = run
@@ -313,7 +313,7 @@ class BrokenCases:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in what a test's report carries."""
+        """Record the failing case and the spent budget that a test's report carries."""
         raw: dict[str, Any] | None = getattr(report, "trace2evolve_case", None)
         if raw is not None:
             self._tasks[raw["id"]] = raw
@@ -322,7 +322,7 @@ class BrokenCases:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Freeze what broke the agent, if that was asked for."""
+        """Freeze the cases that broke the agent if `--t2e-freeze` is given; otherwise suggest the option."""
         if not self._tasks:
             return
         from pytest_trace2evolve.cases.case import case_of
@@ -338,7 +338,7 @@ class BrokenCases:
             self._notes.append(f"{new} broke the agent; --t2e-freeze keeps such in {FROZEN}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Report what was found and frozen."""
+        """Report the new and the frozen cases."""
         from pytest_trace2evolve.utils.sanitize import sanitize_line
 
         for note in self._notes:

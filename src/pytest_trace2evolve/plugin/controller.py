@@ -47,9 +47,9 @@ class Controller(ItemHooks):
     """The plugin object of the process that the user started.
 
     Attributes:
-        resources: What the project and its plugins offer.
-        plan: The plan of the run; None if no suite and no pressure test takes part.
-        session: The session; None if the plan has no suites, or items are only listed.
+        resources: The resources that the project and its plugins offer.
+        plan: The plan of the run; None if neither a suite nor a pressure test takes part.
+        session: The session; None without a plan, or if items are only listed.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -79,7 +79,7 @@ class Controller(ItemHooks):
 
     @property
     def agent(self) -> str | None:
-        """Who talks in cases; None if nobody was named."""
+        """The agent of cases; None if no agent is named."""
         return None if self.plan is None else self.plan.agent
 
     @property
@@ -88,12 +88,12 @@ class Controller(ItemHooks):
         return self.plan is not None
 
     def plan_of_cases(self, closing: ExitStack) -> tuple[Plan, Account]:
-        """The plan of a process that runs cases, and the account of the run."""
+        """The plan for running cases in this process, and the account of the run."""
         assert self.session is not None
         return self.session.plan, self.session.account
 
     def end_collection(self, refusal: str) -> NoReturn:
-        """End the session: the options do not fit the tests.
+        """End the session, because the options do not fit the tests.
 
         Raises:
             pytest.UsageError: always.
@@ -107,7 +107,7 @@ class Controller(ItemHooks):
         """Plan the run before any worker starts, so that an error is reported once.
 
         Raises:
-            pytest.UsageError: anything that the user wrote is wrong.
+            pytest.UsageError: an option or a file of the user is invalid.
         """
         if self.config.option.help or self.config.option.version:
             return
@@ -158,7 +158,7 @@ class Controller(ItemHooks):
         """Whether any suite or pressure test takes part.
 
         Raises:
-            ConfigError: options ask for a run, and there is none.
+            ConfigError: the options ask for a run, but there is nothing to run.
         """
         suites, pressure = selection.suites, selection.pressure
         project, asked = self.resources.project, has_options(self.config)
@@ -178,7 +178,7 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Give a worker of xdist the names of the tasks and the place of their results."""
+        """Pass the names of the tasks, and the folder of their results, to a worker of xdist."""
         plan, splits = None, self.resources.project.splits.values()
         if self.plan is not None:
             plan = {
@@ -192,7 +192,7 @@ class Controller(ItemHooks):
         node.workerinput[WORKER_INPUT] = {"splits": descriptions, "plan": plan}
 
     def pytest_report_header(self) -> list[str]:
-        """What is run, against which baselines, and what it may take."""
+        """Header lines with the candidate, the suites, their baselines, warnings and the cost estimate."""
         plan = self.plan
         if plan is None:
             return []
@@ -219,14 +219,14 @@ class Controller(ItemHooks):
     # ---- the tests
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Start the session in a process that runs the items itself."""
+        """Start the session if this process runs the items itself."""
         if not self.config.pluginmanager.hasplugin("dsession"):
             items = [item for item in session.items if isinstance(item, TaskItem)]
             self._start([(item.suite, item.name) for item in items])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Start the session once a worker has collected; the others collect the same items."""
+        """Start the session after the first worker has collected; all workers collect the same items."""
         self._start([place for nodeid in ids if (place := self._place(nodeid)) is not None])
 
     def _start(self, tasks: list[TaskName]) -> None:
@@ -243,7 +243,7 @@ class Controller(ItemHooks):
             ) from None
 
     def _on_event(self, event: Event) -> None:
-        """Take in what the session reports; called in its thread."""
+        """Pass a decided task to the progress display and to workers; called in the session's thread."""
         if not isinstance(event, TaskDecided) or self.session is None:
             return
         if self._watch is not None and event.run is not None:
@@ -264,7 +264,7 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Show how far a live run is while items run."""
+        """Show the progress of a live run while items run."""
         if self.session is None or self.session.plan.live is None or not self.session.plan.suites:
             return (yield)
         self._watch = self._watch or Watch(self.session.engine, self.session.plan.suites)
@@ -282,7 +282,7 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note failures of tests that are no tasks; show the crash of a worker as an error."""
+        """Record failures of tests that are not tasks; report the crash of a worker as an error."""
         if self.plan is None:
             return
         place = self._place(report.nodeid)
@@ -292,7 +292,7 @@ class Controller(ItemHooks):
         if getattr(report, "trace2evolve_reported", False):
             self._reported.add(place)
         elif report.failed and report.when not in ("setup", "call", "teardown"):
-            # xdist made this report because a worker died. The session made the task all the same.
+            # xdist made this report because a worker died. The session ran the task nevertheless.
             self._reported.add(place)
             path, _, name = report.nodeid.partition("::")
             report.when = "setup"
@@ -300,7 +300,7 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a file that could not be collected.
+        """Record that a file could not be collected.
 
         Raises:
             pytest.UsageError: a worker sent the report to end the session.
@@ -310,7 +310,7 @@ class Controller(ItemHooks):
         self._others_failed = self._others_failed or report.failed
 
     def _place(self, nodeid: str) -> TaskName | None:
-        """The suite and task that a node id names; None for any other test."""
+        """The suite and task that a node id names; None for tests that are not tasks."""
         parts = nodeid.split("::", 2)
         if len(parts) != 3:
             return None
@@ -323,13 +323,13 @@ class Controller(ItemHooks):
     # ---- after the tests
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Note an interrupt: with `pytest.exit(returncode=...)` the exit status does not tell."""
+        """Record an interrupt, which the exit status of `pytest.exit(returncode=...)` does not show."""
         self._was_interrupted = True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Note that no verdict can count, and report an error of this package in one line."""
-        # xdist fails again after the internal error of a worker.
+        """Record that no verdict can count, and report an error of this package in one line."""
+        # After the internal error of a worker, xdist fails a second time.
         shorten(excrepr, excinfo.value, self.config.rootpath, is_consequence=self._has_crashed)
         self._has_crashed = True
 
@@ -349,7 +349,7 @@ class Controller(ItemHooks):
             self._unwritten = write_summaries(self.config, self.plan, self._report.summary)
         if self._has_crashed and session.exitstatus in (*OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-        # The terminal summary is given the status from before the verdict.
+        # Pytest passes the status from before the verdict to the terminal summary.
         self._exit_status = int(session.exitstatus)
         result = yield
         if self.plan is not None:
@@ -357,7 +357,7 @@ class Controller(ItemHooks):
         return result
 
     def _is_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
-        """Whether the pytest session ended before its time."""
+        """Whether the pytest session ended early."""
         cut_off = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
         stopped = bool(session.shouldstop or session.shouldfail)
         return stopped or self._was_interrupted or self._has_crashed or cut_off
@@ -399,7 +399,7 @@ class Controller(ItemHooks):
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def _make_report(self) -> RunReport | None:
-        """What the run has to report; None if nothing was run."""
+        """Make the report of the run; None if nothing was run."""
         if self.session is None or not (self._result or self._trouble):
             return None
         outcomes = () if self._result is None else self._result.outcomes
@@ -419,7 +419,7 @@ class Controller(ItemHooks):
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print an overview, the checks and the verdict."""
+        """Print notes, and the report with its overview, checks and verdict."""
         if self._cassette:
             terminalreporter.write_line(f"trace2evolve: {self._cassette}")
         for line in self._unwritten:
@@ -443,7 +443,7 @@ class Controller(ItemHooks):
         terminalreporter.write(text + "\n")
 
     def pytest_unconfigure(self) -> None:
-        """End the threads of the session, and its servers."""
+        """End the session's threads and servers."""
         if self.session is not None:
             self.session.close()
 

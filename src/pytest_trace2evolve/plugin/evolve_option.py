@@ -1,4 +1,4 @@
-"""`--t2e-evolve`: the session runs as usual, and then an evolution learns from its failures."""
+"""`--t2e-evolve`: after a normal session, an evolution learns from the session's failures."""
 
 import shlex
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 PLUGIN_NAME = "trace2evolve-evolution"
 
 _OTHER_AGENTS = ("t2e_results", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
-"""Options with which another agent talks than a model in a folder."""
+"""Options that select an agent other than a model in a folder."""
 
 _FAILED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
-"""Exit statuses of sessions whose runs nothing is learnt from."""
+"""Exit statuses of sessions from whose runs no evolution learns."""
 
 
 def register_evolution(config: pytest.Config) -> None:
-    """Register the hooks of an evolution, after the controller: they validate before it starts servers."""
+    """Register an evolution's hooks after the controller, so they validate before it starts servers."""
     controller = config.pluginmanager.getplugin(RUN_NAME)
     assert isinstance(controller, Controller)
     config.pluginmanager.register(EvolutionHooks(config, controller), PLUGIN_NAME)
@@ -45,7 +45,8 @@ def register_evolution(config: pytest.Config) -> None:
 class EvolutionHooks:
     """Plans the evolution before the tests start, and runs it once the session has ended.
 
-    The exit status stays the session's: its verdict on the candidate stands, whatever is learnt from it.
+    The exit status stays the session's, because its verdict on the candidate stands whatever the evolution
+    does.
     """
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
@@ -60,7 +61,7 @@ class EvolutionHooks:
         """Validate the evolution and print its budget.
 
         Raises:
-            pytest.UsageError: an option leaves nothing to evolve, or the budget does not suffice.
+            pytest.UsageError: an option does not allow an evolution, or the budget is too small.
         """
         option = self._config.option
         if option.help or option.version or option.collectonly:
@@ -81,7 +82,7 @@ class EvolutionHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """Learn from the session's run; its servers have ended by now."""
+        """Learn from the session's run, after its servers have ended."""
         run = None if self._controller.plan is None else self._controller.plan.run_folder
         if self._session is None or self._session.exitstatus in _FAILED or run is None or not run.exists():
             return
@@ -106,7 +107,7 @@ class EvolutionHooks:
 
     @contextmanager
     def _plan(self, run: Path | None) -> Iterator[tuple[EvolutionPlan, Environments]]:
-        """The plan of the evolution, and its environments for as long as the context lasts."""
+        """Yield the plan of the evolution and its environments, which close when the context ends."""
         assert self._resources is not None
         option = self._config.option
         asked = parse_evolve_options(option.t2e_evolve_options or "")
@@ -121,7 +122,7 @@ class EvolutionHooks:
             yield plan_evolution(asked, values, self._resources, environments, context), environments
 
     def _suites_by_path(self) -> list[str] | None:
-        """The suites that the session runs because their paths are given; None if those are all."""
+        """The suites that the given paths select; None without paths, or if the paths select all suites."""
         if self._config.args_source is not pytest.Config.ArgsSource.ARGS:
             return None
         project = self._controller.resources.project
@@ -129,7 +130,7 @@ class EvolutionHooks:
         return names if names != list(project.suite_names) else None
 
     def _command(self, run: Path) -> list[str]:
-        """The arguments of `trace2evolve` that resume."""
+        """The arguments of `trace2evolve` that resume the evolution."""
         option, here = self._config.option, self._config.invocation_params.dir
         words = ["--root", str(self._config.rootpath), "evolve", "--from-run", str(run)]
         words += [] if option.t2e_candidate is None else ["--candidate", option.t2e_candidate]
@@ -148,10 +149,10 @@ class EvolutionHooks:
 
 
 def _check_options(config: pytest.Config) -> None:
-    """Check that the base talks, and that its run is whole: adapters are compared with it.
+    """Check that the base is the agent, and that its run is complete, because adapters are compared with it.
 
     Raises:
-        pytest.UsageError: an option keeps it from that.
+        pytest.UsageError: an option selects a different agent or narrows the run.
     """
     option = config.option
     for name in _OTHER_AGENTS:
@@ -189,7 +190,10 @@ def _check_options(config: pytest.Config) -> None:
 
 
 def _leaves_tests_out(word: str, config: pytest.Config) -> bool:
-    """Whether a typed word leaves tests out. In `addopts` it may be there for tests that are no tasks."""
+    """Whether an argument of the command line leaves tests out.
+
+    `addopts` is not checked, because its arguments may concern tests that are not tasks.
+    """
     if word.startswith("-m"):
         return bool(config.option.markexpr)
     return word.partition("=")[0] in ("--deselect", "--ignore", "--ignore-glob")

@@ -1,7 +1,7 @@
 """Suites as pytest items: a file, its splits, and one item for each task.
 
-A worker of xdist imports this module and little else of the package: items only report what the session of
-the controller decided.
+A worker of xdist imports this module and little else of the package, because items only report what the
+controller's session decided.
 """
 
 import json
@@ -23,16 +23,16 @@ SuiteTasks = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True)
 class ItemResult:
-    """What an item reports.
+    """The result that an item reports.
 
     Attributes:
-        error: Why the item's setup fails: its simulations were lost; empty if they were not.
-        skipped: Why there is nothing to judge; empty if there is.
-        ends_session: Why no further item can run; empty if others can.
-        failure: Why the task failed; empty if it passed.
+        error: The reason for failing the item's setup, such as lost simulations; empty without such an error.
+        skipped: The reason for skipping an item that cannot be judged; empty if it can be judged.
+        ends_session: The reason why no further item can run; empty if further items can run.
+        failure: The reason why the task failed; empty if it passed.
         is_suspected: Whether the task may have failed by chance.
-        expected: Why the task is expected to fail; empty if it is not.
-        properties: Names and values for JUnit.
+        expected: The reason to expect a failure of the task; empty if no failure is expected.
+        properties: Names and values of JUnit properties.
     """
 
     error: str = ""
@@ -44,18 +44,18 @@ class ItemResult:
     properties: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> str:
-        """As JSON, for a worker."""
+        """Convert the result to JSON, for a worker."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The reverse of `to_json`."""
+        """Read a result from the JSON of `to_json`."""
         record = json.loads(text)
         return cls(**{**record, "properties": tuple(map(tuple, record["properties"]))})
 
 
 class Results(Protocol):
-    """Where items of a process get their tasks and results from."""
+    """The source of tasks and results for the items of a process."""
 
     suites: SuiteTasks
 
@@ -67,20 +67,20 @@ class SuiteFile(pytest.File):
     """One suite's TOML file."""
 
     def collect(self) -> Iterator[pytest.Collector]:
-        """The suite's splits."""
+        """Collect the suite's splits."""
         for split in _results(self).suites[self.path.stem]:
             yield SplitCollector.from_parent(self, name=split)
 
 
 class SplitCollector(pytest.Collector):
-    """One split of a suite; carries the marker of its name."""
+    """One split of a suite, marked with the split's name."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.add_marker(self.name)
 
     def collect(self) -> Iterator[pytest.Item]:
-        """One item for each task."""
+        """Collect one item for each task."""
         for task_id in _results(self).suites[self.path.stem][self.name]:
             yield TaskItem.from_parent(self, name=task_id)
 
@@ -96,7 +96,7 @@ class TaskItem(pytest.Item):
         return self.path.stem
 
     def setup(self) -> None:
-        """Wait for the trials. A lost trial ends the item here, so that it is an error and no failure."""
+        """Wait for the trials. A lost trial ends the item here, so pytest reports an error, not a failure."""
         self.result = result = _results(self).result(self.suite, self.name)
         self.user_properties += result.properties
         if result.expected:
@@ -112,14 +112,14 @@ class TaskItem(pytest.Item):
         """Report the task.
 
         Raises:
-            TaskFailed: the agent failed it.
+            TaskFailed: the agent failed the task.
         """
         assert self.result is not None
         if self.result.failure and not self.result.is_suspected:
             raise TaskFailed(self.result.failure)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Where an item is shown to be."""
+        """The location and the name that pytest shows for the item."""
         return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -140,7 +140,7 @@ class ItemHooks:
 
     Attributes:
         suites: The tasks of the run's suites; empty if no suite takes part.
-        suites_folder: Where the files of suites lie.
+        suites_folder: The folder of the suites' files.
     """
 
     suites: SuiteTasks
@@ -159,12 +159,12 @@ class ItemHooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Mark tasks that report a result; report a suspected fall as an outcome of its own."""
+        """Mark tasks that report a result; report a suspected regression as a separate outcome."""
         report = yield
         if isinstance(item, TaskItem) and call.when == "setup" and item.result:
             report.trace2evolve_reported = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
         if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
-            # Not passed, and no failure: for JUnit's readers it is skipped, with its reason.
+            # A suspected task neither passed nor failed; readers of JUnit see it as skipped, with the reason.
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 0, f"suspected: {item.result.failure}")
             report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # as above
@@ -173,7 +173,7 @@ class ItemHooks:
     def pytest_report_teststatus(
         self, report: pytest.TestReport | pytest.CollectReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """The letter of a suspected fall."""
+        """The status letter of a suspected regression."""
         if getattr(report, "trace2evolve_suspected", False):
             return "suspected", "~", ("SUSPECTED", {"yellow": True})
         return None

@@ -1,4 +1,7 @@
-"""Command-line options and ini keys. Standard library and pytest only: pytest loads this in every session."""
+"""Command-line options and ini keys.
+
+Imports only the standard library and pytest, because pytest loads this module in every session.
+"""
 
 import argparse
 
@@ -20,15 +23,15 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def has_options(config: pytest.Config) -> bool:
-    """Whether the command line asks for a run (an ini key alone only runs the suites in its paths)."""
+    """Whether an option of the plugin asks for a run; without one, only suites in the given paths run."""
     return are_given(config.option)
 
 
 def are_given(parsed: argparse.Namespace) -> bool:
-    """Whether any option of ours is among parsed ones."""
+    """Whether the parsed options include one of this plugin."""
     return any(getattr(parsed, option.destination, None) is not None for option in OPTIONS)
 
 
 def is_active(config: pytest.Config) -> bool:
-    """Whether anything of ours was asked for."""
+    """Whether an option or the ini key `t2e_suites` activates the plugin."""
     return has_options(config) or bool(config.getini("t2e_suites"))

@@ -1,4 +1,4 @@
-"""What items and the whole pytest session report, from what the session of the run decided."""
+"""The results that items report and the exit status of pytest, derived from the session's decisions."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from pytest_trace2evolve.session.trials import TaskRun, is_suspected
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-"""The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
+"""The exit statuses that a verdict replaces; pytest's other statuses are more important than a verdict."""
 
 
 def split_of(event: TaskDecided) -> str:
@@ -24,11 +24,11 @@ def split_of(event: TaskDecided) -> str:
 
 
 def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
-    """What the item of a task reports.
+    """Make the result that the item of a task reports.
 
     Args:
-        event: What was decided.
-        refusal: Why the run cannot go on, if this item is the one that reports it.
+        event: The session's decision on the task.
+        refusal: The reason why the run cannot continue, if this item reports the reason; else empty.
     """
     plan, planned, split = event.plan, event.plan.suites[event.suite], split_of(event)
     properties = tuple(task_properties(event.suite, split, event.task_id))
@@ -56,7 +56,7 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
 
 
 def _unjudged(run: TaskRun, planned: int) -> tuple[str, str]:
-    """Why a task is an error, and why it is skipped; both are empty if it can be judged."""
+    """The reasons to report an error and to skip the item; both are empty if the task can be judged."""
     trials = f"{len(run.records)} trial{'' if len(run.records) == 1 else 's'}"
     if run.unfinished:
         return "", f"{len(run.records)} of {planned} trials made: {run.unfinished}"
@@ -71,15 +71,15 @@ def _unjudged(run: TaskRun, planned: int) -> tuple[str, str]:
 
 
 def _failure(run: TaskRun, trials: Trials, *, is_open: bool) -> str:
-    """Why a task failed; of a sealed split without anything of its traces."""
+    """The reason why a task failed; for a sealed split, it contains nothing from the traces."""
     measured = trials.measured
     passed = sum(Trials((record,)).passes is True for record in measured)
     text = f"reward {trials.reward:.3f}: {passed} of {len(measured)} trials passed"
     if is_open:
-        # Of any other split, `trace2evolve show` tells which component failed, and records the access.
+        # For other splits, `trace2evolve show` names the failed components, and records the access.
         text += f" ({_components(measured)})"
     if run.crash:
-        # The message may quote the task, so that of a sealed split stays unread; the code may be shown.
+        # The message may quote the task, so it is not shown for sealed splits; the code may be shown.
         raised = run.crash if is_open else run.crash.partition(":")[0]
         text += f"\nthe agent raised {raised}\n{run.frames}".rstrip()
     return text
@@ -95,11 +95,16 @@ def _components(records: list[SimulationEvidence]) -> str:
 def exit_status(
     result: Run, exitstatus: int | pytest.ExitCode, *, others_failed: bool, inconclusive_passes: bool
 ) -> tuple[int | pytest.ExitCode, str]:
-    """The exit status of a pytest session whose own is `exitstatus`, and why its run decides nothing, if so.
+    """Combine the exit status of a pytest session with the verdict of its run.
 
     Args:
-        others_failed: Whether a test that is no task failed.
+        result: The result of the run.
+        exitstatus: Pytest's own exit status of the session.
+        others_failed: Whether a test that is not a task failed.
         inconclusive_passes: Whether an inconclusive verdict counts as passed.
+
+    Returns:
+        The exit status, and the reason why the run decides nothing or is incomplete; empty without a reason.
     """
     if result.error:
         return pytest.ExitCode.INTERNAL_ERROR, f"no verdict: {sanitize_line(result.error)}"

@@ -1,6 +1,6 @@
-"""What a session is asked for: its project, where its options were given, and what of the project runs.
+"""The request of a session: its project, the context of its options, and its suites and pressure tests.
 
-Workers of xdist import this module, so it imports what a run needs only where a run is made.
+Workers of xdist import this module, so it imports the dependencies of a run only inside functions.
 """
 
 import os
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def usage_error(what: object) -> pytest.UsageError:
-    """The error for a message, or an error of ours, about what the user wrote: one line, sanitised.
+    """Make a usage error of one sanitised line from a message or an exception.
 
-    Pytest prints usage errors past its own terminal writer.
+    Sanitising is necessary here, because pytest does not print usage errors through its terminal writer.
     """
     return pytest.UsageError(sanitize_line(str(what), LONGEST_LINE - len("ERROR: ")))
 
@@ -34,7 +34,7 @@ def project_of(config: pytest.Config) -> Project:
     """The project that pytest runs in.
 
     Raises:
-        pytest.UsageError: its suites lie elsewhere.
+        pytest.UsageError: the suites lie outside the rootdir.
     """
     folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
     if not folder.is_relative_to(config.rootpath):
@@ -43,10 +43,10 @@ def project_of(config: pytest.Config) -> Project:
 
 
 def resources_of(config: pytest.Config) -> "Resources":
-    """What the project and its plugins offer.
+    """The resources that the project and its plugins offer.
 
     Raises:
-        pytest.UsageError: a file of the project or a hook is wrong.
+        pytest.UsageError: a file of the project or a hook is invalid.
     """
     from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
     from pytest_trace2evolve.project.extensions import registered
@@ -63,7 +63,7 @@ def resources_of(config: pytest.Config) -> "Resources":
 
 
 def context_of(config: pytest.Config, served: "Mapping[str, Address] | None" = None) -> "Context":
-    """Where the options were given, and the ini keys that stand in for some of them."""
+    """The folders to which options refer, the ini keys behind some options, and addresses of servers."""
     from pytest_trace2evolve.session.settings import Context
 
     return Context(
@@ -80,7 +80,7 @@ def max_age(config: pytest.Config) -> float | None:
     """The days after which a baseline draws a warning; None if the ini key is not set.
 
     Raises:
-        ConfigError: it is no number above 0.
+        ConfigError: the value is not a number above 0.
     """
     text = config.getini("t2e_baseline_max_age")
     if not text:
@@ -95,7 +95,7 @@ def max_age(config: pytest.Config) -> float | None:
 
 
 def narrowing_option(config: pytest.Config) -> str:
-    """What narrows a run below whole splits; empty if nothing does."""
+    """A note that names the first option that narrows a run to parts of splits; empty if no option does."""
     given = {
         "-k": config.option.keyword,
         "--lf": getattr(config.option, "lf", False),
@@ -107,13 +107,13 @@ def narrowing_option(config: pytest.Config) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a session runs.
+    """The suites and pressure tests that a session runs.
 
     Attributes:
         suites: Names of suites.
         pressure: Whether pressure tests may run.
-        left_out: Suites and pressure tests that do not run, since no agent is named.
-        may_embed: Whether the embedded model talks if no agent is named.
+        left_out: Suites and pressure tests that do not run, because no agent is named.
+        may_embed: Whether the embedded model is the agent if no agent is named.
     """
 
     suites: tuple[str, ...]
@@ -129,12 +129,12 @@ def places_of(config: pytest.Config) -> list[Path]:
 
 
 def pressure_folder(root: Path) -> Path:
-    """Where the pressure tests of a project lie."""
+    """The folder of a project's pressure tests."""
     return root.resolve() / "synthetic"
 
 
 def names_pressure(config: pytest.Config) -> bool:
-    """Whether a path lies in the folder of pressure tests, or is that folder."""
+    """Whether a given path is the folder of pressure tests or lies inside it."""
     folder = pressure_folder(config.rootpath)
     return any(place == folder or folder in place.parents for place in places_of(config))
 
@@ -142,11 +142,11 @@ def names_pressure(config: pytest.Config) -> bool:
 def select(config: pytest.Config, project: Project) -> Selection:
     """Select the suites and pressure tests of a session.
 
-    A session without options runs those that a path names, and those that have an agent by the project's
-    settings. It leaves the others out, so that a plain `pytest` runs the project's other tests.
+    A session without options runs the suites and pressure tests that a path names or that have an agent in
+    the project's settings. It leaves out all others, so a plain `pytest` still runs the other tests.
 
     Raises:
-        SuiteError: the file of a suite is broken.
+        SuiteError: the file of a suite is invalid.
     """
     asked = has_options(config)
     suites = suites_under(config, project)
@@ -178,13 +178,16 @@ def suites_under(config: pytest.Config, project: Project) -> list[str]:
 
 
 def _names_suite(config: pytest.Config, project: Project, name: str) -> bool:
-    """Whether a path is that of a suite or of the folder of suites."""
+    """Whether a given path is the file of a suite or the folder of suites."""
     folder = project.suites_folder.resolve()
     return any(place in (folder, folder / f"{name}.toml") for place in places_of(config))
 
 
 def _may_run_pressure(config: pytest.Config, *, with_files: bool) -> bool:
-    """Whether tests that run cases may lie under the paths given: `synthetic/`, or else a Python file."""
+    """Whether the given paths may contain tests that run cases.
+
+    Such tests lie in `synthetic/` or, if `with_files`, in any given Python file.
+    """
     folder = pressure_folder(config.rootpath)
     return any(
         (with_files and place.suffix == ".py")

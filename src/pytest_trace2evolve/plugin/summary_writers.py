@@ -1,4 +1,4 @@
-"""What a run writes besides the terminal: GitHub's job summary, summary files and JUnit properties."""
+"""Writers of a run's output outside the terminal: GitHub's job summary, summary files, JUnit properties."""
 
 import os
 from pathlib import Path
@@ -19,14 +19,15 @@ from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize
 from pytest_trace2evolve.utils.secrets import Secrets
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""The variable by which a job on GitHub names the file that is shown below it."""
+"""The environment variable that holds the path of a GitHub job's summary file."""
 
 
 def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> list[str]:
     """Write summaries and JUnit properties, before pytest writes its own files.
 
     Returns:
-        What could not be written, a line each: it changes neither the verdict nor the exit status.
+        One line for each summary that could not be written. Such a failure changes neither the verdict nor
+        the exit status.
     """
     _add_junit_properties(config, summary)
     summary = summary.model_copy(update={"command": _command(config, plan)})
@@ -48,9 +49,9 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
 
 
 def sanitize_terminal(config: pytest.Config) -> None:
-    """Sanitise what pytest and all its plugins print from now on.
+    """Sanitise everything that pytest and its plugins print from now on.
 
-    Hooks would see reports and warnings, but not what other plugins and live logs print: hence the stream.
+    Wraps the terminal's stream, because hooks would not see the output of other plugins and of live logs.
     """
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None:
@@ -60,9 +61,9 @@ def sanitize_terminal(config: pytest.Config) -> None:
 
 
 def sanitize_junit(config: pytest.Config) -> None:
-    """Sanitise the JUnit file that was written: pytest escapes what XML forbids, and nothing else.
+    """Sanitise the JUnit file that pytest has written, because pytest escapes only what XML forbids.
 
-    No escape of ours holds a character that XML reads, so the text of the file is sanitised as it is.
+    The escapes that `sanitize` writes hold no special characters of XML, so it can process the file as text.
     """
     for plugin in config.pluginmanager.get_plugins():
         file = getattr(plugin, "logfile", None)
@@ -81,7 +82,7 @@ def _unwritten(what: str, error: OSError | ValueError) -> str:
 
 
 def _add_junit_properties(config: pytest.Config, summary: RunSummary) -> None:
-    """Add the verdict to each plugin that takes properties of a whole run: pytest's JUnit writer does."""
+    """Add the verdict to each plugin that accepts properties of a whole run, like pytest's JUnit writer."""
     for plugin in config.pluginmanager.get_plugins():
         add = getattr(plugin, "add_global_property", None)
         if callable(add):
@@ -90,7 +91,7 @@ def _add_junit_properties(config: pytest.Config, summary: RunSummary) -> None:
 
 
 def _command(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
-    """How the run was started, without a secret that an option holds."""
+    """The command that started the run, without the secrets that its options hold."""
     arguments = [str(argument) for argument in config.invocation_params.args]
     command = reproducing(arguments, os.environ.get("PYTEST_ADDOPTS", ""))
     found = [_judge_secrets(config.option)]
@@ -101,7 +102,7 @@ def _command(config: pytest.Config, plan: Plan) -> tuple[str, ...]:
         ]
     for secrets in found:
         command = tuple(secrets.out_of(part) for part in command)
-    # An argument need not be UTF-8, and a file of text must be.
+    # Arguments may not be valid UTF-8, but a text file must be.
     return tuple(part.encode("utf-8", "backslashreplace").decode() for part in command)
 
 

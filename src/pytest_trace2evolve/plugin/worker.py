@@ -1,6 +1,6 @@
-"""A worker of xdist: reads the results that the controller's session writes, and makes no simulation.
+"""A worker of xdist, which reads the results of the controller's session instead of running simulations.
 
-Pressure tests are the exception: they need an agent in the process in which they run (`case_fixtures.py`).
+Pressure tests are the exception, because they need an agent in their own process (`case_fixtures.py`).
 """
 
 import functools
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 WORKER_INPUT = "trace2evolve"
 
 POLL_SECONDS = 0.02
-"""How often a worker looks for the result of its item."""
+"""Seconds between a worker's checks for the result of its item."""
 
 
 def result_file(folder: Path, suite: str, task_id: str) -> Path:
-    """Where the result of a task lies; a task's id may be no name of a file."""
+    """The file with a task's result; its name is a hash, because a task's id may not be a valid file name."""
     name = hashlib.sha256(f"{suite}\n{task_id}".encode()).hexdigest()
     return folder / "decided" / f"{name}.json"
 
@@ -37,7 +37,7 @@ def write_result(folder: Path, suite: str, task_id: str, result: ItemResult) -> 
     """Write the result of a task for the worker that waits for it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path = result_file(folder, suite, task_id)
     path.parent.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ class Worker(ItemHooks):
 
     @functools.cached_property
     def resources(self) -> "Resources":
-        """What the project and its plugins offer."""
+        """The resources that the project and its plugins offer."""
         from pytest_trace2evolve.plugin.settings import resources_of
 
         return resources_of(self.config)
@@ -72,13 +72,13 @@ class Worker(ItemHooks):
         return bool(self.input)
 
     def plan_of_cases(self, closing: ExitStack) -> "tuple[Plan, Account]":
-        """The controller's plan, made again for the cases of this process, and the account of the run.
+        """Remake the controller's plan for the cases of this process, and open the account of the run.
 
         Args:
-            closing: Closes the account.
+            closing: The exit stack that closes the account.
 
         Raises:
-            ConfigError: as `make_plan`.
+            ConfigError: see `make_plan`.
         """
         from pytest_trace2evolve.engine.budget import Account
         from pytest_trace2evolve.engine.live import Address
@@ -100,7 +100,7 @@ class Worker(ItemHooks):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Skip Hypothesis's summary, which imports all of Hypothesis, in a worker that ran no test of it."""
+        """Skip Hypothesis's summary, a slow import, in a worker that ran no test of Hypothesis."""
         plugins = self.config.pluginmanager
         if "hypothesis" not in sys.modules and (plugin := plugins.get_plugin("hypothesispytest")):
             plugins.unregister(plugin)
@@ -125,7 +125,7 @@ class Worker(ItemHooks):
         shorten(excrepr, excinfo.value, self.config.rootpath)
 
     def end_collection(self, refusal: str) -> None:
-        """Report that the options do not fit the tests; the controller ends the session with it."""
+        """Report that the options do not fit the tests; the controller then ends the session."""
         report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=refusal, result=None)
         report.trace2evolve_refusal = refusal  # type: ignore[attr-defined]  # extra attributes travel as JSON
         self.config.hook.pytest_collectreport(report=report)

@@ -1,4 +1,4 @@
-"""The adapters of a project: weights with their manifests, and which of them the gate promoted."""
+"""The adapters of a project, with their weights, their manifests, and the selection of promoted ones."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from pytest_trace2evolve.utils.reading import open_regular, read_record, reporte
 
 
 def unfinished(path: Path) -> Path:
-    """The folder of an adapter while it is made, next to its final one; it is no adapter yet."""
+    """The folder of an adapter during its training, next to the final folder; not listed as an adapter."""
     return path.with_name(f".{path.name}.unfinished")
 
 
@@ -40,7 +40,7 @@ class Adapter:
 
     @property
     def trained_on(self) -> date | None:
-        """The day of its training, after which its weights do not change; None if it was not recorded."""
+        """The day of the training, after which the weights do not change; None if it was not recorded."""
         time = self.manifest.created_at
         return None if time is None else datetime.fromisoformat(time).date()
 
@@ -50,13 +50,13 @@ class Adapter:
 
     @property
     def skill(self) -> Skill | None:
-        """Its line of a router's table, under its own name; None if it cannot be routed to."""
+        """The line for a router's table, under the adapter's name; None if a router cannot choose it."""
         skill = self.manifest.skill
         return None if skill is None else skill.model_copy(update={"name": self.name})
 
     @property
     def promoted_at(self) -> tuple[str, str, str]:
-        """When it was promoted, for sorting: the time of its verdict's run, or else of its training."""
+        """The sort key of the promotion: the times of the verdict's run and of the training, and the name."""
         verdict = self.manifest.verdict
         return "" if verdict is None else verdict.time, self.manifest.created_at or "", self.name
 
@@ -68,7 +68,7 @@ class Adapters:
         self.folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        # Folders with a dot are `unfinished`.
+        # Folders with a leading dot are `unfinished`.
         return iter(sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{MANIFEST}")))
 
     def __getitem__(self, name: str) -> Adapter:
@@ -83,10 +83,10 @@ class Adapters:
         return [adapter for name in self if (adapter := self[name]).promoted]
 
     def routed(self) -> list[Adapter]:
-        """The adapters that a router chooses from, by name.
+        """The adapters that a router chooses from, sorted by name.
 
-        Of promoted adapters of one base for the same capabilities only the last one counts: two would have
-        the same description, and share the choices.
+        If several promoted adapters of one base have the same capabilities, only the adapter that was
+        promoted last counts. Otherwise they would have the same description and split the choices.
         """
         by_base: dict[str, list[Adapter]] = {}
         for adapter in self.promoted():
@@ -96,7 +96,7 @@ class Adapters:
 
 
 def last_promoted(adapters: Iterable[Adapter]) -> list[Adapter]:
-    """Of adapters for the same capabilities the one that was promoted last, by name."""
+    """For each set of capabilities, the adapter that was promoted last; sorted by name."""
     last = {
         frozenset(adapter.manifest.environments): adapter
         for adapter in sorted(adapters, key=lambda adapter: adapter.promoted_at)

@@ -1,9 +1,10 @@
-"""Candidates: what a change claims and the instruction that it adds to the agent's prompt.
+"""Candidates: the claim of a change, and the instruction that it adds to the agent's prompt.
 
 A candidate is one Markdown file: front matter between two lines of `---`, then the instruction text. The
 front matter is YAML with texts and lists of texts.
 
-`v6+precondition_verification` has no file: it is candidate `v6`, talking with an adapter of the project.
+A candidate such as `v6+precondition_verification` has no file of its own. It is candidate `v6` with one of
+the project's adapters.
 """
 
 import re
@@ -24,24 +25,24 @@ from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.reading import problem_in, read_text
 
 DEFAULT_CANDIDATE = "v0"
-"""The candidate of a run that names none."""
+"""The candidate of a run that does not name one."""
 
 WITH = "+"
-"""Separates a candidate's id from the adapter that it talks with: `v6+precondition_verification`."""
+"""Separates a candidate's id from the name of its adapter, as in `v6+precondition_verification`."""
 
 ROUTED = "routed"
-"""Instead of an adapter's name: for each task the base model chooses a promoted adapter, or none."""
+"""Takes the place of an adapter's name. For each task, the base model chooses a promoted adapter or none."""
 
 CandidateId = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\+[a-z][a-z0-9]*(_[a-z0-9]+)*)?$")
 ]
 
 Change = Literal["agent", "model", "parameters"]
-"""What a candidate may change besides its instruction."""
+"""The parts of the agent that a candidate may change besides its instruction."""
 
 
 def _iso_day(value: object) -> object:
-    """pydantic would take a bare number for seconds since 1970."""
+    """Check the form of a day, because pydantic would read a bare number as seconds since 1970."""
     if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
         raise ValueError("a day is written YYYY-MM-DD")
     return value
@@ -53,13 +54,14 @@ class Candidate(Record):
     Attributes:
         id: Its name; the file is `<id>.md`.
         parent: The candidate it was made from; None for a root.
-        hypothesis: What it should change, and why that should help.
+        hypothesis: The expected change, and why it should help.
         frozen_at: The day after which its text may not change.
         informed_by: Evidence its author had seen, as `suite::split` or `suite::split::task`.
-        changes: What it changes besides the instruction: `agent` (the implementation), `model`, `parameters`.
-            A run in which one of these differs from the baseline is rejected unless the change is named here.
+        changes: Declared changes besides the instruction: `agent` (the implementation), `model`,
+            `parameters`. A run in which one of these differs from the baseline is rejected unless the change
+            is named here.
         instruction: The text added after the policy in the agent's prompt; may be empty.
-        weights: Digest of the adapters that it talks with; empty without any, as in every file.
+        weights: Digest of its adapters; empty without an adapter, and for every candidate read from a file.
     """
 
     id: CandidateId
@@ -81,7 +83,7 @@ class Candidate(Record):
 
     @property
     def adapter(self) -> str:
-        """Name of the adapter that it talks with, or `ROUTED`; empty if there is none."""
+        """Name of its adapter, or `ROUTED`; empty without an adapter."""
         return self.id.partition(WITH)[2]
 
     @property
@@ -94,13 +96,14 @@ class Candidate(Record):
 
     @property
     def declares(self) -> frozenset[str]:
-        """The changes that it declares. An adapter makes it another model without a declaration."""
+        """The declared changes. An adapter counts as a change of the model without a declaration."""
         return frozenset(self.changes) | ({"model"} if self.weights else set())
 
     def talking_with(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
-        """This candidate with an adapter, or with several to route to: a candidate of its own, and a child.
+        """Return a child of this candidate that uses an adapter, or routes to several.
 
-        It is frozen on the day when its text and all its adapters were.
+        Its `frozen_at` is the latest day among those of its text and its adapters; None if any of these days
+        is not known.
         """
         days = [self.frozen_at, *(adapter.trained_on for adapter in adapters)]
         known = [day for day in days if day is not None]
@@ -119,7 +122,7 @@ class Candidate(Record):
         )
 
     def ref(self) -> CandidateRef:
-        """The part of a candidate that evidence carries."""
+        """The part of a candidate that evidence records."""
         return CandidateRef(id=self.id, digest=self.digest, parent=self.parent, informed_by=self.informed_by)
 
     def saw(self, suite: str, split: str) -> bool:
@@ -129,11 +132,12 @@ class Candidate(Record):
 
 
 class Candidates:
-    """All candidates of a folder, read at the first use.
+    """All candidates of a folder. Each file is read when it is first needed.
 
     Args:
         folder: The folder of their files.
-        adapters: What they can talk with, as `v6+NAME` and `v6+routed`; these are known and not listed.
+        adapters: The adapters that candidates can use, as in `v6+NAME` and `v6+routed`. Such ids are valid,
+            but iteration does not list them.
     """
 
     def __init__(self, folder: Path, adapters: Adapters | None = None) -> None:
@@ -198,7 +202,7 @@ class Candidates:
 
 
 def source_of(name: str) -> str:
-    """The files that make a candidate, for messages: its own, and the adapter that it talks with."""
+    """Return the paths of a candidate's file and its adapter, for messages."""
     text, _, adapter = name.partition(WITH)
     return f"candidates/{text}.md" + (f" or adapters/{adapter}" if adapter else "")
 
@@ -208,10 +212,10 @@ def read_candidate(path: Path) -> Candidate:
 
 
 def parse_candidate(text: str, path: Path) -> Candidate:
-    """A candidate from its file's text, current or earlier.
+    """Parse a candidate from the text of its file, current or earlier.
 
     Raises:
-        CandidateError: its front matter is broken; names file, place and remedy.
+        CandidateError: its front matter is invalid; the message names file, place and remedy.
     """
     lines, instruction = _split(path, text)
     fields = _front_matter(path, lines)
@@ -233,10 +237,10 @@ _NOT_WRITTEN = {
     "instruction": "is the text below the front matter, not a part of it",
     "weights": "follow from an adapter, which stands behind a candidate's id: v6+NAME",
 }
-"""Fields of a candidate that its front matter may not give."""
+"""Fields of a candidate that its front matter may not set."""
 
 _MAX_LINES = 2_000
-"""Lines of front matter."""
+"""The most lines that front matter may have."""
 
 
 def _split(path: Path, text: str) -> tuple[list[str], str]:
@@ -256,7 +260,7 @@ def _split(path: Path, text: str) -> tuple[list[str], str]:
 
 
 def _front_matter(path: Path, lines: list[str]) -> dict[str, object]:
-    """The fields of front matter: texts and lists of texts, without anchors, aliases and tags."""
+    """Parse the fields of front matter: texts and lists of texts, but no anchors, aliases or tags."""
     import yaml
 
     def broken(line: int) -> CandidateError:
@@ -310,7 +314,7 @@ _ITEM = re.compile(r"^([ \t]*- +)(\S.*)$", re.MULTILINE)
 
 
 def _with_quoted_texts(front_matter: str) -> str:
-    """Front matter with quotes around its texts: they are literal, so `: ` and ` #` mean nothing in them."""
+    """Quote the texts of front matter, so that `: ` and ` #` have no special meaning in them."""
 
     def quoted(text: str) -> str:
         joined = " ".join(line.strip() for line in text.split("\n") if line.strip())
@@ -329,13 +333,13 @@ def _with_quoted_texts(front_matter: str) -> str:
 
 
 class AgentFactory(Protocol):
-    """Makes the agent of a candidate and its user, for one simulation of a task's trial.
+    """Makes the agent of a candidate and its user, for one trial of a task.
 
-    In a solo suite it is called with `solo=True`, otherwise without: a factory that takes no `solo` still
-    serves every other suite.
+    Only solo suites pass `solo=True`; all others leave the argument out. So a factory without the argument
+    serves every suite that is not solo.
     """
 
     def __call__(
         self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
     ) -> tuple[Agent, User]:
-        """The agent, and the user, who in solo mode is never asked."""
+        """Return the agent and the user. In solo mode the user is never asked."""

@@ -30,18 +30,18 @@ from pytest_trace2evolve.worlds.registry import registered as registered_worlds
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_trace2evolve.gate.protocols import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.gate.protocols import Check  # imports numpy, which most commands do not need
     from pytest_trace2evolve.project.candidates import AgentFactory
 
 READER = "trace2evolve-extensions"
-"""The name under which `load` registers its plugin: our own plugin does nothing in such a session."""
+"""The name under which `load` registers its plugin. Our own plugin does nothing in the session of `load`."""
 
 DISTRIBUTION = "pytest-trace2evolve"
 
 _REQUIRES = re.compile(r"^Requires-Dist: pytest[-_.]trace2evolve\b", re.MULTILINE | re.IGNORECASE)
 
 _SHOWN_LETTERS = 300
-"""How much of an exception's message an error repeats."""
+"""The most characters of an exception's message that an error repeats."""
 
 _hookimpl = pluggy.HookimplMarker("pytest")  # pytest.hookimpl, without the import of pytest
 
@@ -66,11 +66,11 @@ def read_hooks(config: "pytest.Config") -> Extensions:
 
 
 _WHAT = {"worlds": "world", "agents": "agent", "checks": "check", "environments": "environment"}
-"""The kinds of extensions, and how a message calls one."""
+"""The kinds of extensions, each with its name in messages."""
 
 
 def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
-    """Read the hook `pytest_t2e_<kind>`; returns its registrations by name, or raises as `read_hooks`."""
+    """Read the hook `pytest_t2e_<kind>` and return its registrations by name. Raises like `read_hooks`."""
     manager, name = config.pluginmanager, f"pytest_t2e_{kind}"
     found: dict[str, Any] = {}
     owners = dict(_taken(kind))
@@ -88,7 +88,7 @@ def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
             ]
         except (KeyboardInterrupt, Trace2EvolveError):
             raise
-        except BaseException as error:  # `SystemExit` and the outcomes of pytest count
+        except BaseException as error:  # including `SystemExit` and pytest's outcome exceptions
             raise ConfigError(
                 f"{_line_in(error, plugin, owner)}: hook {name} failed: {_described(error)}; correct the hook"
             ) from error
@@ -159,7 +159,7 @@ def _owner(plugin: Any, manager: pluggy.PluginManager, root: Path) -> str:
 
 
 def _line_in(error: BaseException, plugin: Any, owner: str) -> str:
-    """The last line of a plugin's own file in the traceback of an error."""
+    """The owner, with the last line of the plugin's own file in the traceback of an error."""
     file = getattr(plugin, "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{owner}:{lines[-1]}" if lines else owner
@@ -185,7 +185,7 @@ def may_register(root: Path, suites_folder: Path) -> bool:
     words = (*ini_words(root, "addopts"), *os.environ.get("PYTEST_ADDOPTS", "").split())
     if os.environ.get("PYTEST_PLUGINS") or any(word.startswith("-p") for word in words):
         return True
-    # The text is searched as it is: parsing the metadata of each plugin would take longer than all the rest.
+    # The metadata is searched as text, because parsing it for each plugin would take longer than all else.
     return any(
         re.search(_REQUIRES, point.dist.read_text("METADATA") or "")
         for point in importlib.metadata.entry_points(group="pytest11")
@@ -194,7 +194,7 @@ def may_register(root: Path, suites_folder: Path) -> bool:
 
 
 _QUICK = ("--capture=no", "-p", "no:unraisableexception")
-"""Options with which nothing is captured, and the garbage of all that is imported is not collected twice."""
+"""Options that save time: no capture of output, and no second garbage collection after the imports."""
 
 
 def load(root: Path, suites_folder: Path) -> Extensions:
@@ -204,7 +204,8 @@ def load(root: Path, suites_folder: Path) -> Extensions:
     and runs nothing. Output of pytest and of these files is discarded.
 
     Raises:
-        ConfigError: pytest cannot be configured there; names the file and the error. Or as for `read_hooks`.
+        ConfigError: pytest cannot be configured there (the message names the file and the error), or
+            `read_hooks` raises.
     """
     import pytest
 
@@ -215,7 +216,7 @@ def load(root: Path, suites_folder: Path) -> Extensions:
             pytest.main([*_QUICK, f"--rootdir={root}", str(suites_folder)], plugins=[reader])
     except BaseException as error:
         reader.error = reader.error or error
-    # pytest removes the folders of its ini key `pythonpath` again; factories may import from them later.
+    # pytest removes the folders of its ini key `pythonpath` again, but factories may import from them later.
     sys.path += [folder for folder in reader.path if folder not in sys.path]
     if reader.error is not None:
         if isinstance(reader.error, KeyboardInterrupt | Trace2EvolveError):
@@ -229,7 +230,10 @@ def load(root: Path, suites_folder: Path) -> Extensions:
 
 
 def _unloadable(error: BaseException, root: Path) -> ConfigError:
-    """One line for an exception that a project's file raised; pytest wraps that of a conftest file."""
+    """Return a one-line error for an exception that a project's file raised.
+
+    If a conftest file raised it, pytest has wrapped the exception.
+    """
     cause: BaseException = getattr(error, "cause", None) or error
     own = [
         f"{frame.filename}:{frame.lineno}"
@@ -245,11 +249,11 @@ class _Reader:
 
     Attributes:
         found: The registrations; None until they are read.
-        error: The exception that prevented it.
+        error: The exception that prevented reading them; None if none was raised.
         path: `sys.path` while the hooks were read.
     """
 
-    __name__ = READER  # under which pytest registers it
+    __name__ = READER  # the name under which pytest registers the plugin
 
     def __init__(self, end: Callable[..., Any]) -> None:
         self._end = end
@@ -273,7 +277,7 @@ class _Reader:
 
     @_hookimpl(trylast=True)
     def pytest_configure(self, config: "pytest.Config") -> None:
-        """Read the hooks, after every `pytest_configure` on which they may rely."""
+        """Read the hooks after every other `pytest_configure`, because hooks may rely on these calls."""
         self.path = [*sys.path]
         try:
             self.found = read_hooks(config)
@@ -283,5 +287,5 @@ class _Reader:
 
     @_hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: "pytest.ExceptionInfo[BaseException]") -> None:
-        """Shorten a traceback that is never shown: pytest parses the files of all its frames."""
+        """Shorten a traceback that is never shown, because pytest parses the files of all its frames."""
         excinfo.traceback = excinfo.traceback.cut(path=__file__)

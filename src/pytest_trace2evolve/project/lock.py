@@ -19,9 +19,9 @@ RENEW = "run 'trace2evolve lock' if the change is meant"
 
 
 class SuiteLock(Record):
-    """The locked content of a suite: its tasks' digests by split, and digests of the world around them.
+    """The locked content of a suite: digests of its tasks by split, and digests of their world.
 
-    `provider_version` is recorded for people. `code` identifies the implementation of the world's tools;
+    `provider_version` is for information only. `code` identifies the implementation of the world's tools;
     older locks have none. Neither is part of `digest`.
     """
 
@@ -38,12 +38,12 @@ class SuiteLock(Record):
 
     @property
     def digest(self) -> str:
-        """Identifies the suite's content; evidence carries it."""
+        """Identifies the suite's content. Evidence records this digest."""
         return digest(self.model_dump(mode="json", exclude={"provider_version", "code"}))
 
     @property
     def parts(self) -> LockParts:
-        """What evidence carries besides the digest, so that a difference can be named."""
+        """The digests that evidence records besides `digest`, so that a difference can be named."""
         return LockParts(policy=self.policy, tools=self.tools, data=self.data)
 
     @property
@@ -62,7 +62,7 @@ class Lock(Record):
 def lock_suite(
     suite: Suite, world: World, path: Path, scorer_version: int, code: Code | None = None
 ) -> SuiteLock:
-    """The lock of a suite as its file, its world and the code of the world's tools are now."""
+    """Compute the lock of a suite from its current file, its world and the code of the world's tools."""
     splits = suite.resolve(world, path)
     tasks = world.tasks()
     tools = {
@@ -86,7 +86,7 @@ def lock_suite(
 
 
 def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
-    """The differences between the lock and the present state, a phrase each, tasks first."""
+    """Yield each difference between the lock and the current state as a phrase, tasks first."""
     for split in sorted(locked.splits.keys() | current.splits.keys()):
         before, after = locked.splits.get(split, {}), current.splits.get(split, {})
         for task_id in after:
@@ -107,7 +107,10 @@ def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
 
 
 def _code_changes(old: Code | None, new: Code | None) -> Iterator[str]:
-    """Versions of distributions are only recorded: machines that share a lock need not share them all."""
+    """Yield a phrase if the code differs.
+
+    Versions of distributions are not compared, because machines that share a lock may have different ones.
+    """
     if old is None or new is None:
         return
     if changed := list(
@@ -125,7 +128,7 @@ def verify(path: Path, locked: SuiteLock, current: SuiteLock) -> None:
     """Compare a suite with its lock.
 
     Raises:
-        LockError: they differ; names the file, the first changes and the remedy.
+        LockError: they differ; the message names the file, the first changes and the remedy.
     """
     found = list(changes(locked, current))
     if not found:
@@ -151,7 +154,7 @@ def parse_lock(text: str, path: Path) -> Lock:
 
 
 def render_lock(lock: Lock) -> str:
-    """The text of a lock file: one line for each task, so that a change is one line of a diff."""
+    """Render the text of a lock file. Each task has its own line, so its change is one line of a diff."""
     blocks = []
     for name, suite in sorted(lock.suites.items()):
         absent = {"code"} if suite.code is None else set()

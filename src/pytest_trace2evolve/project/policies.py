@@ -11,12 +11,13 @@ from pytest_trace2evolve.utils.optional import CHECKS, entry_points
 
 
 def find_policy(name: str, project: Project | None, further: Mapping[str, Check] | None = None) -> Policy:
-    """The policy of a name.
+    """Find a policy by its name.
 
     Args:
-        project: The project with its own policies; None knows the built-in ones only.
-        further: Checks by id, from the hook `pytest_t2e_checks`. None: those of the project's hooks, which
-            are loaded only if the policy is the project's own, since a built-in one uses none of them.
+        project: The project whose own policies count too; None for built-in policies only.
+        further: Checks by id, from the hook `pytest_t2e_checks`. If None, the checks of the project's hooks
+            are used. They are loaded only for a policy of the project's own, because built-in policies use
+            none of them.
     """
     folder = None if project is None else project.policies_folder
     if further is None and project is not None and name not in POLICIES:

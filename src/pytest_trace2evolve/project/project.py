@@ -69,7 +69,8 @@ class Project:
     Attributes:
         root: Its top folder (pytest's rootdir).
         suites_folder: The folder of its suites.
-        hooks: The registrations of its hooks, if a pytest session has read them; else loaded when needed.
+        hooks: The registrations of its hooks if a pytest session has read them; if None, they are loaded
+            when needed.
     """
 
     root: Path
@@ -78,10 +79,10 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
-        """The project that a folder (default: the current one) belongs to: the nearest with `suites/`.
+        """Find the nearest folder with `suites/`, from a folder (default: the current one) upwards.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no such folder.
         """
         here = Path.cwd() if start is None else start
         root = find_root(here.resolve())
@@ -95,7 +96,7 @@ class Project:
 
     @property
     def policies_folder(self) -> Path:
-        """The project's own gate policies, a TOML file each."""
+        """The folder of the project's own gate policies, one TOML file each."""
         return self.root / "policies"
 
     @property
@@ -104,17 +105,20 @@ class Project:
 
     @property
     def finished_folder(self) -> Path:
-        """Finished live simulations, which a later run need not make again."""
+        """The folder of finished live simulations, which later runs reuse."""
         return self.root / ".trace2evolve" / "finished"
 
     @property
     def draws_folder(self) -> Path:
-        """Accounts of the finished simulations, one for each candidate and agent; copied with them."""
+        """The folder of the accounts of finished simulations, one account for each candidate and agent.
+
+        It lies in the folder of finished simulations, so a copy of that folder includes the accounts.
+        """
         return self.finished_folder / "draws"
 
     @property
     def answers_cache(self) -> Path:
-        """Models' answers, which a later run with `--t2e-cache` need not ask for again."""
+        """The file of models' answers that later runs with `--t2e-cache` reuse."""
         return self.root / ".trace2evolve" / "cache.sqlite"
 
     @property
@@ -123,7 +127,7 @@ class Project:
 
     @property
     def ledger_folder(self) -> Path:
-        """The ledger: accesses to traces and verdicts, a file for each entry."""
+        """The folder of the ledger, which records verdicts and accesses to traces in one file per entry."""
         return self.root / "ledger"
 
     @property
@@ -151,10 +155,10 @@ class Project:
     def extensions(self) -> "Extensions":
         """Registrations of the hooks in the project's `conftest.py` and plugins, loaded at the first use.
 
-        For commands: a pytest session reads the hooks of its own configuration.
+        Only commands need this, because a pytest session reads the hooks of its own configuration.
 
         Raises:
-            ConfigError: they cannot be loaded; names the file and the error.
+            ConfigError: the hooks cannot be loaded; the message names the file and the error.
         """
         if self.hooks is not None:
             return self.hooks
@@ -169,7 +173,7 @@ class Project:
 
     @property
     def suite_names(self) -> list[str]:
-        """Names of all suites; a file whose name starts with an underscore is none."""
+        """Names of all suites. A file whose name starts with an underscore is not a suite."""
         return sorted(path.stem for path in self.suites_folder.glob("*.toml") if path.name[0] != "_")
 
     def suite_path(self, name: str) -> Path:
@@ -192,7 +196,7 @@ class Project:
         return worlds.extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
 
     def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
-        """The tasks of a suite's files of cases; each is there once, under one id."""
+        """Read the tasks of a suite's files of cases, and check that no id and no case occurs twice."""
         from pytest_trace2evolve.cases.case import read_cases
 
         path = self._path_of(suite.name)
@@ -219,9 +223,9 @@ class Project:
         return found
 
     def _check_content(self, path: Path, split: str, content: Content, split_of: dict[Content, str]) -> None:
-        """Check that what may be learned from shares no content with what decides.
+        """Check that a split to learn from shares no content with a split of any other role.
 
-        `split_of` holds the first split of each content so far; a new content is entered.
+        `split_of` maps each content to the first split that holds it; a new content is added.
         """
         other = split_of.setdefault(content, split)
         roles = {self.splits[other].role, self.splits[split].role}
@@ -232,10 +236,10 @@ class Project:
             )
 
     def inside(self, name: str) -> Path:
-        """A file that is named from the project's root.
+        """Return the path of a file that is named relative to the project's root.
 
         Raises:
-            CaseError: it lies outside of the root.
+            CaseError: the file lies outside of the root.
         """
         path = self.root / name
         if Path(name).is_absolute() or not path.resolve().is_relative_to(self.root.resolve()):
@@ -249,10 +253,13 @@ class Project:
         return parse_lock(read_text(self.lock_path, LockError, limit=RECORDS), self.lock_path)
 
     def locked(self, suite: Suite, worlds: Worlds) -> SuiteLock:
-        """A suite's lock, checked against its file (not against its world: see `verify_world`).
+        """Return a suite's lock after comparing it with the suite's file.
+
+        `verify_world` compares it with the world.
 
         Raises:
-            LockError: the suite is not locked, or its file was edited since; names what changed.
+            LockError: the suite is not locked, or its file was edited since then; the message names the
+                change.
         """
         locked = self.lock.suites.get(suite.name)
         path = self._path_of(suite.name)
@@ -269,7 +276,8 @@ class Project:
         """Compare a suite's lock with its world.
 
         Raises:
-            LockError: a task, the policy, a tool, the data or the scorer changed; names it.
+            LockError: a task, the policy, a tool, the data or the scorer changed; the message names the
+                change.
         """
         verify(self._path_of(suite.name), locked, self.lock_now(suite, worlds))
 
@@ -278,7 +286,7 @@ class Project:
         return lock_suite(suite, world, self._path_of(suite.name), SCORER_VERSION, code)
 
     def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:
-        """Write a lock for `names` (all suites if none is named); other suites keep theirs."""
+        """Lock the suites `names` again (all suites if empty). Other suites keep their locks."""
         known = self.suite_names
         for name in names:
             self.suite_path(name)

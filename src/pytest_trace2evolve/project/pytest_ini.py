@@ -8,14 +8,14 @@ from typing import Any
 from pytest_trace2evolve.utils.reading import parse_toml, text_of
 
 _ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
-"""Files that pytest uses even without settings in them, the first one that exists."""
+"""Files that pytest uses even without settings in them. The first existing one counts."""
 
 _WITH_SECTION = ("pyproject.toml", "tox.ini", "setup.cfg")
-"""Files that it tries afterwards, and uses if they hold a table or section of pytest's."""
+"""Files that pytest tries next, and uses only if they hold a table or section for pytest."""
 
 
 def pytest_settings(root: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The file that holds a folder's pytest settings, and the settings; None if there is none.
+    """Return the file that holds a folder's pytest settings, and the settings; None without such a file.
 
     Raises:
         OSError, ValueError, configparser.Error: a file that pytest would read cannot be read.
@@ -50,17 +50,20 @@ def _ini_settings(path: Path) -> dict[str, Any] | None:
 
 
 def ini_value(root: Path, key: str) -> str | None:
-    """The text of a key in a folder's pytest settings, if it has one and they can be read."""
+    """Return the text of a key in a folder's pytest settings; None without a readable text."""
     found = _value(root, key)
     return found.strip() if isinstance(found, str) else None
 
 
 def ini_words(root: Path, key: str) -> list[str]:
-    """The words of a key in a folder's pytest settings, split as pytest does; none if they cannot be read."""
+    """Return the words of a key in a folder's pytest settings, split as pytest does.
+
+    The list is empty if the settings or the words cannot be read.
+    """
     found = _value(root, key)
     try:
         return shlex.split(found) if isinstance(found, str) else [str(word) for word in found or ()]
-    except ValueError:  # a quotation without an end, which pytest rejects
+    except ValueError:  # an unclosed quotation, which pytest rejects
         return []
 
 

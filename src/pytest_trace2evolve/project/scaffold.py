@@ -1,8 +1,8 @@
 """Sets up a new project in a user's folder from the files that ship with the package.
 
-`plan_scaffold` reads and decides, `write_scaffold` writes. A file is new, there already as it ships, or left
-alone because its content differs. pytest settings and `.gitignore` of the user are never changed: a note says
-which line to add. Only the lock gets the suites that it lacks.
+`plan_scaffold` reads and decides, `write_scaffold` writes. A file is new, already there with the shipped
+content, or left alone because its content differs. The user's pytest settings and `.gitignore` are never
+changed; a note says which line to add. Of the existing files, only the lock changes: it gets missing suites.
 """
 
 import configparser
@@ -36,7 +36,7 @@ EXTRAS = {"inspect_evals": "tau2", "tau2": "tau2"}
 
 
 class State(StrEnum):
-    """What happens to a file."""
+    """The scaffold's action on a file."""
 
     WRITTEN = "written"
     CHANGED = "changed"
@@ -46,7 +46,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class ScaffoldFile:
-    """A file: its path from the root, what happens to it, and a detail for the reader."""
+    """A file: its path from the root, the action on it, and a detail for the reader."""
 
     path: str
     state: State
@@ -59,7 +59,7 @@ class ScaffoldFile:
 
 @dataclass
 class Scaffold:
-    """The files of a new project; `contents` holds the whole text of those that are written or changed."""
+    """The files of a new project; `contents` holds the whole text of each written or changed file."""
 
     root: Path
     suites: tuple[str, ...]
@@ -88,7 +88,7 @@ class Scaffold:
 
 
 def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Scaffold:
-    """Decide what a folder gets; nothing is written.
+    """Plan the files of a folder without writing anything.
 
     Args:
         root: The folder; it need not exist.
@@ -96,7 +96,7 @@ def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = 
         workflow: Whether to add the CI workflow; None adds it unless GitHub would not see it there.
 
     Raises:
-        SuiteError: a suite is unknown; names the nearest.
+        SuiteError: a suite is unknown; the message names the nearest one.
         ConfigError: `root` is a file, or something in it cannot be read or contradicts the scaffold.
     """
     source = resources.template()
@@ -144,7 +144,7 @@ def _chosen_suites(names: Sequence[str], template: Project) -> tuple[str, ...]:
 
 
 def _paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
-    """Paths of what is copied as it ships, except baselines and the workflow."""
+    """Paths of the files that are copied unchanged, except baselines and the workflow."""
     if (template.suites_folder / SPLITS_NAME).exists():
         yield f"suites/{SPLITS_NAME}"
     for name in suites:
@@ -154,13 +154,13 @@ def _paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
 
 
 def _files_of(template: Project, suite: str) -> list[str]:
-    """A suite's own files: the one that defines it, and those that hold its cases."""
+    """A suite's own files: its definition, and the files of its cases."""
     cases = [spec.cases for spec in template.suite(suite).case_splits.values()]
     return [f"suites/{suite}.toml", *cases]
 
 
 def _add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> None:
-    """Add files that are copied as they ship, by their path in the folder with that in the template."""
+    """Add files that are copied unchanged. `paths` maps paths in the folder to paths in the template."""
     for path, origin in paths.items():
         text = (source / origin).read_bytes().decode("utf-8")
         current = _current(scaffold.root / path)
@@ -173,7 +173,7 @@ def _add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> N
 
 
 def _current(path: Path) -> bytes | None:
-    """The content of a file, if there is one. A link that leads nowhere is not a free place."""
+    """Return the content of a file; None if its path is free. A broken link counts as an empty file."""
     try:
         with open_regular(path) as file:
             return file.read(RECORDS)
@@ -182,7 +182,7 @@ def _current(path: Path) -> bytes | None:
 
 
 def _add_lock(scaffold: Scaffold, template: Project) -> set[str]:
-    """Add the lock with the suites that it lacks; returns the suites that are locked as they ship."""
+    """Add missing suites to the lock, and return the suites whose lock is the shipped one."""
     project = Project(root=scaffold.root, suites_folder=scaffold.root / "suites")
     before, exists = project.lock.suites, project.lock_path.exists()
     added: dict[str, SuiteLock] = {}
@@ -210,7 +210,7 @@ def _add_lock(scaffold: Scaffold, template: Project) -> set[str]:
 
 
 def _add_baselines(scaffold: Scaffold, template: Project, locked: set[str]) -> None:
-    """Add the baselines of suites and candidates that are as they ship: about others they say nothing."""
+    """Add the baselines of unchanged suites and candidates; they do not apply to changed ones."""
     for suite in scaffold.suites:
         for name in template.baseline_names(suite):
             path = template.baseline_path(suite, name).relative_to(template.root).as_posix()
@@ -225,7 +225,7 @@ def _add_baselines(scaffold: Scaffold, template: Project, locked: set[str]) -> N
 
 
 def _add_settings(scaffold: Scaffold) -> None:
-    """Add `pytest.ini`, or say which line to add to the settings that the folder has."""
+    """Add `pytest.ini`, or a note with the line to add to the folder's existing settings."""
     try:
         found = pytest_settings(scaffold.root)
     except (ValueError, configparser.Error) as error:
@@ -258,7 +258,7 @@ def _add_settings(scaffold: Scaffold) -> None:
 
 
 def _add_ignore(scaffold: Scaffold) -> None:
-    """Add `.gitignore`, or say which line to add to the one that the folder has."""
+    """Add `.gitignore`, or a note with the line to add to the folder's existing file."""
     name = ".gitignore"
     current = _current(scaffold.root / name)
     if current is None:

@@ -1,4 +1,4 @@
-"""Suites: which tasks of which world are evidence of which kind. One TOML file for each suite.
+"""Suites: tasks of a world, grouped into splits by the kind of evidence. Each suite has one TOML file.
 
 provider = "inspect_evals"
 domain = "retail"
@@ -27,7 +27,7 @@ from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 SPLITS_NAME = "_splits.toml"
-"""The file next to the suites that adds splits of a project's own."""
+"""The file next to the suites that defines a project's own splits."""
 
 _RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
 
@@ -37,7 +37,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
 
 
 class Role(StrEnum):
-    """What a split is used for."""
+    """The use of a split."""
 
     GATE = "gate"
     DEVELOPMENT = "development"
@@ -46,7 +46,7 @@ class Role(StrEnum):
 
 
 class Split(Record):
-    """A kind of evidence: a marker of this name, and what the gate may do with it."""
+    """A kind of evidence. `name` is also its pytest marker, and `role` limits the gate's use of it."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
     role: Role
@@ -77,7 +77,7 @@ class RestOf(Record):
 
 
 class CasesOf(Record):
-    """All synthetic cases of a file below the project's root, with its path from there."""
+    """All synthetic cases of a file, whose path is relative to the project's root."""
 
     cases: Annotated[str, Field(min_length=1)]
 
@@ -90,7 +90,7 @@ class CasesOf(Record):
 
     @property
     def split(self) -> str:
-        """The split of a suite's world that holds these cases; no benchmark has one of such a name."""
+        """The name of the world's split that holds these cases. No benchmark split has such a name."""
         return f"cases:{self.cases}"
 
 
@@ -98,7 +98,7 @@ _FORMS: dict[str, type[Record]] = {"benchmark": BenchmarkSplit, "rest": RestOf, 
 
 
 def _parse_members(value: object) -> object:
-    """Choose the form of a split: pydantic would try them all and report a problem of each."""
+    """Choose the form of a split, because pydantic would try all forms and report a problem of each."""
     if isinstance(value, dict) and len(value) == 1 and (form := _FORMS.get(next(iter(value)))):
         return form.model_validate(value)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -111,11 +111,11 @@ def _parse_members(value: object) -> object:
 
 
 class Suite(Record):
-    """A suite as its file defines it; its tasks are known once the world is open.
+    """A suite as its file defines it. Its tasks are known once its world is open.
 
     Attributes:
-        timeout: The wall clock of one simulation in seconds; None sets no limit.
-        solo: Whether no user takes part: the agent reads a ticket and has the user's tools too.
+        timeout: The time limit of one simulation in seconds of wall-clock time; None sets no limit.
+        solo: Whether the agent works without a user. It then reads a ticket and also has the user's tools.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -134,9 +134,9 @@ class Suite(Record):
 
     @property
     def definition(self) -> str:
-        """Digest of what the file says, except for the wording of the description."""
+        """Digest of the file's settings, except the description, the default agent and the trials."""
         left_out = {"description", "default_agent", "trials"}
-        # Fields that were added later count only if they are set, so that older locks stay valid.
+        # Fields that were added later count only if they are set. This keeps older locks valid.
         left_out |= {name for name in ("solo", "timeout") if not getattr(self, name)}
         return digest(self.model_dump(mode="json", exclude=left_out))
 
@@ -154,11 +154,11 @@ class Suite(Record):
         return len(self.case_splits) == len(self.splits)
 
     def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
-        """The task ids of each split, in the order of the file.
+        """Return the task ids of each split, in the order of the file.
 
         Raises:
-            SuiteError: a task or benchmark split that the world does not have, a task in two splits, an empty
-                split; in a solo suite, a world without solo mode or a task that cannot be run in it.
+            SuiteError: the world lacks a task or a benchmark split, a task is in two splits, or a split is
+                empty; in a solo suite, the world has no solo mode or a task cannot be run in it.
         """
         members = {
             name: _members(spec, name, world, path)
@@ -194,7 +194,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
 
     Args:
         path: The TOML file; its stem is the suite's name.
-        splits: The registry of splits; a suite may use no other.
+        splits: The registry of splits; a suite may use only these.
     """
     record = read_toml(path, SuiteError)
     if record.get("name", path.stem) != path.stem:
@@ -222,7 +222,7 @@ def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
 
 
 def read_splits(path: Path) -> tuple[Split, ...]:
-    """Further splits from a project's `_splits.toml`: a table for each, with `role` and `description`."""
+    """Read a project's own splits from `_splits.toml`: one table each, with `role` and `description`."""
     if not os.path.lexists(path):
         return ()
     splits = []
@@ -278,7 +278,7 @@ def _members(
     spec: BenchmarkSplit | CasesOf | tuple[str, ...], split: str, world: World, path: Path
 ) -> list[str]:
     if isinstance(spec, CasesOf):
-        return list(world.splits()[spec.split])  # a suite's world has its case files among its splits
+        return list(world.splits()[spec.split])  # the world of a suite has each of its case files as a split
     if isinstance(spec, BenchmarkSplit):
         return _benchmark_tasks(spec.benchmark, split, world, path)
     ids: list[str] = []

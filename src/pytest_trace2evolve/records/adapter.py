@@ -1,4 +1,4 @@
-"""Adapters: the manifest next to the weights, the table from which a router chooses, and its choices."""
+"""Records of adapters: the manifest next to the weights, a router's table, and a router's choices."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """The file of an adapter's weights."""
 
 NONE = "none"
-"""The label of a task that needs no capability: the base model gets it."""
+"""The label of a task that needs no capability, so the base model gets the task."""
 
 
 class Skill(Record):
@@ -48,7 +48,8 @@ class Confusion(Record):
 
     Attributes:
         labels: Names of the table's lines, `NONE` last; the order of rows and columns.
-        counts: (labels, labels) tasks; rows are the oracle's labels, columns the router's choices.
+        counts: Numbers of tasks, shape (labels, labels). Rows are the oracle's labels, columns the router's
+            choices.
     """
 
     labels: tuple[str, ...]
@@ -60,12 +61,12 @@ class Confusion(Record):
 
     @property
     def right(self) -> int:
-        """The number of tasks on which the router chose as the oracle."""
+        """The number of tasks on which the router agreed with the oracle."""
         return sum(self.counts[place][place] for place in range(len(self.labels)))
 
 
 class AdapterState(StrEnum):
-    """Where an adapter stands: only a promoted one enters the router's table."""
+    """The state of an adapter. Only a promoted adapter enters the router's table."""
 
     TRAINED = "trained"
     PROMOTED = "promoted"
@@ -74,11 +75,11 @@ class AdapterState(StrEnum):
 
 
 class AdapterVerdict(Record):
-    """What the gate decided about an adapter.
+    """The gate's verdict on an adapter.
 
     Attributes:
-        candidate: The candidate that talked with it, such as `v6+precondition_verification`.
-        why: What besides the gate decided: the capabilities that it forgot.
+        candidate: The candidate that used it, such as `v6+precondition_verification`.
+        why: The reason besides the gate's answer: the capabilities that the adapter forgot.
         time: The start of the run (ISO 8601); empty if it was not recorded.
     """
 
@@ -113,14 +114,16 @@ class AdapterManifest(Record):
     """The manifest next to an adapter's weights.
 
     Attributes:
-        capability: What it was trained for; of several its own name, and `environments` names them.
+        capability: The capability that it was trained for. For several capabilities it is a name of the
+            adapter's own, and `environments` names the capabilities.
         base_digest: Digest of the base model's folder.
-        environments, difficulty: Digests and difficulties of the environments, by capability.
+        environments: Digests of the environments, by capability.
+        difficulty: Difficulties of the environments, by capability.
         recipe: The hyperparameters.
-        evidence: Ids of the runs whose failures named the capability.
-        informed_by: The splits that those runs showed, as `suite::split`.
+        evidence: Ids of the runs whose failures showed that the capability is missing.
+        informed_by: The splits that were read in those runs, as `suite::split`.
         candidate: The candidate whose instruction the agent had in training; may be empty.
-        skill: Its line of a router's table; None if it cannot be routed to.
+        skill: Its line in a router's table; None if a router cannot choose it.
         heldout: Mean reward on held-out scenarios, by capability.
     """
 
@@ -146,12 +149,12 @@ class AdapterManifest(Record):
 
 
 class HeldOut(Record):
-    """The rewards of one model in one environment that no training saw.
+    """The rewards of one model in one environment with held-out content, which no training saw.
 
     Attributes:
-        digest: Of the environment with held-out content.
+        digest: Digest of the environment with held-out content.
         model: Digest of the model with its adapter, its system prompt and its tools.
-        rewards: By scenario, from seed 0 on, without lost rollouts.
+        rewards: The rewards of each scenario, from seed 0 on, without lost rollouts.
         lost: Rollouts without a reward.
     """
 

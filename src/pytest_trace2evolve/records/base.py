@@ -1,11 +1,11 @@
-"""The base classes of records: our own reject unknown fields, tau2's keep them."""
+"""The base classes of records. Our own reject unknown fields; tau2's keep them."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
-"""A whole number that JSON, floats and 64 bits all hold; sums too."""
+"""A whole number that JSON, floats and 64-bit integers can all hold, with room for sums."""
 
 
 class Record(BaseModel):

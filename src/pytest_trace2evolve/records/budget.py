@@ -1,4 +1,4 @@
-"""What a live run may use, what it used, and how far each of its simulations has come."""
+"""The budgets of a live run, its usage, and the states of its simulations."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,10 +8,10 @@ from pytest_trace2evolve.records.completion import Usage
 
 @dataclass(frozen=True)
 class Budgets:
-    """What a whole run may use, all its processes together; None sets no limit.
+    """The limits of a whole run, over all its processes together; None sets no limit.
 
-    `cost` is in US dollars, `tokens` counts prompt and completion, `minutes` the wall clock, and
-    `requests_per_minute` further tries, too.
+    `cost` is in US dollars, and `minutes` is wall-clock time. `tokens` counts prompt and completion tokens.
+    `requests_per_minute` counts retries too.
     """
 
     cost: float | None = None
@@ -21,7 +21,7 @@ class Budgets:
 
     @property
     def limited(self) -> bool:
-        """Whether it matters what a simulation uses."""
+        """Whether the cost or the tokens of simulations are limited."""
         return self.cost is not None or self.tokens is not None
 
 
@@ -29,7 +29,7 @@ NO_BUDGETS = Budgets()
 
 
 class State(StrEnum):
-    """How far a simulation has come."""
+    """The state of a simulation."""
 
     RUNNING = "running"
     MADE = "made"
@@ -40,7 +40,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Totals:
-    """Where a run stands: simulations by state, what was used, and the fresh ones set aside."""
+    """The progress of a run: simulations by state, usage, and the number of fresh simulations set aside."""
 
     states: dict[State, int]
     usage: Usage

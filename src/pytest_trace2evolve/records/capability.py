@@ -1,4 +1,4 @@
-"""Capabilities, the labels of traces, and what the contrast of failures and successes says about them."""
+"""Capabilities, labels of traces, and the contrast between failed and passed traces."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.score import Unit
 
 CapabilityName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=80)]
-"""In snake_case."""
+"""The name of a capability, in snake_case."""
 
 Delta = Annotated[float, Field(ge=-1, le=1)]
 """A difference of two shares."""
@@ -28,9 +28,10 @@ class Capability(Record):
 
 
 class Presence(StrEnum):
-    """What a trace shows of a capability.
+    """Whether a trace shows a capability or lacks it.
 
-    `na`: it was not needed. `lost`: the labeller gave no label that can be trusted; neither enters a rate.
+    `na` means that the capability was not needed, `lost` that the labeller gave no label that can be trusted.
+    Neither enters a rate.
     """
 
     PRESENT = "present"
@@ -40,9 +41,9 @@ class Presence(StrEnum):
 
 
 class Label(Record):
-    """What one trace shows of one capability in one run of a labeller.
+    """The label of one trace for one capability, from one run of a labeller.
 
-    `message` is the place in the trace of the message that shows it; None for `na` and `lost`.
+    `message` is the position in the trace of the message that shows it; None for `na` and `lost`.
     """
 
     trace: str
@@ -63,15 +64,15 @@ class Outcome(Record):
 
 
 class Contrast(Record):
-    """What the labels of one run say about one capability.
+    """The figures of one capability from the labels of one run.
 
     Attributes:
         coverage: Share of all failed traces that lack it; None if none failed.
-        error_rate_failed: ER⁻, the share of lacking among failed traces that show or lack it; None without
-            any.
+        error_rate_failed: ER⁻, the share that lacks it among the failed traces that show or lack it; None if
+            there are no such traces.
         error_rate_passed: ER⁺, the same among passed traces.
         delta: ER⁻ − ER⁺; None if either is not measured.
-        lost: Lost labels of it.
+        lost: The number of its lost labels.
     """
 
     coverage: Unit | None
@@ -82,17 +83,17 @@ class Contrast(Record):
 
 
 class Assessment(Record):
-    """What all runs together say about one capability.
+    """The figures of one capability from all runs together.
 
     Attributes:
         coverage, error_rate_failed, error_rate_passed, delta: Means over the runs that measured them.
         coverage_std, delta_std: Standard deviations over runs; None below two runs.
         delta_low, delta_high: Newcombe's interval of Δ, clustered by task, at a level at which all intervals
-            of the report hold together.
-        runs_passed: Runs in which coverage and Δ reached their thresholds.
+            of the report hold simultaneously.
+        runs_passed: The number of runs in which coverage and Δ reached their thresholds.
         selected: Whether it counts as missing; if not, `reason` says why.
-        examples: Traces of failures that lack it.
-        lost: Lost labels of it, in all runs.
+        examples: Failed traces that lack it.
+        lost: The number of its lost labels in all runs.
     """
 
     name: CapabilityName
@@ -147,7 +148,7 @@ class CapabilityReport(Record):
 
     Attributes:
         labeller: `rules`, or the judge's model.
-        runs: Runs of the labeller; the rules are deterministic and have one.
+        runs: The number of runs of the labeller; 1 for the rules, which are deterministic.
         traces, failed: The number of labelled traces, and of the failed ones among them.
         unexplained: Failed traces without a lacking capability (in the first run) and without a kind.
     """
@@ -208,5 +209,5 @@ BUILT_IN_CAPABILITIES = (
         ),
     ),
 )
-"""The capabilities that the labeller by rules knows: those that TRACE (arXiv 2604.05336) found missing on τ²,
-and two of Trace2Evolve's."""
+"""The capabilities that the rule-based labeller knows: those that TRACE (arXiv 2604.05336) found missing on
+τ², and two that Trace2Evolve adds."""

@@ -1,4 +1,4 @@
-"""Answers of chat models, what they used, and messages in the shape of the chat-completions API."""
+"""Answers of chat models, their usage, and messages in the shape of the chat-completions API."""
 
 import json
 import re
@@ -16,20 +16,20 @@ Side = Literal["agent", "user"]
 """The side whose model answered."""
 
 MAX_TOKENS = 10**9
-"""Tokens of one call that are believed: more is a mistake, and sums must fit into 64 bits."""
+"""The most tokens of one call that are accepted. More is a mistake, and sums must fit into 64 bits."""
 
 MAX_DOLLARS = 1e9
-"""US dollars of one call that are believed."""
+"""The most US dollars of one call that are accepted."""
 
 LARGE_TEXT = 100_000
-"""Characters of a text from which an endpoint may reject it for its length."""
+"""The length, in characters, above which an endpoint may reject a text."""
 
 _COMMON_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of tools that every endpoint takes."""
+"""Names of tools that every endpoint accepts."""
 
 
 class RequestedCall(Record):
-    """A tool call as a model asked for it: `arguments` is the text that it wrote, valid JSON or not."""
+    """A tool call as a model asked for it. `arguments` is the model's own text, valid JSON or not."""
 
     id: str
     name: str
@@ -53,7 +53,7 @@ class Usage(Record):
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Self) -> Self:
-        """The sum; its cost is None if either cost is."""
+        """The sum; its cost is None if either cost is None."""
         return self.model_copy(
             update={
                 "calls": self.calls + other.calls,
@@ -72,7 +72,7 @@ NOTHING_USED = Usage(calls=0, cost=0.0)
 class Completion(Record):
     """One answer of a chat model; `seconds` is the time of the whole exchange, retries included.
 
-    `cached`: it was made earlier and taken from a store, so its usage is not spent again.
+    `cached` means that the answer was taken from a store, so its usage is not spent again.
     """
 
     content: str | None = None
@@ -86,7 +86,7 @@ class Completion(Record):
 class Answer(Record):
     """A stored answer: a completion, or (`context_window`) the refusal of a conversation that no longer fits.
 
-    Nothing of the request is stored, and nothing that would name its sender.
+    Neither the request nor anything that would name its sender is stored.
     """
 
     trial: int
@@ -118,7 +118,10 @@ class JournalEntry:
 
 
 def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
-    """A message as the API takes it; `role` replaces its own (a user simulator speaks as the assistant)."""
+    """Convert a message to the API's form.
+
+    `role` replaces the message's own role, because a user simulator speaks as the assistant.
+    """
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.id, "content": message.content or ""}
     record: dict[str, Any] = {"role": role or message.role, "content": message.content}
@@ -175,7 +178,7 @@ def _parsed_arguments(text: str) -> dict[str, Any]:
 
 
 def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
-    """The usage that one side's messages of a trace record; no calls if none records any."""
+    """Sum the usage that one side's messages of a trace record; no calls if no message records any."""
     total = NOTHING_USED
     for message in trace:
         usage = getattr(message, "usage", None)
@@ -196,19 +199,19 @@ def cached_tokens(usage: Mapping[str, Any]) -> int:
 
 
 def token_count(value: object) -> int:
-    """A count of tokens from any value of an endpoint or a file; 0 if the value is none."""
+    """Return a count of tokens from any value of an endpoint or a file; 0 if the value is not a count."""
     return value if type(value) is int and 0 <= value <= MAX_TOKENS else 0
 
 
 def dollars(value: object) -> float | None:
-    """An amount from any value of an endpoint or a file; None if the value is none."""
+    """Return an amount from any value of an endpoint or a file; None if the value is not an amount."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DOLLARS:
         return None
     return float(value)
 
 
 def uncommon_part(history: Iterable[Message], role: Requestor) -> str:
-    """What one side wrote that an endpoint may reject, for messages; empty if there is nothing."""
+    """Describe the first thing in one side's messages that an endpoint may reject; empty if there is none."""
     for message in history:
         if message.role != role:
             continue

@@ -9,10 +9,10 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
 
 GRADES = (0.0, 0.2, 0.5, 0.8, 1.0)
-"""The rewards of an environment. Some lie between nothing and all, so that rollouts of a group can differ."""
+"""The rewards of an environment. Some lie between 0 and 1, so that rollouts of a group can differ."""
 
 TOP = GRADES[-1]
-"""The reward of a rollout that exercises the capability to its end."""
+"""The reward of a rollout that exercises the capability completely."""
 
 
 def _check_grade(value: float) -> float:
@@ -28,7 +28,7 @@ Grade = Annotated[float, AfterValidator(_check_grade)]
 class Reaction(Record):
     """The tools' results or the customer's answer to a message of the agent.
 
-    `done`: the scenario is over, so further messages change nothing, and the reward is final.
+    `done` means that the scenario is over. Further messages then change nothing, and the reward is final.
     """
 
     messages: tuple[Message, ...] = ()
@@ -36,7 +36,7 @@ class Reaction(Record):
 
 
 class CheckLine(Record):
-    """One check of an admission: its name, whether it passed, and what was found."""
+    """One check of an admission: its name, whether it passed, and its finding."""
 
     check: str
     passed: bool
@@ -62,15 +62,16 @@ class Figures(Record):
     """Figures of groups of rollouts; shares are from 0 to 1.
 
     Attributes:
-        groups: Scenarios with two rollouts or more.
-        rollouts: Measured rollouts.
-        lost: Rollouts lost to the machine or the network; they count nowhere else.
+        groups: The number of scenarios with two rollouts or more.
+        rollouts: The number of measured rollouts.
+        lost: The number of rollouts lost to the machine or the network; they count nowhere else.
         mean: Mean reward of all rollouts.
         std: Standard deviation of rewards within a group, averaged over groups.
         all_top: Share of groups in which every rollout got the top reward.
         all_zero: Share of groups in which every rollout got 0.
         informative: Share of groups whose rewards differ.
-        pass_at: By k, the chance that one of k rollouts gets the top reward; only for k within a group.
+        pass_at: By k, the chance that at least one of k rollouts gets the top reward; only for k up to the
+            size of a group.
     """
 
     groups: int = Field(ge=0)
@@ -88,7 +89,7 @@ class DifficultyResult(Record):
     """One measured difficulty.
 
     Attributes:
-        outside: What lies outside of the targets, a phrase each.
+        outside: The figures outside of their targets, a phrase each.
         tokens: Mean tokens of a rollout, prompt and answers; None if the endpoint does not report them.
         calls: Mean number of the model's answers in a rollout.
     """
@@ -113,13 +114,13 @@ class Calibration(Record):
     """A calibration of one environment for one model.
 
     Attributes:
-        digest: Of the generator at the difficulty that was chosen last.
+        digest: Digest of the generator at the difficulty that was chosen last.
         weights: Digest of the model's folder; None for an endpoint, which only has a name.
         candidate: The candidate whose instruction the agent was given; may be empty.
-        temperature: At which answers were sampled; None for the endpoint's own.
+        temperature: The sampling temperature; None for the endpoint's default.
         seeds: The number of scenarios, with `group` rollouts each.
-        tried: Every measured difficulty, in order; the last one holds.
-        advice: What to do if nothing fits.
+        tried: Every measured difficulty, in order; the last one is the result.
+        advice: The next step if no difficulty fits.
     """
 
     schema_version: Literal[1] = 1

@@ -1,6 +1,6 @@
 """Evidence: compact records of simulations without their messages, which the gate reads.
 
-Also who made them: the agent, user, world and settings of a side, and how reports name both sides.
+The module also identifies each side by its agent, user, world and settings, and names both for reports.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
 SCHEMA = 1
-"""Version of the evidence format; a file of another version is rejected."""
+"""Version of the evidence format; a file of a different version is rejected."""
 
 DUMMY_USER = "dummy_user"
-"""tau2's name of the user of a solo run: nobody."""
+"""tau2's name for the absent user of a solo run."""
 
 SCRIPTED_USER = "script"
-"""The recorded user of synthetic cases: each follows its script."""
+"""The recorded user of synthetic cases, who follows the script of each case."""
 
 GOLD_USER = "gold"
-"""The recorded user of agents that are no models, on tasks without a script."""
+"""The recorded user for agents that are not models, on tasks without a script."""
 
 ORACLE = "oracle"
 """The recorded agent that performs gold actions."""
@@ -38,17 +38,17 @@ REFERENCE_AGENTS = frozenset({ORACLE, NOP})
 """The two reference agents: best possible and do-nothing."""
 
 CHAT = "chat"
-"""What evidence records as the agent that talks through a model."""
+"""The recorded agent that talks through a model."""
 
 REPLAY = "replay"
 """The agent that reads recorded runs instead of talking."""
 
 NOT_RECORDED = "not recorded"
-"""How reports show a fact that the evidence does not hold."""
+"""Stands in reports for a fact that the evidence does not hold."""
 
 
 class ActionCount(Record):
-    """Gold actions of one tool type: how many a task names, how many a simulation matched."""
+    """Gold actions of one tool type: the number in a task, and the number that a simulation matched."""
 
     total: Count
     matched: Count | None = None
@@ -66,8 +66,9 @@ class SimulationEvidence(RewardRecord):
     Attributes:
         actions: Gold actions by tool type. The totals come from the task, so they are known even if the
             simulation was not measured (`matched` is then None).
-        usage: What the models of the agent and of the user used, if the trace records it.
-        invariants: How often it broke which; None if the world declares no rules, or nothing was measured.
+        usage: The usage of the agent's and the user's models, if the trace records it.
+        invariants: The number of breaches by invariant; None if the world declares no rules, or nothing was
+            measured.
     """
 
     id: str
@@ -97,7 +98,7 @@ class SimulationEvidence(RewardRecord):
 
 
 class FreshTrials(Record):
-    """Fresh trials of both sides of one flagged task, in order; they enter no estimate."""
+    """Fresh trials of one flagged task on both sides, in order. They do not enter any estimate."""
 
     baseline: tuple[SimulationEvidence, ...]
     candidate: tuple[SimulationEvidence, ...]
@@ -113,7 +114,7 @@ class CandidateRef(Record):
 
 
 class Mode(NamedTuple):
-    """What two runs must share to be of one kind: the domain, and whether the agent works alone."""
+    """The domain, and whether the agent works alone. Runs of one kind agree in both."""
 
     domain: str
     solo: bool = False
@@ -132,8 +133,8 @@ class Code(Record):
     Attributes:
         files: Digests of project files by path.
         distributions: Versions of installed distributions by name.
-        fingerprint: What the code declares of itself instead of both.
-        unknown: Why the code cannot be identified.
+        fingerprint: The identity that the code declares itself, instead of files and distributions.
+        unknown: The reason why the code cannot be identified; empty if it can.
     """
 
     files: dict[str, str] = Field(default_factory=dict)
@@ -148,7 +149,10 @@ class Code(Record):
 
 
 def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
-    """Files and distributions that differ; nothing if either side is not recorded or not identified."""
+    """Yield the files and distributions that differ, or the fingerprints if either side declares one.
+
+    Yields nothing if either side is not recorded or not identified.
+    """
     if old is None or new is None or old.unknown or new.unknown or old == new:
         return
     if (old.fingerprint, new.fingerprint) != (None, None):
@@ -173,7 +177,7 @@ class Settings(Record):
 
     @model_serializer(mode="wrap")
     def _without_absent_code(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Records written before `code` existed keep their digests."""
+        """Leave out an absent `code`, so that records written before it existed keep their digests."""
         record: dict[str, Any] = dump(self)
         if record.get("code") is None:
             record.pop("code", None)
@@ -197,21 +201,23 @@ class LockParts(Record):
 
 
 class Provenance(Record):
-    """Where evidence comes from: everything that must agree before two sides may be compared.
+    """The origin of evidence: everything that must agree before two sides may be compared.
 
     A field that is None was not recorded. Fields that came after the first version are optional, so that
     older files stay valid.
 
     Attributes:
-        lock: Digest of the suite's lock; `lock_parts` holds digests of its parts.
+        lock: Digest of the suite's lock.
+        lock_parts: Digests of the lock's parts.
         world: The code of the world that the simulations ran in.
-        provider_version: Version of the provider's package: recorded, never compared.
+        provider_version: Version of the provider's package, which is recorded but never compared.
         policy: Digest of the policy's text if a foreign results file carries it.
-        max_steps, max_errors: Budgets of a simulation.
-        timeout: Its wall clock in seconds.
-        run_id, created_at: The run that measured it, and when (ISO 8601); of a baseline that grew, the first.
-        replaces: As a baseline, digest of the evidence of the baseline before it.
-        promoted_from: As a baseline, id of the run whose verdict promoted it.
+        max_steps, max_errors: Step and error budgets of a simulation.
+        timeout: Time limit of a simulation in seconds of wall-clock time.
+        run_id: Id of the run that measured the evidence; for a baseline that grew, of the first run.
+        created_at: Time of that measurement (ISO 8601).
+        replaces: For a baseline, digest of the evidence of the previous baseline.
+        promoted_from: For a baseline, id of the run whose verdict promoted it.
     """
 
     domain: str
@@ -243,7 +249,7 @@ class Provenance(Record):
 
     @property
     def conversational(self) -> bool:
-        """Whether the agent had to talk to act: the oracle on tasks without a script does not."""
+        """Whether the agent had to talk in order to act. The oracle on tasks without a script did not."""
         return (self.agent.implementation, self.user.implementation) != (ORACLE, GOLD_USER)
 
 
@@ -266,7 +272,7 @@ class Evidence(Record):
 
 
 class Side(Record):
-    """Who made the simulations of one side: implementations, models and settings; None if not recorded."""
+    """The implementations, models and settings that made one side's simulations; None if not recorded."""
 
     agent: str | None = None
     model: str | None = None
@@ -291,7 +297,7 @@ class Side(Record):
 
 
 class ComparedSides(Record):
-    """Both sides of a comparison, and which differences of their agents the candidate declares."""
+    """Both sides of a comparison, and the differences between their agents that the candidate declares."""
 
     baseline: Side
     candidate: Side

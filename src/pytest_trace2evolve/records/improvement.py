@@ -1,4 +1,4 @@
-"""The state of an improvement loop: what each stage found, so that an interrupted loop can resume."""
+"""The state of an improvement loop: the findings of each stage, from which an interrupted loop resumes."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.verdict import Decision
 
 
 class Stage(StrEnum):
-    """The stages, in order."""
+    """The stages of an improvement loop, in order."""
 
     RUN = "run"
     CAPABILITIES = "capabilities"
@@ -32,7 +32,7 @@ class MissingCapability(Record):
 
 
 class TrainingEnvironment(Record):
-    """An environment to train in: its difficulty, and the base's mean reward at it."""
+    """An environment to train in, its difficulty, and the base model's mean reward at this difficulty."""
 
     name: CapabilityName
     difficulty: int
@@ -45,9 +45,9 @@ class CandidateOutcome(Record):
 
     Attributes:
         gate: The gate's answer; None without a verdict.
-        state: The gate's answer combined with the check of what was forgotten; of a routed candidate the
-            gate's.
-        why: What besides the gate decided.
+        state: The gate's answer combined with the check for forgotten capabilities; for a routed candidate,
+            the gate's answer alone.
+        why: The reason besides the gate's answer.
     """
 
     candidate: str
@@ -61,17 +61,18 @@ class Evolution(Record):
     """The state of an improvement loop.
 
     Attributes:
-        candidate, folder: The candidate and the run whose failures are trained on.
-        identity: Digest of the whole request: only an equal request resumes.
+        candidate: The candidate whose failures are trained on.
+        folder: The run that holds these failures.
+        identity: Digest of the whole request. Only an equal request resumes the loop.
         runs: Ids of the runs whose traces were read.
         splits: The splits that were read, as `suite::split`.
-        missing: Capabilities that were selected; None until that is known.
+        missing: The selected capabilities; None before the selection.
         adapters: The trained adapters, by capability.
-        threads: Threads of each training: it resumes with as many as it began with.
-        confusion: The router's, on held-out content.
-        rollouts: Rollouts of each stage, simulations included, as far as those of interrupted attempts are
-            used.
-        minutes: Time of each stage, interrupted attempts included.
+        threads: The number of threads of each training, which resumes with the number that it began with.
+        confusion: The router's confusion table on held-out content.
+        rollouts: Rollouts of each stage, simulations included. Rollouts of an interrupted attempt count only
+            if they are used.
+        minutes: Minutes of each stage, interrupted attempts included.
     """
 
     schema_version: Literal[1] = 1

@@ -1,7 +1,7 @@
 """Entries of the ledger: accesses, draws of sealed splits, traces, verdicts, saved baselines, and repairs.
 
-An entry is named by the digest of its content and names the entries before it. So a changed entry is found,
-and so is a missing one that others name.
+The name of an entry is the digest of its content, and the entry lists the names of the entries before it.
+This reveals a changed entry, and a missing entry that others name.
 """
 
 from datetime import date, datetime, timedelta
@@ -15,7 +15,7 @@ from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from pytest_trace2evolve.utils.canonical import digest
 
 LEDGER_SCHEMA: Final = 1
-"""Version of the format of entries; an entry of another version is reported and not read."""
+"""Version of the format of entries; an entry of a different version is reported and not read."""
 
 ENTRY_NAME = r"^[0-9a-f]{32}$"
 """The pattern of an entry's name, a `utils.canonical.digest`."""
@@ -48,10 +48,10 @@ class Entry(Record):
 
 
 class Root(Entry):
-    """The beginning of a ledger, which distinguishes its entries from those of another project.
+    """The beginning of a ledger, which distinguishes its entries from those of a different project.
 
-    `origin` is derived from the repository's first commit, so that two branches that both begin the ledger
-    begin the same one; without such a commit it is random.
+    `origin` is derived from the repository's first commit, so two branches that both begin a ledger begin the
+    same one. Without such a commit, `origin` is random.
     """
 
     kind: Literal["root"] = "root"
@@ -64,10 +64,10 @@ class Dated(Entry):
     Attributes:
         root: The name of the ledger's root.
         parents: The names of the entries that no other entry named when this one was written, sorted.
-        at: When it was written, in UTC.
-        ahead: Parents that are dated well after this entry: the clock of their machine, or of this one, was
-            wrong.
-        earliest: The earliest time at which it can have been written, if an entry after it lists it as
+        at: The time when it was written, in UTC.
+        ahead: Parents that are dated well after this entry, because the clock of their machine or of this one
+            was wrong.
+        earliest: The earliest time at which this entry can have been written, if a later entry lists it as
             `ahead`. Derived when the ledger is read, and not part of the entry's file.
     """
 
@@ -88,10 +88,11 @@ class Access(Dated):
 
     Attributes:
         domain: The task's domain, by which later suites that hold the task are found.
-        suite, split: Where the task belonged at that time.
+        suite, split: The suite and the split of the task at that time.
         trials: The trials whose traces were shown.
         run: The name of the run or file that holds the traces.
-        who, day: The person's account and the day on that machine's calendar, which may differ from `at`.
+        who: The person's account.
+        day: The day on that machine's calendar, which may differ from the day of `at`.
     """
 
     kind: Literal["look"] = "look"
@@ -112,13 +113,13 @@ class Access(Dated):
 
     @property
     def first_day(self) -> date:
-        """The earliest of its days: a candidate frozen on it may have been changed afterwards."""
+        """The earliest possible day of the access. A candidate frozen on it may have been changed later."""
         days = [self.day, self.at.date()]
         return min(days if self.earliest is None else [*days, self.earliest.date()])
 
 
 class Version(Record):
-    """Something that may be changed under its name, a candidate or a baseline, with its digest."""
+    """A candidate or a baseline, with the digest of its content, which may change under the same id."""
 
     id: Text
     digest: Text
@@ -128,7 +129,7 @@ class BaselineSave(Dated):
     """A baseline was saved, updated, grown or promoted.
 
     Attributes:
-        baseline: Its name, and the digest of all its evidence: see `baselines.evidence_digest`.
+        baseline: Its name, and the digest of all its evidence (see `baselines.evidence_digest`).
         replaces: The digest of the evidence that it replaced.
         run: The run that measured it, or the last of several.
     """
@@ -147,8 +148,8 @@ class Repair(Dated):
         who, day: As in `Access`.
         problems: The problems, as `trace2evolve ledger` printed them.
         files: Digests of the damaged files, by the names of their entries; None if a file is missing.
-        lost: How many entries may have been tests and cannot be read. Each counts as a test.
-        locks: The locks of suites under which they may have been tests.
+        lost: The number of unreadable entries that may have been tests. Each counts as a test.
+        locks: The locks of suites under which the lost entries may have been tests.
     """
 
     kind: Literal["repair"] = "repair"
@@ -160,23 +161,28 @@ class Repair(Dated):
     locks: tuple[Text, ...] = ()
 
     def accepts(self, name: str, file: str | None) -> bool:
-        """Whether it accepted the damage of an entry whose file has this digest; None if it is missing."""
+        """Whether the repair accepted the damage of an entry.
+
+        Args:
+            name: The entry's name.
+            file: The digest of the entry's file; None if the file is missing.
+        """
         return name in self.files and self.files[name] == file
 
 
 class Origin(StrEnum):
-    """How the simulations of a draw were made, and so which later runs may read them."""
+    """How the simulations of a draw were made. This determines which later runs may read them."""
 
     KEPT = "kept"
-    """The first of a store: every run without `--t2e-fresh` reads them."""
+    """The first draw of a store, which every run without `--t2e-fresh` reads."""
     FRESH = "fresh"
-    """By `--t2e-fresh` or `--t2e-record`, apart from those of the store."""
+    """Made by `--t2e-fresh` or `--t2e-record`, apart from the simulations of the store."""
     CACHED = "cached"
-    """As `fresh`, with answers that later runs may take from the cache."""
+    """Like `fresh`, with answers that later runs may take from the cache."""
     PLAYED = "played"
-    """From a cassette."""
+    """Played from a cassette."""
     UNSTORED = "unstored"
-    """By an agent whose simulations are not stored: each run makes its own."""
+    """Made by an agent whose simulations are not stored, so each run makes its own."""
 
 
 class Draw(Dated):
@@ -209,12 +215,12 @@ class Draw(Dated):
 class Traces(Dated):
     """A run that drew a sealed split ended, and left the traces of a suite in its folder.
 
-    A run that was killed has no such entry, nor have runs of older versions.
+    Killed runs and runs of older versions have no such entry.
 
     Attributes:
-        digest: Digest of the folder's results: see `results.traces_digest`.
-        draw: The draw of the store that it read and completed; None if its simulations are not stored.
-        account: The digest that all lines of the draw's account had then.
+        digest: Digest of the folder's results (see `results.traces_digest`).
+        draw: The draw of the store that the run read and completed; None if its simulations are not stored.
+        account: The digest of all lines of the draw's account at that time.
     """
 
     kind: Literal["traces"] = "traces"
@@ -232,29 +238,33 @@ _ADDED_LATER = ("baseline_identity", "analysis", "baseline_evidence", "evidence"
 class Evaluation(Dated):
     """A candidate was judged on a whole split that decides.
 
-    Fields that are None without another reason are missing from entries of older versions.
+    Fields that older versions did not record are None in their entries.
 
     Attributes:
         lock: The digest of the suite's lock.
-        candidate, ancestors: The candidate, and its ancestors, nearest first.
+        candidate: The judged candidate.
+        ancestors: Its ancestors, nearest first.
         agent: Digest of the settings of the agent that carried out the candidate's instruction.
-        baseline: What it was compared with; its digest is that of the split's evidence.
-        baseline_identity: Digest of the candidate, agent and lock of the baseline: it stays the same if the
-            baseline is measured again. The digest of its evidence if they were not recorded.
-        policy, goal: By which rule, and what was claimed.
+        baseline: The baseline, with the digest of its evidence on the split.
+        baseline_identity: Digest of the candidate, agent and lock of the baseline. It stays the same if the
+            baseline is measured again. If these were not recorded, the digest of the baseline's evidence.
+        policy: The policy of the gate.
+        goal: The claim.
         trials: The candidate's trials of a task; the smallest number if tasks differ.
-        decision, label: The gate's answer, and what kind of evidence it rests on.
-        look: The number of the test that this clean claim is of the split; None without a clean claim.
-        analysis: The number of the analysis within the test: each has more trials than those before. None
-            without a clean claim. An entry without it has spent the whole level of its test.
-        alpha: The level of the checks; None if the policy states none, or if none was spent: too little was
-            measured for a promotion, or the goal is `no-regression`.
-        repeats: The entry of the same claim whose verdict stood when this run repeated it. A repeat spends no
-            level, and its decision is the worse of that verdict and of its own figures.
+        decision: The gate's answer.
+        label: The kind of evidence that the answer rests on.
+        look: The test number of this clean claim on the split; None without a clean claim.
+        analysis: The number of the analysis within the test. Each analysis has more trials than the one
+            before. None without a clean claim. A clean claim without this number has spent the whole level of
+            its test.
+        alpha: The level of the checks; None if the policy states none, or if no level was spent, because too
+            little was measured for a promotion or the goal is `no-regression`.
+        repeats: The earlier entry of the same claim, whose verdict stood when this run repeated it. A repeat
+            spends no level. Its decision is the worse of that verdict and the verdict on its own figures.
         baseline_evidence: Digest of all evidence of the baseline, in all splits.
         evidence: Digest of the run's evidence on the suite, in all splits.
         verdict: Digest of the run's `verdict.json`.
-        draw: The draw that was judged; None if it is not known, too.
+        draw: The draw that was judged; None also if it is not known.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -294,8 +304,8 @@ class Evaluation(Dated):
     def to_json(self) -> dict[str, Any]:
         """The entry's content as its file holds it.
 
-        Fields that were added later are left out if they are not set: an entry's name is the digest of its
-        content, so that of an older entry stays the same.
+        Fields that were added later are left out if they are not set. This keeps the name of an older entry,
+        because the name is the digest of the content.
         """
         content = super().to_json()
         absent = {name for name in _ADDED_LATER if content[name] is None}
@@ -303,14 +313,14 @@ class Evaluation(Dated):
 
     @property
     def claims_clean(self) -> bool:
-        """Whether it claims an improvement on clean evidence: only such claims are counted."""
+        """Whether it claims an improvement on clean evidence. Only such claims are counted as tests."""
         return self.goal is Goal.IMPROVE and self.label is Label.CLEAN
 
     @property
     def has_verdict(self) -> bool:
-        """Whether the run measured enough for a verdict; if not, it has spent nothing.
+        """Whether the run measured enough for a verdict; if not, it has spent no level.
 
-        An inconclusive verdict of a policy without a level counts as one for lack of data.
+        An inconclusive verdict of a policy without a level counts as a lack of data.
         """
         return self.alpha is not None or self.decision is not Decision.INCONCLUSIVE
 

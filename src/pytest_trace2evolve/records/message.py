@@ -1,8 +1,8 @@
 """Messages of a trace, in tau2's JSON shape, and the values that evidence can hold.
 
-A model or an agent may write anything: an unpaired surrogate is not UTF-8, NaN is not JSON, and readers of
-JSON limit the depth. Such values are changed or rejected here, before they become part of a trace, so that
-every store can write it and every reader gets it back unchanged.
+A model or an agent may write values that cannot be stored: an unpaired surrogate is not UTF-8, NaN is not
+JSON, and readers of JSON limit the depth. This module changes or rejects such values before they become part
+of a trace. Every store can then write the trace, and every reader gets it back unchanged.
 """
 
 import math
@@ -29,16 +29,17 @@ GREETING = "Hi! How can I help you today?"
 """The agent's first message; the same in every simulation, as in τ²."""
 
 MALFORMED = "malformed_arguments"
-"""The one argument of a call whose arguments were no JSON object: the tool rejects it, live or replayed."""
+"""The only argument of a call whose arguments were not a JSON object. The tool rejects such a call, live or
+replayed."""
 
 MAX_DEPTH = 100
-"""Levels of nested lists and objects. pydantic's JSON reader takes 200 for a whole file."""
+"""The most levels of nested lists and objects. pydantic's JSON reader accepts 200 for a whole file."""
 
 MAX_ITEMS = 1_000_000
-"""Values in one value: a list that holds itself twice at each level has no end."""
+"""The most values inside one value. The limit stops a list that holds itself twice, which has no end."""
 
 MAX_SHOWN = 10_000
-"""Characters kept of arguments that are not JSON, and so have no text of their own."""
+"""The most characters kept of the `repr` of arguments that are not JSON."""
 
 
 class ToolCall(Tau2Record):
@@ -53,8 +54,8 @@ class ToolCall(Tau2Record):
 class Message(Tau2Record):
     """A message of a trace.
 
-    A `tool` message answers the call with the same `id`, says who asked (`requestor`) and whether the tool
-    raised (`error`). Other roles carry text, tool calls, or both.
+    A `tool` message answers the call with the same `id`. It says who made the call (`requestor`) and whether
+    the tool raised (`error`). Messages of other roles carry text, tool calls, or both.
     """
 
     role: Literal["system", "assistant", "user", "tool"]
@@ -71,7 +72,7 @@ class Message(Tau2Record):
 
 
 def unstorable(value: Any) -> str:
-    """Why a value is not JSON that evidence can hold; empty if it is.
+    """Return why evidence cannot hold a value as JSON; empty if it can.
 
     Only plain dictionaries with text keys, lists, texts, finite numbers, booleans and None are JSON.
     """
@@ -111,15 +112,15 @@ def _scalar_problem(item: Any) -> str:
 
 
 def storable_message(message: Message, role: Requestor) -> Message:
-    """A participant's message in the form in which it is stored and read back.
+    """Return a participant's message in the form in which it is stored and read back.
 
-    Its fields may have any type. Texts are changed by `storable_text`. A call keeps arguments of other types,
-    such as tuples and dates, as the JSON that pydantic writes for them; those that are not JSON at all become
+    Its fields may have any type. Texts are changed by `storable_text`. Arguments of other types, such as
+    tuples and dates, become the JSON that pydantic writes for them. Arguments that have no JSON form become
     `MALFORMED`.
 
     Raises:
-        ValueError: the role differs, a call is made in another's name, or a field has a wrong type or cannot
-            be written as JSON.
+        ValueError: the role differs, a call names a different requestor, or a field has a wrong type or
+            cannot be written as JSON.
     """
     if message.role != role:
         raise ValueError(f"a message of role {message.role!r}, not {role!r}")
@@ -150,7 +151,7 @@ def _storable_fields(record: Tau2Record) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    """A value with its texts changed by `storable_text`; ValueError if it is not JSON."""
+    """Return a value with its texts changed by `storable_text`. Raises ValueError if it is not JSON."""
     if not unstorable(value):
         return value
     changed = _escaped(value)
@@ -171,13 +172,13 @@ def _escaped(value: Any) -> Any:
 
 def _storable_arguments(call: ToolCall) -> dict[str, Any]:
     if isinstance(call.arguments, dict) and not unstorable(call.arguments):
-        return deepcopy(call.arguments)  # the agent may change its own
+        return deepcopy(call.arguments)  # a copy, because the agent may change its own
     try:
         dumped = pydantic_core.to_jsonable_python(call.arguments, inf_nan_mode="constants")
         if isinstance(dumped, dict) and not unstorable(dumped):
             return dumped
     except (ValueError, RecursionError, MemoryError):
-        pass  # of a type that has no form in JSON
+        pass  # a type that has no JSON form
     try:
         shown = storable_text(repr(call.arguments)[:MAX_SHOWN])
     except Exception as error:  # the `repr` of any object may raise

@@ -1,4 +1,4 @@
-"""The interfaces between rooms: a class implements one by its methods, without inheriting from it."""
+"""The interfaces between packages. A class implements an interface by its methods, without inheritance."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class ToolResult(Record):
 
 
 class WorldSession(Protocol):
-    """A private copy of a world's databases. Opening one is cheap; changes in it reach no other session."""
+    """A private copy of a world's databases. It is cheap to open, and no other session sees its changes."""
 
     def initialise(self, state: InitialState | None) -> None:
         """Merge initialization data, then run the initialization actions (not the message history)."""
@@ -79,7 +79,7 @@ class World(Protocol):
         """The tools of the agent or of the user."""
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """What each tool of the agent and the user does."""
+        """The type of each tool of the agent and the user, by the tool's name."""
 
     def has_tool(self, name: str) -> bool:
         """Whether the agent or the user can call a tool of this name."""
@@ -128,7 +128,7 @@ class Model(Protocol):
         trial: int = 0,
         tool_choice: str = "auto",
     ) -> Completion:
-        """A completion. Raises `InfrastructureError` if none could be made."""
+        """Return a completion. Raises `InfrastructureError` if no completion could be made."""
 
 
 class FirstTokens(Protocol):
@@ -139,7 +139,7 @@ class FirstTokens(Protocol):
 
 
 class Meter(Protocol):
-    """Counts what models use, and says when a request may be sent."""
+    """Counts the usage of models, and decides when a request may be sent."""
 
     async def admit(self) -> None:
         """Wait until a request may be sent. Raises if no more requests may be sent."""
@@ -155,27 +155,27 @@ class Answers(Protocol):
     """A store of models' answers by their keys."""
 
     async def get(self, key: str) -> Answer | None:
-        """The answer of a key, if there is one."""
+        """Return the answer of a key; None if the store has none."""
 
     async def put(self, key: str, answer: Answer) -> Answer:
-        """Store an answer unless the key has one; returns the stored one."""
+        """Store an answer unless the key has one already, and return the stored answer."""
 
 
 class Journal(Protocol):
     """The answers of one simulation, in the order in which they arrived.
 
     Attributes:
-        redrawn: Whether answers were discarded, so that the simulation is not the one that was begun.
+        redrawn: Whether answers were discarded. The simulation then differs from the one that was begun.
     """
 
     redrawn: bool
 
     @property
     def seconds(self) -> float:
-        """The time that the answers took which are still to be taken."""
+        """The generation time of all answers that are not yet taken, in seconds."""
 
     def take(self, request: str) -> JournalEntry | None:
-        """The next answer, if it answers this request; None if a model has to be asked."""
+        """Take the next answer if it belongs to this request. Returns None if a model has to be asked."""
 
     def add(self, entry: JournalEntry) -> None:
         """Append an answer."""
@@ -191,7 +191,7 @@ class Agent(Protocol):
 
 
 class User(Protocol):
-    """The participant that plays the customer; `history` is that of the trace, as the agent sees it."""
+    """The participant that plays the customer. Its `history` is the trace as the agent sees it."""
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The user's next message, given all messages so far."""
@@ -201,32 +201,36 @@ class Generator(Protocol):
     """Makes scenarios that reward exactly one capability, and grades traces of them.
 
     A scenario is a τ² task with its customer's script. `initial_state` holds its part of the database and, as
-    `message_history`, the messages before the agent's turn. The gold actions are the expert's, those of the
-    history first.
+    `message_history`, the messages before the agent's turn. The gold actions are those of an expert, with the
+    actions of the history first.
 
     All arguments and results are JSON (`Task` and `Message` by `model_dump(mode="json")`), so that a
     generator can run in another process.
 
     Attributes:
         capability: The capability, in snake_case.
-        digest: Of everything that its scenarios and rewards depend on.
+        digest: Digest of everything that its scenarios and rewards depend on.
     """
 
     capability: str
     digest: str
 
     def scenario(self, seed: int) -> Task:
-        """The scenario of a seed: equal for equal seeds, different in substance for others."""
+        """Return the scenario of a seed.
+
+        Equal seeds give equal scenarios. Different seeds give scenarios that differ in substance.
+        """
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
-        """How far the capability was exercised: one of `records.environment.GRADES`.
+        """Grade how far the capability was exercised, as one of `records.environment.GRADES`.
 
         Only a solved scenario gets the top grade.
 
         Args:
             task: The scenario.
             trace: All messages so far, the history included.
-            solved: Whether the databases are as after the gold actions, and everything required was said.
+            solved: Whether the databases equal those after the gold actions, and everything required was
+                said.
         """
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
@@ -242,10 +246,10 @@ class Offer:
 
     Attributes:
         make: Makes the generator of a difficulty, from 1 (easiest) to 5, and of a content.
-        pays: What is paid for, in one line.
+        pays: The behavior that is rewarded, in one line.
         provider: The provider of the world in which it is played.
         domain: That world's domain.
-        elsewhere: Makes the generator in another process; None if a new process of ours does that.
+        elsewhere: Makes the generator in a separate process; None to use a new process of our own.
         close: Ends the processes of its generators; they start again when needed.
     """
 

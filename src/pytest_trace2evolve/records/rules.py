@@ -1,4 +1,4 @@
-"""The rules of a world that every agent must keep, and the findings of their breaches.
+"""The rules of a world that every agent must keep, and findings of their breaches.
 
 The traces of a world that declares its rules are checked for the invariants of `scoring.invariants`.
 """
@@ -25,7 +25,7 @@ class Invariant(StrEnum):
 
 
 class Finding(Record):
-    """One breach: the invariant, the place of the message in the trace that shows it, and why in a line."""
+    """One breach: the invariant, the position in the trace of the message that shows it, and the reason."""
 
     invariant: Invariant
     message: int = Field(ge=0)
@@ -44,13 +44,13 @@ class Writing(Record):
 
     Attributes:
         table: The record's table.
-        argument: The argument that names the record; empty if it is a new one, whose id is in the result.
+        argument: The argument that names the record; empty for a new record, whose id is in the result.
         named: Beginnings of the words by which an agent announces the change, in lower case.
-        statuses: Statuses of a record that allow it; empty if any does.
-        consent: Whether the customer must have agreed to it.
-        authentication: Whether a customer must have been identified before it.
-        creates: Whether it creates the record, which then need not be read before.
-        id_path: The path of the new record's id in the result, see `id_at`; only without `argument`.
+        statuses: Statuses of a record that allow the change; empty if every status does.
+        consent: Whether the customer must have agreed to the change.
+        authentication: Whether a customer must have been identified before the change.
+        creates: Whether the tool creates the record, which then need not be read before.
+        id_path: The path of the new record's id in the result (see `id_at`); only without `argument`.
     """
 
     table: str
@@ -77,20 +77,20 @@ class Writing(Record):
 
 
 class Promise(Record):
-    """Words by which an agent claims to have done something, and what makes the claim true.
+    """Words by which an agent claims to have done something, and the conditions that make the claim true.
 
     A claim is a verb after words of completion (`has been cancelled`, `I've cancelled`), or a noun before
     them (`the cancellation has been processed`). All text is in lower case.
 
     Attributes:
-        tools: A successful call of any of them makes it true.
+        tools: Tools. A successful call of any of them makes the claim true.
         verbs: Participles, such as `cancelled`.
-        nouns: Such as `cancellation`.
-        about: Words, one of which must stand before a verb or close behind it; empty if the verb is enough.
-        unless: Words that give the clause another meaning.
-        statuses: Statuses of a record that make it true of that record, no matter who caused them.
-        phrases: Further phrases that are the claim.
-        vague: Whether it counts only in a clause without another claim.
+        nouns: Nouns, such as `cancellation`.
+        about: Words, one of which must stand before a verb or shortly after it; empty if the verb is enough.
+        unless: Words that give the clause a different meaning.
+        statuses: Statuses of a record that make the claim true of that record, no matter who caused them.
+        phrases: Further phrases that express the claim.
+        vague: Whether the claim counts only in a clause without any other claim.
     """
 
     tools: frozenset[str]
@@ -113,15 +113,16 @@ class Rules(Record):
     Results of `reads` and `writes` are JSON objects.
 
     Attributes:
-        identify: Tools that identify the customer, each with the path of the customer's id in its result, see
-            `id_at`. A set of names stands for tools whose result is the id as plain text. A result that is a
+        identify: Tools that identify the customer, each with the path of the customer's id in its result (see
+            `id_at`). A set of names stands for tools whose result is the id as plain text. A result that is a
             record counts as a read of the customer's record.
-        customers: The table of the customers themselves, by their ids; empty if there is none.
+        customers: The name of the table of customers, which is keyed by their ids; empty if there is none.
         owner: The field of a record that holds its owner's id; empty if there is none.
         status: The field of a record that holds its status; empty if there is none.
-        ids: By table, a regular expression of how agents write a record's id.
-        reads, writes: By the tool's name.
-        promises: What an agent may only say once it is true.
+        ids: By table, a regular expression for the ids of records as agents write them.
+        reads: The tools that read records, by name.
+        writes: The tools that change or create records, by name.
+        promises: The claims that an agent may make only once they are true.
     """
 
     identify: Annotated[Mapping[str, str], BeforeValidator(_with_paths)]
@@ -135,7 +136,7 @@ class Rules(Record):
 
 
 def id_at(text: str, path: str) -> str | None:
-    """The id at a path of a tool's result.
+    """Return the id at a path of a tool's result.
 
     Args:
         text: The result: an id as plain text, or JSON.
@@ -143,7 +144,7 @@ def id_at(text: str, path: str) -> str | None:
             `matches.0.id`; empty if the text itself is the id.
 
     Returns:
-        The id; None if there is no text and no whole number at the path.
+        The id; None if the path holds neither a text nor a whole number.
     """
     if path:
         return id_text(_value_at(_parsed(text), path.split(".")))
@@ -152,13 +153,13 @@ def id_at(text: str, path: str) -> str | None:
 
 
 def record_at(text: str, path: str) -> Mapping[str, Any] | None:
-    """The object that holds the id at a path of a tool's result, if there is one."""
+    """Return the object that holds the id at a path of a tool's result; None if there is no such object."""
     found = _value_at(_parsed(text), path.split(".")[:-1]) if path else None
     return found if isinstance(found, dict) else None
 
 
 def id_text(value: object) -> str | None:
-    """An id as text; None for anything but a text that is not empty and a whole number."""
+    """Return an id as text; None for anything but a whole number or a non-empty text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value else None

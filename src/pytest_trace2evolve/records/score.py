@@ -1,4 +1,4 @@
-"""The score of one simulation: a value only if it was measured."""
+"""The score of one simulation, which has a reward only if it was measured."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -18,7 +18,7 @@ class Status(StrEnum):
 
 
 class ToolType(StrEnum):
-    """What a tool does, as tau2 classifies it."""
+    """The type of a tool, as tau2 classifies it."""
 
     READ = "read"
     WRITE = "write"
@@ -34,7 +34,7 @@ Unit = Annotated[float, Field(ge=0, le=1)]
 
 
 class Check(Record):
-    """Something that a task asks for, and whether the simulation did it."""
+    """A requirement of a task, and whether the simulation met it."""
 
     wanted: Any
     met: bool
@@ -50,7 +50,7 @@ class ActionCheck(Record):
 
 
 class JudgeUse(Record):
-    """Which judge answered, with which prompt, at what cost (US dollars; None if no price is known)."""
+    """The judge's model, its prompt's version, its tokens, and its cost in US dollars (None if not known)."""
 
     model: str
     prompt_version: str
@@ -77,8 +77,8 @@ class RewardRecord(Record):
 class Score(RewardRecord):
     """The reward of one simulation, and the components whose product it is.
 
-    `components` holds every component that could be computed, those outside `basis` as diagnostics; a
-    component that needs a judge and had none is absent.
+    `components` holds every component that could be computed. Components outside `basis` are diagnostics. A
+    component that needed a judge and had none is absent.
     """
 
     basis: tuple[RewardBasis, ...] = ()

@@ -1,6 +1,6 @@
-"""Tasks in tau2's JSON shape, what their digests cover, and the scripts of simulated customers.
+"""Tasks in tau2's JSON shape, the content that their digests cover, and scripts of simulated customers.
 
-A script is part of a task, under `user_scenario.script`: what the customer knows, wants and says.
+A task holds its script under `user_scenario.script`. The script says what the customer knows, wants and says.
 """
 
 from enum import StrEnum
@@ -19,10 +19,10 @@ SCRIPT = "script"
 """The key of a task's user scenario that holds the script; tau2's own tools ignore it."""
 
 PATIENCE_MOST = 24
-"""Messages that a customer sends at most; a budget of steps must leave room for the answers."""
+"""The most messages that a customer sends. A budget of steps must leave room for the answers."""
 
 ID_MOST = 200
-"""Characters of a case's id: it names tests and files."""
+"""The most characters of a case's id, which names tests and files."""
 
 
 class RewardBasis(StrEnum):
@@ -72,7 +72,7 @@ class InitializationData(Tau2Record):
 
 
 class InitialState(Tau2Record):
-    """What happened before the first turn."""
+    """The changes to the databases and the messages before the first turn."""
 
     initialization_data: InitializationData | None = None
     initialization_actions: list[FunctionCall] | None = None
@@ -80,7 +80,7 @@ class InitialState(Tau2Record):
 
 
 class EvaluationCriteria(Tau2Record):
-    """What a simulation of the task is scored by."""
+    """The criteria by which a simulation of the task is scored."""
 
     actions: list[Action] | None = None
     env_assertions: list[Assertion] | None = None
@@ -95,7 +95,7 @@ class EvaluationCriteria(Tau2Record):
 
 
 class Task(Tau2Record):
-    """A task: what the user wants, the initial state of the world, and what counts as done."""
+    """A task: the user's scenario, the initial state of the world, and the criteria of the reward."""
 
     id: str
     user_scenario: Any = None
@@ -130,13 +130,13 @@ class Task(Tau2Record):
 
 
 def normalised(task: Task) -> dict[str, Any]:
-    """The content of a task that scoring or the conversation reads, after upstream's defaults.
+    """Return the content of a task that scoring or the conversation reads, with upstream's defaults.
 
     Absent, null and empty are equal; an absent basis is DB and COMMUNICATE; an absent requestor is the
     assistant. Ids, ticket, description, annotations and notes are left out. Like scoring, this distinguishes
     null from empty in two places: `compare_args`, and a task with neither actions nor assertions, whose
-    database is not compared. What is written into the world (initialization data, arguments) is unchanged,
-    since a null is a value there.
+    database is not compared. Data for the world (initialization data, arguments) is unchanged, because a null
+    is a value there.
     """
     criteria = task.evaluation_criteria or EvaluationCriteria()
     return {
@@ -214,14 +214,14 @@ def _check_words(text: str) -> str:
 
 
 Said = Annotated[str, AfterValidator(_check_words)]
-"""What a customer says."""
+"""A text that a customer says."""
 
 Some = Annotated[tuple[Said, ...], Field(min_length=1)]
-"""One or more alternatives of it."""
+"""One or more alternative texts that a customer may say."""
 
 
 class Slot(StrEnum):
-    """What an agent can ask a customer for."""
+    """A detail that an agent can ask a customer for."""
 
     EMAIL = "email"
     NAME = "name"
@@ -234,7 +234,7 @@ class Slot(StrEnum):
 
 
 class Content(StrEnum):
-    """The content that a case is made of: what training may see, or what it may not."""
+    """The content that a case is made of. Training may see `train`, but not `heldout`."""
 
     TRAIN = "train"
     HELDOUT = "heldout"
@@ -252,10 +252,11 @@ class Request(Record):
     """One thing that the customer wants.
 
     Attributes:
-        about: Ids of records that an agent may name when it asks for a yes; any other id gets a no.
-        details: What the customer answers when asked.
-        answer: Text that settles a question; empty if something is to be done.
-        refused: Whether the policy forbids it.
+        about: Ids of records that an agent may name when it asks for confirmation. The customer says no to
+            any other id.
+        details: The customer's answers when the agent asks for details.
+        answer: The text that answers the customer's question; empty if the request is for an action.
+        refused: Whether the policy forbids the request.
     """
 
     about: tuple[str, ...]
@@ -265,12 +266,12 @@ class Request(Record):
 
 
 class Turn(Record):
-    """What the customer brings up at one time.
+    """The requests that the customer makes at one time.
 
     Attributes:
-        insists: What the customer says to refusals, one at a time, before accepting them.
-        after: The required outcome of the turn before; otherwise the turn is left out.
-        actions: How many of the task's gold actions belong to it.
+        insists: The customer's replies to refusals, one at a time, before the customer accepts them.
+        after: The required outcome of the previous turn. After any other outcome, this turn is left out.
+        actions: The number of the task's gold actions that belong to this turn.
     """
 
     says: Said
@@ -291,7 +292,7 @@ class Turn(Record):
 
 
 class Replies(Record):
-    """The customer's words for what every customer says; the seed chooses one of each."""
+    """The customer's alternatives for the phrases that every customer needs; the seed chooses one of each."""
 
     yes: Some
     wrong: Some
@@ -306,8 +307,8 @@ class Script(Record):
 
     Attributes:
         family: The kind of pressure that the case puts on an agent.
-        identity: How the customer identifies themselves; what is missing they do not know.
-        patience: How many messages they send at most.
+        identity: The details by which the customer identifies themselves. They do not know missing details.
+        patience: The most messages that the customer sends.
     """
 
     schema_version: Literal[1] = 1
@@ -320,15 +321,15 @@ class Script(Record):
 
     @property
     def refuses_all(self) -> bool:
-        """Whether the policy forbids everything: an agent that does nothing is right."""
+        """Whether the policy forbids every request, so an agent that does nothing is right."""
         return not any(turn.done for turn in self.turns)
 
 
 def script_of(task: Task) -> Script | None:
-    """The customer script of a task, if it has one.
+    """Return the customer script of a task; None if it has none.
 
     Raises:
-        CaseError: the script is damaged, or does not fit its task; names the task and the place.
+        CaseError: the script is damaged, or does not fit its task; the message names the task and the place.
     """
     scenario: Any = task.user_scenario
     raw = scenario.get(SCRIPT) if isinstance(scenario, dict) else None
@@ -344,7 +345,7 @@ def script_of(task: Task) -> Script | None:
 
 
 def _contradiction(task: Task, script: Script) -> str:
-    """How a script contradicts its task; empty if it fits."""
+    """Describe how a script contradicts its task; empty if it fits."""
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         field = "evaluation_criteria" if criteria is None else "evaluation_criteria.actions"
@@ -359,7 +360,7 @@ def _contradiction(task: Task, script: Script) -> str:
 
 
 def _id_problem(name: str) -> str:
-    """Why an id cannot name a test and be typed; empty if it can."""
+    """Describe why an id cannot be typed or cannot name a test; empty if it can do both."""
     remedy = "name it in letters, digits, '-' and '_'"
     if not name:
         return f"a case has an empty id; {remedy}"

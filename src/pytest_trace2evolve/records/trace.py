@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.message import Message
 
 
 class TerminationReason(StrEnum):
-    """Why a simulation ended. Files may name further reasons; they count as premature ends."""
+    """The reason why a simulation ended. Files may name further reasons, which count as premature ends."""
 
     USER_STOP = "user_stop"
     AGENT_STOP = "agent_stop"
@@ -34,11 +34,11 @@ def _text_id(value: Any) -> Any:
 
 
 TextId = Annotated[str, BeforeValidator(_text_id)]
-"""An id; files that write numbers mean their decimal text."""
+"""An id. A number in a file counts as its decimal text."""
 
 
 class Simulation(Tau2Record):
-    """One run of one task: its trace, how it ended and what was recorded about it."""
+    """One run of one task: its trace, the reason why it ended, and further recorded facts."""
 
     id: TextId
     task_id: TextId
@@ -64,7 +64,7 @@ class Simulation(Tau2Record):
 
     @property
     def trouble(self) -> str:
-        """What broke the simulation off, in one line; empty if nothing did, or it was not recorded."""
+        """The recorded error that ended the simulation early, in one line; empty if there is none."""
         return " ".join(self._recorded_text("error").split())
 
     @property
@@ -75,11 +75,11 @@ class Simulation(Tau2Record):
 
     @property
     def redrawn(self) -> str:
-        """Why its answers are not all of its first draw; empty if they are."""
+        """The reason why some of its answers are not from its first draw; empty if all are."""
         return self._recorded_text("redrawn")
 
     def as_redrawn(self, why: str) -> "Simulation":
-        """The same simulation, marked: its answers are not all of its first draw."""
+        """Return a copy that is marked as redrawn: some of its answers are not from its first draw."""
         info = getattr(self, "info", None) or {}
         return self.model_copy(update={"info": {**info, "redrawn": why}})
 
@@ -90,6 +90,6 @@ class Simulation(Tau2Record):
 
     @property
     def recorded_reward(self) -> float | None:
-        """The reward that the file carries, if it carries one."""
+        """The reward in the file; None if the file has none."""
         reward = (self.reward_info or {}).get("reward")
         return float(reward) if isinstance(reward, int | float) and not isinstance(reward, bool) else None

@@ -1,7 +1,7 @@
-"""What the gate answers, what a gated run leaves in `verdict.json`, and the summary of a run.
+"""The answers of the gate, the content of a gated run's `verdict.json`, and the summary of a run.
 
-A summary travels as JSON from the job that measured to the job that comments. It is rendered where it is
-posted, by code of that place: what a stranger's run says about itself is data there, and never Markdown.
+A summary travels as JSON from the job that measured to the job that comments. The commenting job renders it
+with its own code, so the texts of a stranger's run are data there, and never Markdown.
 """
 
 from enum import StrEnum
@@ -13,10 +13,10 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef, ComparedSides
 
 RUN_VERDICT_SCHEMA = 1
-"""Version of `verdict.json`; a file of another version is rejected."""
+"""Version of `verdict.json`; a file of a different version is rejected."""
 
 SUMMARY_SCHEMA = 1
-"""Version of the summary; a file of another version is rejected."""
+"""Version of the summary; a file of a different version is rejected."""
 
 
 class CheckStatus(StrEnum):
@@ -29,7 +29,7 @@ class CheckStatus(StrEnum):
 
 
 class Decision(StrEnum):
-    """The gate's answer, worst first: the verdict of several suites is the worst of theirs."""
+    """The gate's answer, worst first. The verdict on several suites is the worst of their verdicts."""
 
     DISCARD = "discard"
     INCONCLUSIVE = "inconclusive"
@@ -45,7 +45,10 @@ EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 
 
 
 class Goal(StrEnum):
-    """A candidate's claim: to be better, not to be worse, or nothing, so that only harm counts."""
+    """A candidate's claim: to be better, or not to be worse.
+
+    With `no-regression` the candidate claims nothing, and only harm counts.
+    """
 
     IMPROVE = "improve"
     HOLD = "hold"
@@ -61,7 +64,7 @@ class GuardAnswer(StrEnum):
 
 
 class Label(StrEnum):
-    """What kind of evidence a verdict rests on."""
+    """The kind of evidence that a verdict rests on."""
 
     CLEAN = "clean"
     DEVELOPMENT = "development"
@@ -73,7 +76,7 @@ class CheckResult(Record):
     """One check: the estimate, its interval, and the threshold.
 
     `detectable` is the smallest effect that this number of tasks and trials would have shown in four of five
-    comparisons. It, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
+    comparisons. `detectable`, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
     """
 
     id: str
@@ -88,21 +91,22 @@ class CheckResult(Record):
 
 
 class Obstacle(StrEnum):
-    """Why more evidence of the same kind would not settle a check."""
+    """The reason why more evidence of the same kind would not settle a check."""
 
     WRONG_DIRECTION = "wrong_direction"
     TOO_SMALL = "too_small"
 
 
 class Settling(Record):
-    """What would settle an inconclusive verdict if the figures stay like this.
+    """The evidence that would settle an inconclusive verdict if the figures stay as they are.
 
     Attributes:
-        trials: Sufficient trials of a task and side; None if no number suffices with these tasks.
-        tasks: The number of tasks that suffices at as many trials as now.
-        obstacle: Why neither suffices; None if one does, and in older files.
-        simulations: Further simulations of both sides together, to reach `trials`.
-        cost, tokens: What they would use, in US dollars and tokens; None if it is not known.
+        trials: The number of trials per task and side that suffices; None if no number does with these tasks.
+        tasks: The number of tasks that suffices with as many trials as now.
+        obstacle: The reason why neither suffices; None if one of them does, and in older files.
+        simulations: The number of further simulations, of both sides together, to reach `trials`.
+        cost: The cost of these simulations in US dollars; None if it is not known.
+        tokens: The tokens of these simulations; None if they are not known.
     """
 
     check: str
@@ -144,19 +148,20 @@ class Verdict(Record):
     """The gate's answer on one split of one suite, or on two sets of evidence.
 
     Attributes:
-        decision: None if the split is a guard on which no harm was detected.
-        partial: Whether the split, or its baseline, was not run whole.
-        broken: Tasks that fell; of them, `regressions` were confirmed, and `suspected` neither confirmed nor
-            cleared.
+        decision: The decision; None if the split is a guard on which no harm was detected.
+        partial: Whether the split or its baseline was not run completely.
+        broken: The tasks that pass on the baseline and fail on the candidate.
+        regressions: The broken tasks that were confirmed.
+        suspected: The broken tasks that were neither confirmed nor cleared.
         left_out: The tasks that were not compared, each with its reason.
         identical: Whether both sides hold the same simulations.
         alpha: The level of each check; None if the policy states none.
-        look: The number of the test of this split that the candidate's clean claim is, and `analysis` the
-            number of the analysis within that test; None without a clean claim.
-        settling: What would settle an inconclusive verdict.
-        guard: What a guard found; None for other splits, and for a guard that was not run whole.
+        look: The test number of the candidate's clean claim on this split; None without a clean claim.
+        analysis: The number of the analysis within that test; None without a clean claim.
+        settling: The evidence that would settle an inconclusive verdict.
+        guard: The answer of a guard; None for other splits, and for a guard that was not run completely.
         detectable: The drop of the mean reward that a guard, or a comparison under goal `no-regression`,
-            would have detected in four of five comparisons; None if it could have detected none, and for
+            would have detected in four of five comparisons; None if no drop could have been detected, and for
             other goals.
     """
 
@@ -187,7 +192,7 @@ class Verdict(Record):
 
     @property
     def test(self) -> str:
-        """The number of its test, and of its analysis from the second one on; empty without a test."""
+        """The test's number, with the analysis's number from the second analysis on; empty without a test."""
         if self.look is None:
             return ""
         further = self.analysis is not None and self.analysis > 1
@@ -226,10 +231,10 @@ class SuiteVerdict(Record):
     """One suite of a run.
 
     Attributes:
-        verdict: The worst of its splits; None if none decided, and `reason` says why.
+        verdict: The worst verdict of its splits; None if no split decided. `reason` then says why.
         whole: Whether every split that ran was complete.
-        verdicts: One for each split, from `Verdict.to_json`.
-        compared: None without a baseline, and in older files.
+        verdicts: The verdict on each split, from `Verdict.to_json`.
+        compared: The compared sides; None without a baseline, and in older files.
     """
 
     verdict: Decision | None
@@ -246,11 +251,11 @@ class RunVerdict(Record):
     """A gated run.
 
     Attributes:
-        time: When it started (ISO 8601, UTC).
-        verdict: The worst of its suites; None if none decided.
-        partial: Whether anything that was to be judged did not run whole.
-        stopped: Why the session ended early; empty if it did not.
-        others_failed: Whether an item that is no task of a suite failed.
+        time: The time when it started (ISO 8601, UTC).
+        verdict: The worst verdict of its suites; None if no suite decided.
+        partial: Whether anything that was to be judged was not run completely.
+        stopped: The reason why the session ended early; empty if it did not.
+        others_failed: Whether a pytest item that is not a task of a suite failed.
     """
 
     schema_version: int = RUN_VERDICT_SCHEMA
@@ -267,10 +272,10 @@ class RunVerdict(Record):
 
 
 class SuiteSummary(Record):
-    """One suite: its verdicts, or why there is none.
+    """One suite: its verdicts, or the reason why there is none.
 
-    `baseline` is the name of what its candidate was compared with; `left_out` names the tasks that were not
-    compared if no verdict does.
+    `baseline` is the name of the baseline that the candidate was compared with. `left_out` names the tasks
+    that were not compared, if no verdict names them.
     """
 
     name: str
@@ -282,7 +287,7 @@ class SuiteSummary(Record):
 
 
 class RunSummary(Record):
-    """A run as reported outside of its terminal; `trouble` says why it decides nothing."""
+    """A run as reported outside of its terminal. `trouble` says why the run decides nothing."""
 
     schema_version: int = SUMMARY_SCHEMA
     candidate: str

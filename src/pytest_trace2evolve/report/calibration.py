@@ -1,4 +1,4 @@
-"""What `trace2evolve calibrate` and `trace2evolve power` print, and the picture of a calibration."""
+"""The output of `trace2evolve calibrate` and `trace2evolve power`, and the picture of a calibration."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def calibration_json(files: "CalibratedFiles") -> dict[str, Any]:
-    """The documented JSON form."""
+    """The documented JSON form of a calibration."""
     found = files.calibration
     return {
         "tasks": found.pool.tasks,
@@ -72,7 +72,7 @@ def _policy_json(found: Calibration, name: str) -> dict[str, Any]:
 
 
 def calibration_text(files: "CalibratedFiles") -> str:
-    """A row a figure, a column a policy, and what the figures were made from."""
+    """The calibration as a table with one row per figure and one column per policy, and its settings."""
     found, target = files.calibration, terminal()
     pool = found.pool
     fresh = "fresh trials of broken tasks" if found.draw.live else "recorded runs: no fresh trials"
@@ -119,7 +119,7 @@ def _rates_table(found: Calibration) -> Table:
 
 
 def _planted_effect(rates: Sequence[Rate]) -> str:
-    """The effect that was planted; `−margin` if policies have margins of their own."""
+    """The effect that was planted; `−margin` if the policies have different margins."""
     effects = {rate.effect for rate in rates}
     if len(effects) > 1:
         return "−margin"
@@ -139,7 +139,7 @@ def _rate(found: Calibration, name: str, rate: Rate) -> str:
 
 
 def calibration_picture(files: "CalibratedFiles", *, file_format: str) -> bytes:
-    """A bar for every planted effect, policies in rows and goals in columns."""
+    """Draw a bar for every planted effect, with policies in rows and goals in columns."""
     found = files.calibration
     rows = [[_bars(found, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)] for name in found.margins]
     resamples = f"{found.resamples} resamples of {found.pool.tasks} tasks × {found.draw.trials} trials a side"
@@ -159,7 +159,7 @@ def _bars(found: Calibration, name: str, goal: Goal) -> OutcomeBars:
 
 
 def power_json(plan: Plan, power: Power) -> dict[str, Any]:
-    """The documented JSON form."""
+    """The documented JSON form of a power analysis."""
     return {
         "policy": plan.policy.name,
         "margin": plan.margin,
@@ -184,7 +184,7 @@ def power_json(plan: Plan, power: Power) -> dict[str, Any]:
 
 
 def power_text(plan: Plan, power: Power) -> str:
-    """The chances of each decision, and what would be found."""
+    """The chances of each decision, the smallest gain that is found, and the effort for the target gain."""
     target = terminal()
     design = plan.design
     fresh = "live, with fresh trials of broken tasks" if design.live else "recorded runs"

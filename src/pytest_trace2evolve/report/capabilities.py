@@ -1,4 +1,4 @@
-"""What `trace2evolve capabilities` prints, and its picture."""
+"""The output of `trace2evolve capabilities`, and its picture."""
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +19,7 @@ from pytest_trace2evolve.report.formatting import (
 from pytest_trace2evolve.utils.plots import ContrastPoint, contrast_points
 
 SHOWN_EXAMPLES = 2
-"""Places in traces that are shown of a selected capability."""
+"""The most examples that are shown for a selected capability."""
 
 
 def capabilities_text(found: CapabilityReport) -> str:
@@ -82,7 +82,7 @@ def _capabilities_table(found: CapabilityReport) -> Table:
 
 
 def _taxonomy_table(found: CapabilityReport) -> Table:
-    # Only the examples wrap: if there is little room, the figures stay.
+    # Only the examples wrap, so the figures stay if there is little room.
     table = grid(Word("kind of failure"), Figure("failures"), Figure("share"), "for instance", padding=NARROW)
     for kind in found.taxonomy:
         example = _place(kind.examples[0]) if kind.examples else ""
@@ -123,7 +123,7 @@ def _with_deviation(value: float | None, deviation: float | None, *, signed: boo
 def capability_picture(
     found: CapabilityReport, *, coverage_threshold: float, delta_threshold: float, file_format: str
 ) -> bytes:
-    """Left: a point a capability with Δ's interval. Right: Δ run by run."""
+    """Draw one point per capability with Δ's interval on the left, and Δ of each run on the right."""
     measured = [
         ContrastPoint(
             name=capability.name,

@@ -1,4 +1,4 @@
-"""Synthetic cases in the terminal, and the files that `trace2evolve init` lays out."""
+"""Synthetic cases and the files of `trace2evolve init` in the terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 _AFTER = {After.ANYTHING: "then", After.DONE: "where that was done", After.REFUSED: "where that was refused"}
 
 MISSING = "missing"
-"""Stands for a record or a field that a damaged store lacks, or holds as something else."""
+"""Stands for a record or a field that a damaged store lacks, or holds with a wrong type."""
 
 
 def cases_text(path: str, cases: Sequence[Case]) -> str:
-    """A file's cases, a line each."""
+    """The cases of a file, one line each."""
     target = terminal()
     table = grid(
         Column("case", overflow="fold"),
@@ -39,7 +39,7 @@ def cases_text(path: str, cases: Sequence[Case]) -> str:
 
 
 def case_text(case: Case) -> str:
-    """One case to be read by people: the customer, the store and the gold actions."""
+    """One case for human readers: the customer, the store and the gold actions."""
     target = terminal()
     for text, style in (*_customer_lines(case), *_store_lines(case), *_gold_lines(case)):
         print_line(target, text, style)
@@ -132,7 +132,7 @@ def _gold_lines(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def layout_text(layout: Scaffold, command: str, *, dry_run: bool) -> str:
-    """The files of `trace2evolve init` as plain text, its last line the command to run next."""
+    """The files of `trace2evolve init` as plain text. The last line is the command to run next."""
     return "\n".join(
         [
             *_file_lines(layout, dry_run=dry_run),

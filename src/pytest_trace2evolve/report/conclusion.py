@@ -1,6 +1,6 @@
-"""A run in three sentences: what was decided, why, and what to do next.
+"""A run in three sentences: the decision, its reason, and the next step.
 
-The first is shared by the terminal and by Markdown; each passes how it shows foreign names.
+The terminal and Markdown share the first sentence. Each passes its own way to show foreign names.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,14 +40,15 @@ CHECK_NAMES: Mapping[str, str] = {
 """Names of the built-in checks for readers who do not know their ids."""
 
 COVERAGE = ("compared", "measured", "best_case", "worst_case", "lost_again")
-"""Checks of what was measured, and not of what it shows."""
+"""Checks of how much was measured, rather than of the results."""
 
 OBSTACLES: Mapping[Obstacle | None, str] = {
     Obstacle.WRONG_DIRECTION: "the change points the wrong way",
     Obstacle.TOO_SMALL: "the effect is too small to detect with these tasks",
     None: "neither more trials nor more tasks would settle it",
 }
-"""Why nothing would settle a check; None: the file is older than the record of the cause."""
+"""Texts for the reasons why nothing would settle a check. None is for older files, which do not record the
+reason."""
 
 _DIRECTIONS: Mapping[Obstacle | None, str] = {
     Obstacle.WRONG_DIRECTION: ", the wrong way",
@@ -60,7 +61,7 @@ _CLAIMS = {
     Goal.HOLD: ("is not worse than {}", "is not shown to be no worse than {}"),
     Goal.NO_REGRESSION: ("shows no regression against {}", "is not shown to be free of regressions"),
 }
-"""The claim of each goal, shown and open."""
+"""Texts for the claim of each goal: one if it is shown, one if it is open."""
 
 Quote = Callable[[str], str]
 """Shows a foreign name."""
@@ -81,7 +82,7 @@ def deciding(summary: RunSummary) -> list[Verdict]:
 
 
 def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[str, str] | None = None) -> str:
-    """What was decided, without the decision's name.
+    """Return the decision as a sentence, without the decision's name.
 
     Args:
         summary: The run; it has a decision.
@@ -129,7 +130,7 @@ def _goal(verdicts: Sequence[Verdict]) -> Goal:
 
 
 def reasons(summary: RunSummary) -> tuple[str, str]:
-    """Why a run ended as it did, and what to do next; empty if there is nothing to say."""
+    """Return the reason for a run's result, and the next step; each is empty if there is nothing to say."""
     decisive = deciding(summary)
     if summary.trouble:
         return summary.trouble.removeprefix("no verdict: "), ""
@@ -159,7 +160,7 @@ def _reasons(verdict: Verdict, summary: RunSummary) -> tuple[str, str]:
 
 
 def _open(verdict: Verdict, candidate: str, again: str) -> tuple[str, str]:
-    """Why a split decides neither way, and what to do next; `again` is the remedy for lost simulations."""
+    """Return why a split is undecided, and the next step; `again` is the remedy for lost simulations."""
     split = verdict.split or "the tasks"
     if verdict.partial:
         return verdict.reason, f"run all of {split} on both sides"
@@ -207,7 +208,7 @@ def _finding(check: CheckResult) -> str:
     name = CHECK_NAMES.get(check.id, check.id)
     if not name.startswith("reward") or check.estimate is None:
         return f"{name}: {check.detail}" if check.detail else name
-    # Of other checks p speaks of harm.
+    # The p of other checks is about harm.
     shown = check.id == "reward_improved" and check.status is CheckStatus.PASS and check.p is not None
     return f"{name} {interval(check)} points" + (f", p {p_value(check)}" if shown else "")
 
@@ -217,7 +218,7 @@ def _of(verdict: Verdict, status: CheckStatus) -> list[CheckResult]:
 
 
 def settling_ways(settling: Settling) -> str:
-    """The trials, with their cost, or the tasks that would settle a check; or why nothing would."""
+    """Describe the trials (with their cost) or tasks that would settle a check, or why nothing would."""
     ways = []
     if settling.trials is not None:
         price = [] if settling.simulations is None else [counted(settling.simulations, "more simulation")]
@@ -242,7 +243,7 @@ def change(check: CheckResult) -> str:
 
 
 def interval(check: CheckResult) -> str:
-    """An estimate with its interval, as far as there is one."""
+    """An estimate, with its interval if it has one."""
     if check.low is None or check.high is None:
         return change(check)
     return f"{change(check)} ({_signed(check.low)}…{_signed(check.high)})"
@@ -265,7 +266,7 @@ def share_text(value: float | None) -> str:
 
 
 def passing_groups(checks: Iterable[CheckResult]) -> list[str]:
-    """Short names of the watched checks that passed; the shares of actions are one."""
+    """Short names of checks that passed. `actions` also stands for read and write actions."""
     names = [CHECK_NAMES[check.id] for check in checks]
     return list(
         dict.fromkeys(name for name in names if not (name.endswith(" actions") and "actions" in names))

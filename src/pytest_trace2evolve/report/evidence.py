@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.runs import RunFacts
 
 DIGEST_DIGITS = 8
-"""Digits of a digest that people are shown."""
+"""The number of digits of a digest that reports show."""
 
 
 def baseline_line(baseline: "BaselineFacts", *, name_suite: bool = False) -> str:
@@ -50,7 +50,7 @@ def baseline_line(baseline: "BaselineFacts", *, name_suite: bool = False) -> str
 
 
 def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -> list[str]:
-    """A warning for each baseline that is older than so many days."""
+    """A warning for each baseline that is older than `max_days`."""
     return [
         f"warning: baseline {baseline.name} of {baseline.suite} is {_days(baseline.age_days)} old, more than "
         f"t2e_baseline_max_age = {max_days:g}; measure it again "
@@ -61,7 +61,7 @@ def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -
 
 
 def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
-    """The list of saved baselines, a row each."""
+    """The list of saved baselines, one row each."""
     figures = ("age", "tasks", "trials", "runs")
     headings = (
         "suite",
@@ -107,7 +107,7 @@ def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
 
 
 def runs_table(runs: Sequence["RunFacts"]) -> str:
-    """The list of runs, a row each."""
+    """The list of runs, one row each."""
     headings = ("run", "candidate", "suites", "started (UTC)", "decision", "evidence")
     table = grid(*(Column(name, overflow="fold") for name in headings), padding=NARROW)
     for run in runs:
@@ -153,7 +153,7 @@ def _range(counts: tuple[int, int]) -> str:
 
 
 def promotion_text(promotion: "Promotion", root: Path, here: Path, *, dry_run: bool) -> str:
-    """The promotion as plain text, its last line the command that commits it.
+    """The promotion as plain text. The last line is the command that commits it.
 
     Args:
         promotion: The promotion.
@@ -181,7 +181,7 @@ def promotion_text(promotion: "Promotion", root: Path, here: Path, *, dry_run: b
 
 
 def _commit_command(promotion: "Promotion", root: Path, here: Path) -> str:
-    """The shell command that adds and commits a promotion, with the candidate that it is about."""
+    """The shell command that adds and commits the baselines of a promotion and its candidate."""
     record = promotion.record
     candidate = root / "candidates" / f"{record.candidate.id}.md"
     paths = [*(baseline.path for baseline in promotion.baselines), candidate]
@@ -216,7 +216,7 @@ def _relative(path: Path, here: Path) -> str:
 
 
 def score_json(files: Sequence["ScoredFile"]) -> dict[str, Any]:
-    """The documented JSON form."""
+    """The documented JSON form of scored files."""
     return {
         "files": [
             {
@@ -232,7 +232,7 @@ def score_json(files: Sequence["ScoredFile"]) -> dict[str, Any]:
 
 def _simulation_json(scored: "ScoredSimulation") -> dict[str, Any]:
     record = scored.record
-    # Why an invariant is broken is left out: it quotes the trace, and only `show` records an access.
+    # The reason of a finding is left out, because it quotes the trace and only `show` records an access.
     found = [{"invariant": finding.invariant.value, "message": finding.message} for finding in scored.found]
     return {
         "id": record.id,
@@ -248,7 +248,7 @@ def _simulation_json(scored: "ScoredSimulation") -> dict[str, Any]:
 
 
 def score_tables(files: Sequence["ScoredFile"]) -> str:
-    """A table with a row a file, and notes below it."""
+    """A table with one row per file, and notes below it."""
     headings = ("simulations", "recorded", "reward", "agreement", "pass^k", "action match", "read", "write")
     table = grid(
         Column("file", overflow="fold"),
@@ -297,7 +297,7 @@ _DRAW_ORIGINS = {
 def ledger_json(
     entries: Sequence[object], problems: Sequence[str], histories: Sequence["SplitHistory"]
 ) -> dict[str, Any]:
-    """The documented JSON form."""
+    """The documented JSON form of the ledger."""
     from pytest_trace2evolve.gate.alpha_spending import share
 
     return {
@@ -320,7 +320,7 @@ def ledger_json(
 
 
 def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) -> str:
-    """The histories, split by split, in order of time."""
+    """The history of each split, with its entries in chronological order."""
     target = terminal()
     for position, history in enumerate(histories):
         if position:

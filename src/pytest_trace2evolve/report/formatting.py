@@ -1,4 +1,7 @@
-"""Terminal pages as text: consoles, tables, and figures in words. Foreign text cannot style or steer."""
+"""Terminal pages as text: consoles, tables, and figures in words.
+
+Foreign text cannot change the style or control the terminal.
+"""
 
 import io
 import shutil
@@ -16,10 +19,10 @@ from rich.text import Text
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 STREAM_WIDTH = 160
-"""Columns of a table in an output that is no terminal: wide enough that no figure is cut."""
+"""Columns of a table if the output is not a terminal; enough for all figures."""
 
 COLUMNS = 80
-"""Columns of a report in an output that is no terminal, as pytest's own."""
+"""Columns of a report if the output is not a terminal, the same as pytest's own."""
 
 WIDE, NARROW, BOTH_SIDES = (0, 2, 0, 0), (0, 1, 0, 0), (0, 1, 0, 1)
 """Padding of a table's cells: above, right, below, left."""
@@ -28,13 +31,13 @@ NOTHING = "–"
 """Stands for a figure that was not measured."""
 
 SHOWN_TASKS, SHOWN_LETTERS = 12, 240
-"""Task names, and letters of them, that are listed before the rest is counted."""
+"""The most task names, and the most characters of their list, that are shown before the rest is counted."""
 
 READABLE = 100
-"""Columns at most between a line's start and the words at its end."""
+"""The most columns from a line's start to the end of the words at its right."""
 
 GAP, LEAST_NAME = 2, 12
-"""Columns between those of a page's table, and those that a long name keeps."""
+"""The width of the gaps between a table's columns, and the least width of a long name."""
 
 Word = partial(Column, no_wrap=True)
 """A column of short words."""
@@ -44,7 +47,7 @@ Figure = partial(Column, justify="right", no_wrap=True)
 
 
 def console(*, width: int, colour: bool) -> Console:
-    """A console that renders into a text of its own."""
+    """A console that renders into its own text buffer."""
     return Console(
         file=io.StringIO(),
         width=max(width, 60),
@@ -56,14 +59,14 @@ def console(*, width: int, colour: bool) -> Console:
 
 
 def terminal(*, stream_width: int = STREAM_WIDTH) -> Console:
-    """A console as wide and as colourful as standard output; what is no terminal has a width of its own."""
+    """A console with the width and colours of standard output, or `stream_width` if it is not a terminal."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else stream_width
     return console(width=width, colour=is_terminal)
 
 
 def rendered(target: Console) -> str:
-    """What was printed on a console made by `console`, without trailing blanks."""
+    """The text that was printed on a console made by `console`, without trailing blanks."""
     assert isinstance(target.file, io.StringIO)
     return "\n".join(line.rstrip() for line in target.file.getvalue().splitlines())
 
@@ -84,7 +87,7 @@ def grid(
 
 
 class Page:
-    """Lines of at most `width` columns. Foreign texts are sanitized, and cannot style or steer."""
+    """Lines of at most `width` columns. Foreign texts are sanitized, so they cannot control the terminal."""
 
     def __init__(self, *, width: int, colour: bool) -> None:
         self._target = console(width=width, colour=colour)
@@ -92,7 +95,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What was printed, without trailing blanks."""
+        """The printed text, without trailing blanks."""
         return rendered(self._target)
 
     def line(
@@ -100,7 +103,8 @@ class Page:
     ) -> None:
         """Print a text that is wrapped between words, with a label before it and a few words at the right.
 
-        The label keeps its blanks: foreign names in it must be sanitized, unlike the text.
+        The text is sanitized here. The label is not, because it keeps its blanks; callers must sanitize
+        foreign names in it.
         """
         label = in_middle(label, self.width // 2)
         parts = list(Text(sanitize_line(text), style).wrap(self._target, self.width - cell_len(label)))
@@ -123,10 +127,11 @@ class Page:
         self._target.print(Text("=" * left + title, "bold").append("=" * left), soft_wrap=True)
 
     def table(self, rows: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> None:
-        """Print rows of cells, each with its style; the first one has the headings.
+        """Print rows of cells, each with its style. The first row has the headings.
 
-        The first column is left-aligned. A narrow page shortens it in the middle, and then loses columns from
-        the right: no cell is wrapped. A row's note follows it, or stands below it if there is no room.
+        The first column is left-aligned. A narrow page shortens this column in the middle, and then drops
+        columns from the right. No cell is wrapped. A note follows its row, or stands below the row if there
+        is no room.
         """
         columns = [
             [_visible(cell) for cell in column] for column in zip(*(cells for cells, _ in rows), strict=True)
@@ -158,7 +163,7 @@ def _visible(text: str) -> str:
 
 
 def in_middle(text: str, width: int) -> str:
-    """A text of at most `width` columns: of a longer one the start and the end."""
+    """Shorten a text to at most `width` columns by cutting its middle."""
     if cell_len(text) <= width:
         return text
     end = (width - 1) // 2
@@ -185,7 +190,7 @@ def escape(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A figure with three decimals, whole numbers above 1 bare."""
+    """A figure with three decimals; whole numbers beyond ±1 have no decimals."""
     if value is None:
         return NOTHING
     return f"{value:z.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
@@ -202,12 +207,12 @@ def counted(count: int, noun: str) -> str:
 
 
 def dollars(cost: float) -> str:
-    """An amount of US dollars: cents from one dollar on, four decimals below."""
+    """An amount of US dollars, with cents from one dollar on and with four decimals below."""
     return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"
 
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """Names as far as there is room, and how many more there are."""
+    """The first names that fit, and the number of further names."""
     shown: list[str] = []
     for name in names:
         if len(shown) == SHOWN_TASKS or (shown and len(separator.join([*shown, name])) > SHOWN_LETTERS):

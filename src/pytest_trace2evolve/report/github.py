@@ -17,13 +17,13 @@ from pytest_trace2evolve.report.conclusion import headline, settling_ways
 from pytest_trace2evolve.report.markdown import LONGEST_TEXT, cell, code, fenced, figure, names, table
 
 COMMENT_LIMIT = 65_536
-"""Characters that GitHub takes in a comment; bytes are counted, of which there are never fewer."""
+"""The most characters that GitHub accepts in a comment. We count bytes, which are never fewer."""
 
 SUMMARY_LIMIT = 1 << 20
-"""Bytes that GitHub takes in the summary of one step: 1 MiB."""
+"""The most bytes that GitHub accepts in the summary of one step: 1 MiB."""
 
 LEAST_LIMIT = 4_096
-"""Bytes that always suffice for the verdict."""
+"""The smallest limit in bytes; a verdict always fits into it."""
 
 _SIGNS = {Decision.PROMOTE: "✅", Decision.DISCARD: "❌", Decision.INCONCLUSIVE: "⚠️"}
 _ANSWERS = {
@@ -36,8 +36,13 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class _Detail:
-    """How much is said: how many names of each list of tasks, and whether figures of both sides, what would
-    settle a verdict, notes and the command are included."""
+    """The level of detail of a report.
+
+    Attributes:
+        names: The number of names shown of each list of tasks.
+        details: Whether to include the details of checks, the figures of both sides, ways to settle a
+            verdict, notes and the command.
+    """
 
     names: int
     details: bool = True
@@ -47,10 +52,11 @@ _DETAILS = (*(_Detail(names) for names in (100, 25, 5, 0)), _Detail(0, details=F
 
 
 def run_markdown(summary: RunSummary, *, limit: int = SUMMARY_LIMIT, head: str = "", foot: str = "") -> str:
-    """A run as Markdown of at most `limit` bytes in UTF-8: the verdict first.
+    """Render a run, verdict first, as Markdown of at most `limit` bytes in UTF-8.
 
-    If it is too long, lists of tasks are cut first, and details are left out next. The verdict and the tables
-    of checks stay; only if the tables alone are too long, the worst splits are kept, and the others counted.
+    If the text is too long, lists of tasks are cut first, and details are left out next. The verdict and the
+    tables of checks stay. If the tables alone are too long, only the worst splits are kept, and the others
+    are counted.
 
     Args:
         summary: The run; its texts are shown as code.
@@ -66,7 +72,7 @@ def run_markdown(summary: RunSummary, *, limit: int = SUMMARY_LIMIT, head: str =
         text = _joined(summary, parts, head, foot, details=detail.details)
         if _fits(text, limit):
             return text
-    # The sort is stable: among equals, the order of the run stays.
+    # The sort is stable, so equally bad splits keep the order of the run.
     worst_first = [text for _, text in sorted(_splits(summary, _DETAILS[-1]), key=lambda split: split[0])]
     fewest, most = 0, len(worst_first)
     while fewest < most:
@@ -120,7 +126,7 @@ def _place(suite: str, verdict: Verdict) -> str:
 
 
 def _splits(summary: RunSummary, detail: _Detail) -> list[tuple[int, str]]:
-    """Each split's part, with its rank: the worst is lowest."""
+    """The part of each split with its rank. The worst split has the lowest rank."""
     found: list[tuple[int, str]] = []
     for suite in summary.suites:
         if not suite.verdicts:

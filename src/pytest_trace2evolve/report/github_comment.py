@@ -21,21 +21,21 @@ T = TypeVar("T")
 
 API_URL = "https://api.github.com"
 ACTIONS_AUTHOR = "github-actions[bot]"
-"""The author of what a job's own token writes."""
+"""The author of comments that are written with a job's own token."""
 
 TRIES = 5
 MAX_PAUSE = 60.0
-"""Seconds; if GitHub asks for more, the comment is given up rather than the job's time."""
+"""The longest pause in seconds. If GitHub asks for more, the comment is given up to save the job's time."""
 
 MAX_PAGES = 100
 COMMENTS_PER_PAGE = 100
-"""The most that GitHub gives."""
+"""The most comments that GitHub returns in one page."""
 
 MAX_ANSWER_BYTES = 64 << 20
-"""A page holds a hundred comments of up to 65,536 characters, escaped."""
+"""Room for a page of a hundred comments of up to 65,536 characters, escaped."""
 
 MAX_KEY = 100
-"""Characters of the longest key that the marker holds as it is; a longer one is digested."""
+"""The most characters of a key that the marker holds unchanged. A longer key is replaced by its digest."""
 
 _UNTRUSTED = (
     "> **Measured by the pull request's own code, which nobody has reviewed.** Its figures are a claim; "
@@ -46,7 +46,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
 class _RetryError(Exception):
-    """A request that may succeed later; `pause` is what GitHub asks for, in seconds."""
+    """A request that may succeed later; `pause` is the pause that GitHub asks for, in seconds."""
 
     def __init__(self, why: str, pause: float | None = None) -> None:
         super().__init__(why)
@@ -66,8 +66,8 @@ class PostedComment:
 
 
 def marker(key: str) -> str:
-    """The hidden line by which a comment is found again; `key` tells several comments apart."""
-    # A comment of HTML must hold no two hyphens in a row.
+    """The hidden line by which a comment is found again; `key` distinguishes several comments."""
+    # An HTML comment must not contain two hyphens in a row.
     key = key if len(key) <= MAX_KEY else digest_text(key)
     return f"<!-- trace2evolve: {quote(key, safe='').replace('-', '%2D')} -->"
 
@@ -78,8 +78,8 @@ class GitHub:
     Args:
         repository: `owner/name`.
         token: Authorizes the requests; no message shows it.
-        api_url: The API of github.com, or of another server.
-        sleep: Waits between tries; None sleeps.
+        api_url: The API of github.com, or of a different server.
+        sleep: The function that waits between tries; None uses `time.sleep`.
         timeout: Seconds for one request and its whole answer.
 
     Requests raise GitHubError if GitHub refuses, or does not answer in several tries.
@@ -117,7 +117,12 @@ class GitHub:
         )
 
     def pull_request(self, head: str, sha: str) -> int | None:
-        """The open pull request whose head is branch `head` (`owner:branch`) at commit `sha`; else None."""
+        """Return the number of the open pull request for a branch at a commit; None if there is none.
+
+        Args:
+            head: The branch, as `owner:branch`.
+            sha: The commit.
+        """
         path = f"/repos/{self._repository}/pulls"
         found = self._retry(lambda: self._request("GET", path, params={"head": head, "state": "open"}))
         for pull in _dictionaries(found):
@@ -134,9 +139,9 @@ class GitHub:
         Args:
             number: The pull request's number.
             mark: The comment's first line.
-            render: The comment's text of at most so many bytes, the marker included.
+            render: Returns the comment's text in at most the given number of bytes, the marker included.
             limit: Bytes to begin with; halved up to three times if GitHub rejects the text as too long.
-            author: The author of the comment that is updated; None: the token's owner.
+            author: The author of the comment that is updated; None means the token's owner.
         """
         author = author or self._retry(self._token_owner)
         for divisor in (1, 2, 4, 8):
@@ -173,13 +178,13 @@ class GitHub:
     def _token_owner(self) -> str:
         try:
             found = self._request("GET", "/user")
-        except GitHubError:  # a job's own token may not ask
+        except GitHubError:  # a job's own token is not allowed to ask
             return ACTIONS_AUTHOR
         login = found.get("login") if isinstance(found, dict) else None
         return login if isinstance(login, str) else ACTIONS_AUTHOR
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        """The result of an attempt, tried again with growing pauses."""
+        """Return the result of an attempt, which is retried after growing pauses."""
         for number in range(1, TRIES + 1):
             try:
                 return attempt()
@@ -235,17 +240,19 @@ def post_summary(
     run_url: str | None = None,
     untrusted: bool = False,
 ) -> PostedComment | None:
-    """Report a run in one comment on its pull request; None if no open one has the branch at the commit.
+    """Report a run in one comment on its pull request.
+
+    Returns None if no open pull request has the branch at the commit.
 
     Args:
         github: The repository.
         summary: The run.
         pull_request: Its number; if not given, it is found by `branch` (`owner:branch`) and `sha`.
         sha: The commit that was measured.
-        key: Tells several comments of one pull request apart; if not given, the suites do.
+        key: Distinguishes several comments of one pull request; if not given, the suites' names do.
         author: The author of the comment that is updated; if not given, the token's owner.
         run_url: Page of the job that measured.
-        untrusted: Whether the run was that of code that nobody reviewed.
+        untrusted: Whether the run executed code that nobody reviewed.
     """
     if pull_request is None:
         pull_request = github.pull_request(branch or "", sha or "")
@@ -253,7 +260,7 @@ def post_summary(
         return None
     mark = marker(key or "+".join(sorted(suite.name for suite in summary.suites)))
     head = "\n\n".join([mark, _UNTRUSTED] if untrusted else [mark])
-    # Words of our own, and values whose form the caller has checked.
+    # Only our own words, and values whose form the caller has checked.
     facts = [f"commit `{sha[:12]}`"] if sha else []
     facts += [f"[job and artifacts]({run_url})"] if run_url else []
     foot = f"*{' · '.join(facts)}*" if facts else ""
@@ -273,7 +280,7 @@ def _address(comment: Any) -> str:
 
 
 def _reason(answer: "httpx2.Response") -> str:
-    """Why GitHub refuses, in one line."""
+    """GitHub's reason for a refusal, in one line."""
     try:
         record = answer.json()
     except (ValueError, RecursionError):
@@ -292,7 +299,7 @@ def _is_rate_limit(answer: "httpx2.Response", reason: str) -> bool:
 
 
 def _requested_pause(answer: "httpx2.Response") -> float | None:
-    """The seconds that GitHub asks to wait."""
+    """The seconds that GitHub asks to wait; None if it does not ask."""
     after = answer.headers.get("retry-after", "")
     if after.isdecimal():
         return float(after)

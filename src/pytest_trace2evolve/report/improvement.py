@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def environments_text(environments: "Sequence[EnvironmentStatus]") -> str:
-    """All environments, a line each."""
+    """All environments, one line each."""
     target = terminal()
     table = grid(
         Column("environment", overflow="fold", no_wrap=True),
@@ -65,7 +65,7 @@ def _calibration_state(environment: "EnvironmentStatus") -> str:
 
 
 def admission_text(report: AdmissionReport) -> str:
-    """The checks of an admission, a line each."""
+    """The checks of an admission, one line each."""
     target = terminal()
     verdict = "admitted" if report.passed else "refused"
     table = grid(
@@ -81,7 +81,7 @@ def admission_text(report: AdmissionReport) -> str:
 
 
 def calibrations_text(calibrations: Sequence[Calibration]) -> str:
-    """Calibrations, a line a difficulty that was measured; advice if nothing fits."""
+    """Calibrations, one line per measured difficulty, with advice if no difficulty fits."""
     target = terminal()
     headings = ("environment", "level", "mean", "std", "top", "zero", "differ", "pass@k", "lost", "tokens")
     columns = [Column(heading, overflow="fold", no_wrap=True) for heading in headings]
@@ -119,7 +119,7 @@ _HELDOUT_HEADINGS = ("held-out environment", "mean reward", "change (95 %)", "to
 def heldout_text(
     capabilities: Sequence[str], before: Mapping[str, HeldOut], after: Mapping[str, HeldOut]
 ) -> str:
-    """Held-out rewards before and after a training, a row an environment, trained ones first."""
+    """Held-out rewards before and after a training, one row per environment, trained ones first."""
     target = terminal()
     names = [*capabilities, *(name for name in after if name not in capabilities)]
     rows = [
@@ -131,7 +131,7 @@ def heldout_text(
         for name in names
     ]
     table = _heldout_table(rows, _HELDOUT_HEADINGS)
-    # A narrow terminal gets no share of top rewards: it tells least.
+    # A narrow terminal does not get the share of top rewards, which is the least informative figure.
     target.print(table if fits(table, target) else _heldout_table(rows, _HELDOUT_HEADINGS[:3]))
     first = after[names[0]]
     sizes = sorted({len(heldout.rewards) for heldout in after.values()}, reverse=True)
@@ -170,7 +170,7 @@ def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
 
 
 def evolution_text(state: Evolution, adapters: "Adapters") -> str:
-    """A row an adapter, one for the routed agent, and what it took."""
+    """One row per adapter and one for the routed agent, then the router's accuracy and the effort."""
     target = terminal()
     table = grid(
         "candidate",
@@ -253,15 +253,15 @@ class Routed(Protocol):
 
     @property
     def confusion(self) -> Confusion:
-        """Oracle labels against choices."""
+        """The router's choices compared with the oracle's labels."""
 
     @property
     def silent(self) -> float:
-        """The share of all questions in which no letter was among the tokens that were told."""
+        """The share of all questions in which no letter was among the reported tokens."""
 
 
 def routing_text(routed: Routed, base: str) -> str:
-    """A router against oracle labels: the table of confusion, and how often it was right."""
+    """A router compared with oracle labels: the confusion table, and the share of right choices."""
     confusion = routed.confusion
     columns = [Column(str(position + 1), justify="right") for position in range(len(confusion.labels))]
     table = Table("oracle label", *columns, Column("right", justify="right"), title_justify="left", box=None)
@@ -285,7 +285,7 @@ def routing_text(routed: Routed, base: str) -> str:
 
 
 def routing_json(routed: Routed, names: Sequence[str]) -> str:
-    """The documented JSON form."""
+    """The documented JSON form of a router's choices."""
     found = accuracy(routed.confusion)
     record = {
         "table": list(names),

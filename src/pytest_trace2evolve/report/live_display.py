@@ -1,8 +1,8 @@
 """A live run's progress, shown next to pytest's own output.
 
-On a terminal the last row is set apart by a scrolling region, as apt does, and the progress stands there:
-whatever pytest, items and their programs print scrolls above it, and no stream is replaced. Everywhere else
-progress is printed in lines of its own, now and then.
+On a terminal, a scrolling region reserves the last row for the progress, as apt does. The output of pytest,
+of the items and of their programs scrolls above that row, and no stream is replaced. On any other output,
+progress is printed now and then as lines of its own.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ INTERVAL = 30.0
 """Seconds between plain lines."""
 
 _TICK = 0.25
-"""Seconds between two paintings of the last row."""
+"""Seconds between two updates of the last row."""
 
 _STREAM_WIDTH = 200
-"""Columns of a plain line if nothing wraps: every part fits."""
+"""Columns of a plain line on an output that does not wrap lines; every part fits."""
 
-_SAVE, _RESTORE = "\x1b7", "\x1b8"  # the cursor's place and colours
-_MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again: the column stays
+_SAVE, _RESTORE = "\x1b7", "\x1b8"  # the cursor's position and colours
+_MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again in the same column
 
 
 class _Output:
-    """The descriptor of pytest's output, kept: while an item is captured, pytest's own leads elsewhere."""
+    """A copy of the descriptor of pytest's output; pytest redirects its own while it captures an item."""
 
     def __init__(self, file: TextIO) -> None:
         file.flush()
@@ -44,7 +44,7 @@ class _Output:
             self._descriptor = None
 
     def write(self, text: str) -> None:
-        """Write at once; an `OSError` says that the other end is gone."""
+        """Write without buffering; an `OSError` means that the other end is gone."""
         if self._descriptor is None:
             self._file.write(text)
             return
@@ -53,7 +53,7 @@ class _Output:
             data = data[os.write(self._descriptor, data) :]
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows; 80 and 24 if the terminal does not tell."""
+        """The columns and rows of the terminal; 80 and 24 if it does not report them."""
         columns, rows = 0, 0
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
@@ -66,16 +66,16 @@ class _Output:
 
 
 class Display:
-    """Shows progress from a thread of its own, from `start` to `stop`; under `-q` it shows nothing.
+    """Shows progress in its own thread, from `start` to `stop`; shows nothing under `-q`.
 
     Args:
         reporter: Pytest's reporter, if there is one.
-        read: Returns how far the run is. The display's thread calls it four times a second at most.
-        interval: Seconds between the plain lines of an output that is no terminal.
-        file: Where pytest writes; the standard output, if not given.
+        read: Returns the progress of the run. The display's thread calls it at most four times a second.
+        interval: Seconds between the plain lines on an output that is not a terminal.
+        file: The file that pytest writes to; the standard output by default.
 
     Attributes:
-        trouble: Why the display stopped early, in one line; empty if it did not. The run continues.
+        trouble: The reason why the display stopped early, in one line, or empty. The run continues anyway.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Display:
         self._thread: threading.Thread | None = None
         self._output: _Output | None = None
         self._paints = self._paused = False
-        self._rows = 0  # of the terminal whose last row is set apart; 0 if none is
+        self._rows = 0  # rows of the terminal whose last row is reserved; 0 if no row is
         self._follows_plain_line = False  # whether pytest wrote nothing since the last plain line
 
     def start(self) -> None:
-        """Begin to show. Call it in the process that reports, while pytest is not capturing an item."""
+        """Start showing progress. To be called in the reporting process, outside the capture of an item."""
         if self._reporter is None or self._reporter.config.get_verbosity() < 0:
             return
         if self._thread is not None or self._ended.is_set():
@@ -119,10 +119,10 @@ class Display:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the terminal to pytest alone. It may be called more than once."""
+        """Stop showing progress and release the last row. More than one call is allowed."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(timeout=1)  # no longer: `read` may hang, and its answer is not shown
+            self._thread.join(timeout=1)  # not longer: `read` may hang, and its result is not shown
         with self._lock:
             self._release()
             if self._output is not None and self._reporter is not None:
@@ -137,7 +137,7 @@ class Display:
             self._release()
 
     def pytest_leave_pdb(self) -> None:
-        """Show again."""
+        """Show progress again."""
         with self._lock:
             self._paused = False
 
@@ -187,7 +187,7 @@ class Display:
         assert self._reporter is not None
         columns, rows = self._output.size()
         width = self._reporter._tw.width_of_current_line
-        # After a full line the next letter wraps by itself, a state that some terminals lose when they move.
+        # After a full line, a wrap is pending, which some terminals lose when the cursor moves.
         if self._ended.is_set() or rows < 3 or (width and width % columns == 0):
             return False
         set_apart = ""
@@ -200,7 +200,7 @@ class Display:
         return True
 
     def _release(self) -> None:
-        """Give the last row back."""
+        """Release the reserved last row."""
         if self._rows and self._output is not None:
             with contextlib.suppress(OSError):
                 self._output.write(f"{_SAVE}\x1b[r\x1b[{self._rows};1H\x1b[2K{_RESTORE}")
@@ -213,7 +213,7 @@ class Display:
         columns = writer.fullwidth - 1 if self._output.isatty else _STREAM_WIDTH
         line = f"trace2evolve: {progress_line(progress, columns - len('trace2evolve: '))}"
         if self._reporter.config.getoption("capture", "no") == "no":
-            sys.stdout.flush()  # what an item printed before
+            sys.stdout.flush()  # writes the earlier output of an item first
         is_within_line = writer.width_of_current_line > 0 and not self._follows_plain_line
         self._output.write(("\n" if is_within_line else "") + line + "\n")
         self._follows_plain_line = True
@@ -221,7 +221,7 @@ class Display:
 
 
 def _can_paint() -> bool:
-    """Whether a terminal knows scrolling regions, and a person watches it."""
+    """Whether a terminal supports scrolling regions and is watched by a person."""
     return (
         sys.platform != "win32"
         and os.environ.get("TERM", "") not in ("", "dumb", "unknown")

@@ -1,7 +1,7 @@
-"""Markdown for GitHub, with foreign texts as code.
+"""Markdown for GitHub, with untrusted texts as code.
 
-Task ids, names and notes may come from a model or from a stranger's pull request. Each of them is a code span
-or a fence of its own, so that GitHub makes no link, image, mention, reference or HTML of it.
+Task ids, names and notes may come from a model or from a stranger's pull request. Each of these texts becomes
+a code span or a fenced block, which GitHub does not turn into a link, image, mention, reference or HTML.
 """
 
 import re
@@ -10,31 +10,31 @@ from collections.abc import Iterable, Sequence
 from pytest_trace2evolve.utils.sanitize import sanitize
 
 LONGEST_NAME, LONGEST_TEXT = 240, 400
-"""Characters of a foreign name and of a foreign sentence that are shown."""
+"""Maximum number of characters shown of an untrusted name, and of an untrusted sentence."""
 
 _OTHER_BLANK = re.compile(r"[^\S ]")
-"""New lines, tabs, wide blanks."""
+"""White space other than the plain space: newlines, tabs, wide spaces."""
 
 
 def code(text: str, longest: int = LONGEST_NAME) -> str:
-    """A foreign text as a code span of one line, cut to `longest` characters."""
-    # Cut first: a text may have megabytes. Joined blanks shorten it by too little to matter.
+    """An untrusted text as a code span of one line, cut to `longest` characters."""
+    # Cut first, because a text may have megabytes. Joining white space shortens it too little to matter.
     shown = _clipped(" ".join(_visible(text[: 2 * longest]).split()), longest)
     if not shown:
         return "*(empty)*"
     fence = _fence(shown, 1)
-    # A backtick at an end would join the fence, and CommonMark takes one blank off both ends.
+    # A backtick at either end would join the fence; CommonMark strips one space from both ends.
     pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
 def cell(text: str, longest: int = LONGEST_NAME) -> str:
-    """A foreign text as a code span that a table does not split into cells."""
+    """An untrusted text as a code span that a table does not split into cells."""
     return code(text.replace("|", "¦"), longest)
 
 
 def fenced(text: str) -> str:
-    """A foreign text as a block of code; its lines stay."""
+    """An untrusted text as a fenced block of code that keeps its lines."""
     lines = [_visible(line) for line in text.replace("\r\n", "\n").split("\n")]
     fence = _fence("\n".join(lines), 3)
     return "\n".join([f"{fence}text", *lines, fence])
@@ -44,9 +44,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int 
     """A table; a column without any content is left out, and an empty cell is shown as a dash.
 
     Args:
-        headings: A heading a column.
-        rows: Cells made by `code`, `cell` or of our own words.
-        words: Leading columns that are aligned to the left; the others are figures.
+        headings: The heading of each column.
+        rows: Rows of cells, made by `code` or `cell` or written by this package.
+        words: Number of leading columns that hold text and are aligned to the left; the others hold figures.
     """
     body = [list(row) for row in rows]
     kept = [place for place in range(len(headings)) if any(row[place] for row in body)]
@@ -57,7 +57,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int 
 
 
 def names(title: str, entries: Sequence[str], most: int, longest: int = LONGEST_NAME) -> str:
-    """A counted list of foreign names in one line: the first `most`, and how many more there are."""
+    """One line with the number of untrusted names, the first `most` of them, and the number of the rest."""
     head = f"**{title} ({len(entries)})**"
     if not most:
         return head
@@ -67,7 +67,7 @@ def names(title: str, entries: Sequence[str], most: int, longest: int = LONGEST_
 
 
 def figure(value: float | None) -> str:
-    """A figure with three decimals, whole numbers above 1 bare; empty if there is none."""
+    """A figure with three decimals; whole numbers above 1 have none, and None becomes an empty text."""
     if value is None:
         return ""
     if abs(value) >= 1e6:
@@ -85,6 +85,6 @@ def _clipped(text: str, longest: int) -> str:
 
 
 def _fence(text: str, shortest: int) -> str:
-    """A run of backticks that the text does not hold."""
+    """A run of backticks that is longer than any in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(shortest, longest + 1)

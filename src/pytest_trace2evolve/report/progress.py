@@ -1,4 +1,4 @@
-"""How far a live run is, in one line that fits the width; what it will use, and what it used."""
+"""The progress of a live run in one line that fits the width, and its expected and actual usage."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,25 +20,25 @@ _FEWEST_ENDED = 3
 """Simulations that must have ended before the time left is shown."""
 
 _DROPPED = ("tokens", "resumed", "reruns", "waiting", "running", "cost", "baseline", "reward", "time", "lost")
-"""The parts of the line in the order in which a narrow terminal loses them."""
+"""The parts of the line, in the order in which they are dropped on a narrow terminal."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is at one moment.
+    """The progress of a run at one moment.
 
     Attributes:
         total: Simulations of the run.
-        done: Those that finished, in this run or in an earlier one.
-        resumed: Those among `done` that were taken from an earlier run.
-        lost: Those that infrastructure ended.
-        running: Those under way.
-        reward: Mean over the tasks reported so far; None before the first.
-        baseline_reward: The baseline's mean over the same tasks; None without a baseline.
+        done: Simulations that finished, in this run or in an earlier one.
+        resumed: Simulations among `done` that come from an earlier run.
+        lost: Simulations that infrastructure ended.
+        running: Simulations under way.
+        reward: Mean reward over the tasks reported so far; None before the first.
+        baseline_reward: The baseline's mean reward over the same tasks; None without a baseline.
         tokens: Tokens used so far.
         cost: US dollars spent so far; None if no price is known.
-        seconds: Since the run began.
-        reruns: Those among `total` that were added to confirm tasks that fell.
+        seconds: Seconds since the run began.
+        reruns: Simulations among `total` that were added to confirm tasks that fell.
     """
 
     total: int
@@ -60,10 +60,10 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the run ends, at the pace so far; None while that would be a guess.
+        """Seconds until the run ends, at the pace so far; None while that would be a guess.
 
-        Simulations under way count as half done, which they are on average. Before as many have ended as are
-        under way, the first ones are still running, and the pace means nothing.
+        Simulations under way count as half done, which they are on average. The pace means nothing until at
+        least as many simulations have ended as are under way.
         """
         ended = self.done - self.resumed + self.lost
         under_way = self.running / 2
@@ -76,8 +76,8 @@ class Progress:
 def progress_line(progress: Progress, width: int) -> str:
     """The progress in one line of at most `width` columns.
 
-    What is unknown or zero is left out. A narrow line loses its parts in the order of `_DROPPED`. It is empty
-    if not even the bare count fits: half a number would be a wrong one.
+    Unknown and zero figures are left out. A narrow line loses its parts in the order of `_DROPPED`. The line
+    is empty if not even the bare count fits, because a truncated number would be wrong.
     """
     parts = _parts(progress)
     lines = [_joined(parts)]
@@ -128,7 +128,7 @@ def _joined(parts: Mapping[str, str]) -> str:
 
 
 def short(count: int) -> str:
-    """A count with two or three figures and its unit: 812, 9.4 k, 312 k, 3.1 M."""
+    """A count with two or three digits and its unit, such as 812, 9.4 k, 312 k or 3.1 M."""
     value, unit = float(count), ""
     for larger in (" k", " M", " G"):
         if value < 999.5:
@@ -138,14 +138,14 @@ def short(count: int) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Seconds as m:ss, or h:mm:ss from an hour on."""
+    """Seconds as m:ss, or as h:mm:ss from one hour."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def forecast(estimate: "Estimate", budgets: Budgets) -> str:
-    """One line: how many simulations, what they are likely to use, and how far the budgets reach."""
+    """One line with the number of simulations, their likely usage, and the share that the budgets cover."""
     left = estimate.simulations - estimate.kept
     text = counted(left, "simulation") + " to make"
     if estimate.kept:
@@ -164,7 +164,7 @@ def forecast(estimate: "Estimate", budgets: Budgets) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Calls, tokens and cost, as far as they are known."""
+    """The calls, the tokens, and the cost if it is known."""
     parts = [counted(usage.calls, "call"), f"{short(usage.tokens)} tokens"]
     if usage.cost is not None:
         parts.append(dollars(usage.cost))
@@ -172,7 +172,7 @@ def usage_text(usage: Usage) -> str:
 
 
 def totals_text(totals: Totals) -> str:
-    """One line at a run's end: what it used, and how its simulations ended."""
+    """One line for the end of a run, with its usage and the number of simulations by state."""
     names = ((State.MADE, "made"), (State.KEPT, "finished before"), (State.LOST, "lost"))
     parts = [f"{totals.states[state]} {name}" for state, name in names if totals.states.get(state)]
     usage = totals.usage
@@ -182,14 +182,14 @@ def totals_text(totals: Totals) -> str:
 
 
 class Watch:
-    """Follows a run; `read` may be called from another thread.
+    """Tracks the progress of a run; `read` may be called from another thread.
 
     Args:
-        engine: The run's.
-        suites: What is planned.
+        engine: The engine of the run.
+        suites: The planned suites by name.
 
     Attributes:
-        total: Simulations of the run; all that are planned, until it is known what was selected.
+        total: Simulations of the run; all planned ones until the selection of tasks is known.
     """
 
     def __init__(self, engine: "Engine", suites: Mapping[str, "PlannedSuite"]) -> None:
@@ -204,7 +204,7 @@ class Watch:
         self._sums = (0, 0.0, 0, 0.0)
 
     def report(self, suite: str, task_id: str, records: tuple[SimulationEvidence, ...]) -> None:
-        """Add the trials of a task."""
+        """Add the trials of a task to the means."""
         reward = Trials(records).reward
         if reward is None:
             return
@@ -212,11 +212,11 @@ class Watch:
         tasks, rewards, compared, befores = self._sums
         if before is not None:
             compared, befores = compared + 1, befores + before
-        # One assignment, so that the reading thread sees all of it or nothing.
+        # A single assignment: the reading thread sees all four new values or none.
         self._sums = (tasks + 1, rewards + reward, compared, befores)
 
     def read(self) -> Progress:
-        """How far the run is now."""
+        """The current progress of the run."""
         totals = self._engine.totals()
         made, kept = totals.states.get(State.MADE, 0), totals.states.get(State.KEPT, 0)
         tasks, rewards, compared, befores = self._sums
@@ -227,7 +227,7 @@ class Watch:
             lost=totals.states.get(State.LOST, 0),
             running=totals.states.get(State.RUNNING, 0),
             reward=rewards / tasks if tasks else None,
-            # Of the same tasks, or the two could not be compared.
+            # Only if both means cover the same tasks; otherwise they cannot be compared.
             baseline_reward=befores / compared if compared and compared == tasks else None,
             tokens=totals.usage.tokens,
             cost=totals.usage.cost,

@@ -1,6 +1,6 @@
-"""A run for other programs: the summary's files, the properties of pytest's JUnit file, the command.
+"""Output of a run for other programs: summary files, properties of pytest's JUnit file, and the command.
 
-Of a task's traces the JUnit file says only how its simulations ended: it is read by people whose access to a
+From a task's traces, the JUnit file contains only how the simulations ended, because its readers' access to a
 held-out trace is not recorded.
 """
 
@@ -21,29 +21,29 @@ from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 
 LARGEST_FILE = 8 << 20
-"""Bytes of a summary's file; `write_summary` writes no larger one that is of use to people."""
+"""Maximum bytes of a summary that is read; no summary that people can use is larger."""
 
 Properties = list[tuple[str, str]]
-"""Names and values, in the order of the JUnit file."""
+"""Pairs of names and values, in the order of the JUnit file."""
 
 _OUTPUT_OPTIONS = ("--t2e-summary", "--t2e-run-folder", "--junitxml", "--junit-xml")
-"""Options that say where something is written: they belong to the machine, and not to the run."""
+"""Options that set an output path. They depend on the machine and are not part of the run."""
 
 
 def write_summary(path: Path, summary: RunSummary) -> None:
     """Write a summary: as JSON if the name ends in `.json`, else as Markdown."""
     if path.suffix == ".json":
-        # In ASCII: printing the file cannot steer a terminal.
+        # In ASCII, so that printing the file cannot control a terminal.
         write_atomic(path, json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
     else:
         write_atomic(path, run_markdown(summary))
 
 
 def append_step_summary(path: Path, summary: RunSummary) -> None:
-    """Append a summary to the file that GitHub shows below a job, as far as that file may grow.
+    """Append a summary to the file that GitHub shows below a job, shortened to the space that is left.
 
     Raises:
-        OSError: it could not be written, or other output of the step has filled it.
+        OSError: the file could not be written, or other output of the step has filled it.
     """
     held = 0
     with contextlib.suppress(FileNotFoundError):
@@ -52,14 +52,14 @@ def append_step_summary(path: Path, summary: RunSummary) -> None:
     if room < LEAST_LIMIT:
         raise OSError(f"the step's summary holds {held} bytes already, and GitHub takes {SUMMARY_LIMIT}")
     text = run_markdown(summary, limit=room)
-    # Nobody may be reading a FIFO: opening it then fails at once instead of waiting for a reader.
+    # If the path is a FIFO without a reader, opening fails at once instead of waiting for a reader.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
         file.write("\n" + text)
 
 
 def read_summary(path: Path) -> RunSummary:
-    """Read a summary's JSON. It may come from a stranger's run: nothing in it is trusted beyond its form."""
+    """Read a summary from JSON. It may come from a stranger's run, so only its form is trusted."""
     remedy = "write one with pytest --t2e-summary FILE.json"
     summary = read_record(path, RunSummary, ResultsError, remedy, limit=LARGEST_FILE)
     if summary.schema_version != SUMMARY_SCHEMA:
@@ -71,7 +71,7 @@ def read_summary(path: Path) -> RunSummary:
 
 
 def reproducing(arguments: Iterable[str], from_environment: str = "") -> tuple[str, ...]:
-    """The command that makes a run again, from pytest's arguments and the value of PYTEST_ADDOPTS."""
+    """The command that repeats a run, from pytest's arguments and the value of PYTEST_ADDOPTS."""
     kept: list[str] = []
     value_follows = False
     for argument in arguments:
@@ -86,12 +86,12 @@ def reproducing(arguments: Iterable[str], from_environment: str = "") -> tuple[s
 
 
 def task_properties(suite: str, split: str, task_id: str) -> Properties:
-    """Which task an item is."""
+    """The suite, split and task of an item."""
     return _prefixed([("suite", suite), ("split", split), ("task", task_id)])
 
 
 def trial_properties(records: Sequence[SimulationEvidence], *, live: bool) -> Properties:
-    """The results of a task's trials, and their usage if they are `live`: made in this run or before."""
+    """The results of a task's trials; with `live`, also their usage, resumed trials included."""
     trials = Trials(tuple(records))
     passed = sum(Trials((record,)).passes is True for record in trials.measured)
     found = [("trials", str(len(records))), ("measured", str(len(trials.measured))), ("passed", str(passed))]
@@ -107,7 +107,7 @@ def trial_properties(records: Sequence[SimulationEvidence], *, live: bool) -> Pr
 
 
 def verdict_properties(summary: RunSummary) -> Properties:
-    """The run's verdict, and each split's."""
+    """The verdict of the run and the verdicts of its splits."""
     found = [
         ("verdict", "none" if summary.trouble else _value(summary.decision)),
         ("candidate", summary.candidate),

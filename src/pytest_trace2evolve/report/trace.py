@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.traces import FailedTask, FailedTasks, OpenedTrace
 
 SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
-"""How much of a message, or of a result, is shown without `--full`."""
+"""Maximum numbers of characters and lines shown of a message or a result without `--full`."""
 
 _STYLES = {"system": "dim", "assistant": "bold cyan", "user": "bold magenta", "tool": "bold blue"}
 _INDENT = "    "
@@ -38,11 +38,11 @@ _CHECKS = (
     ("communicate_checks", "met", "info"),
     ("nl_assertions", "met", "nl_assertion"),
 )
-"""Lists of recorded checks, with the fields that hold whether a check is met and what it requires."""
+"""Lists of recorded checks, each with the field that holds the outcome and the field of the requirement."""
 
 
 def trace_text(opened: "OpenedTrace", *, full: bool = False) -> str:
-    """A trace for people, shortened unless `full`. Nothing in it can steer the terminal."""
+    """A trace for people, shortened unless `full` is set. Its content cannot control the terminal."""
     target = terminal()
     simulation, origin = opened.simulation, opened.origin
     for suite, split in opened.recorded:
@@ -69,7 +69,7 @@ def trace_text(opened: "OpenedTrace", *, full: bool = False) -> str:
 
 
 def failed_text(found: "FailedTasks") -> str:
-    """The failed tasks of a run, a row each, and how to open one."""
+    """The failed tasks of a run, one per row, and the command that opens a trace."""
     target = terminal()
     candidate = f" · candidate {found.candidate}" if found.candidate else ""
     unmeasured = f", {found.unmeasured} not measured" if found.unmeasured else ""
@@ -130,7 +130,7 @@ def _call(call: ToolCall) -> str:
 
 
 def _indented_json(text: str) -> str:
-    """A tool's answer, indented if it is JSON."""
+    """A tool's answer, indented if it is a JSON object or array."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -143,7 +143,7 @@ def _json(value: object) -> str:
 
 
 def _outcome(simulation: Simulation) -> Iterator[tuple[str, str]]:
-    """The outcome of the simulation, as it was recorded: lines with their styles."""
+    """The recorded outcome of the simulation, as lines with their styles."""
     info = simulation.reward_info or {}
     own = _mapping(_mapping(getattr(simulation, "info", None)).get(OWN_BLOCK))
     status = f", {own['status']}" if isinstance(own.get("status"), str) else ""

@@ -1,4 +1,4 @@
-"""The terminal report of a run and of a comparison: an overview, the checks, and last the verdict."""
+"""The terminal report of a run or a comparison: an overview, the checks, and finally the verdict."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.compare import Comparison
 
 SplitFigures = Sequence[tuple[str, str, Metrics]]
-"""Figures of the candidate with their suite and split."""
+"""The figures of the candidate, each with its suite and split."""
 
 LONGEST_NAME, LONGEST_PLACE = 24, 32
-"""Columns of a name, and of a suite with its split, within a line."""
+"""Maximum columns of a name within a line, and of a suite with its split."""
 
 _STYLES: Mapping[object, str] = {
     CheckStatus.PASS: "green",
@@ -87,13 +87,13 @@ _HARM_ANSWERS = {
 
 
 def comparison_text(comparison: "Comparison", *, verbose: bool = False) -> str:
-    """What `trace2evolve compare` prints: a report, with the figures of every check if it is verbose."""
+    """The report of `trace2evolve compare`, with the figures of every check if `verbose` is set."""
     verdict, target = comparison.verdict, terminal(stream_width=COLUMNS)
     suite = SuiteSummary(
         name=verdict.suite or "",
         baseline=comparison.baseline_name,
         verdicts=(verdict,),
-        compared=comparison.compared if verbose else None,  # the notes name what differs
+        compared=comparison.compared if verbose else None,  # the notes name the differences
     )
     summary = RunSummary(
         candidate=comparison.candidate_name,
@@ -121,10 +121,10 @@ def run_report(
 
     Args:
         summary: The run.
-        figures: Figures of each split that was run.
+        figures: The figures of each split that was run.
         width: Columns of the terminal.
         colour: Whether the terminal shows colours.
-        verbosity: Below 0 the verdict alone is printed; above 0 also the figures of every check.
+        verbosity: Below 0, only the verdict is reported; above 0, the figures of every check are added.
         exit_status: The exit status of the process; None if it is not known.
     """
     page = Page(width=width, colour=colour)
@@ -191,7 +191,7 @@ def _place(suite: str, split: str) -> str:
 
 
 def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> None:
-    """A row for each split: the gated ones first."""
+    """Print one row per split; within a suite, the gated splits come first."""
     several = len(summary.suites) > 1
     rows: list[tuple[list[str], str]] = []
     for suite in summary.suites:
@@ -216,7 +216,7 @@ def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> N
 
 
 def _print_metrics(page: Page, titled: Sequence[tuple[str, Metrics]]) -> None:
-    """Figures that the gate does not need to be read by: of trials, actions and invariants."""
+    """Print figures of trials, actions and invariants that are not needed to understand the verdict."""
     if not titled:
         return
     powers = sorted({k for _, found in titled for k in found.pass_hat if k in (1, 2, 4, 8, 16)})
@@ -269,7 +269,7 @@ def _print_verdict(
 
 
 def _check_lines(verdict: Verdict, baseline: str, *, verbose: bool) -> list[tuple[CheckStatus, str, str]]:
-    """Status, name and answer of each check that applies; the watched ones that passed are one line."""
+    """Status, name and answer of each check that applies; passed checks for harm share one line."""
     claims, open_, others = [], [], []
     passed = []
     for check in verdict.checks:
@@ -299,7 +299,7 @@ def _guard_lines(verdict: Verdict) -> list[tuple[CheckStatus, str, str]]:
 
 
 def _short(name: str) -> str:
-    """A foreign name within a line."""
+    """An untrusted name, shortened and sanitized for a line."""
     return in_middle(sanitize_line(name), LONGEST_NAME)
 
 
@@ -325,7 +325,7 @@ def _answer(check: CheckResult, verdict: Verdict) -> str:
 
 
 def _fallen(verdict: Verdict) -> str:
-    """How many tasks fell, and what became of them."""
+    """The number of tasks that fell, and the numbers confirmed, suspected and cleared by reruns."""
     fell, confirmed, suspected = (
         len(names) for names in (verdict.broken, verdict.regressions, verdict.suspected)
     )
@@ -340,7 +340,7 @@ def _fallen(verdict: Verdict) -> str:
 
 
 def _print_names(page: Page, title: str, names: Sequence[str], separator: str = ", ") -> None:
-    """Names, none of which is wrapped; or phrases, which may be."""
+    """Print names or phrases; names are shortened to avoid wrapping, and phrases may wrap."""
     if names:
         label = f"   {title} ({len(names)}): "
         longest = min(80, page.width - len(label) - 1) if separator == ", " else 80
@@ -349,7 +349,7 @@ def _print_names(page: Page, title: str, names: Sequence[str], separator: str = 
 
 
 def _print_figures(page: Page, verdict: Verdict) -> None:
-    """The figures of every check, and the names of all tasks that changed."""
+    """Print the figures of every check and the names of all tasks that changed."""
     facts = [f"policy {verdict.policy}", f"goal {verdict.goal.value}", f"{verdict.label.value} evidence"]
     page.line(", ".join([*facts, f"{counted(verdict.tasks, 'task')} compared"]), label="   ")
     rows, notes = [(["   check", "change, points", "p", "detects"], "bold")], [""]
@@ -390,7 +390,7 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
 
 
 def settling_text(settling: Settling) -> str:
-    """What would settle an open check, or why nothing would."""
+    """The ways to settle an open check, or the reason why nothing would settle it."""
     ways = settling_ways(settling)
     is_open = settling.trials is None and settling.tasks is None
     return ways if is_open else f"an effect like this one would be settled by {ways}"
@@ -401,7 +401,7 @@ def _estimate(interval: Interval) -> str:
 
 
 def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) -> None:
-    """The verdict, why, and what to do next."""
+    """Print the verdict, its reason and the next step."""
     decision = None if summary.trouble else summary.decision
     baselines = ", ".join(dict.fromkeys(suite.baseline for suite in summary.suites if suite.baseline))
     if decision is None:
@@ -418,7 +418,7 @@ def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) 
 
 
 def invariants_line(figures: Metrics) -> str:
-    """How many simulations broke which invariant; empty if none did, or if none was checked."""
+    """The number of simulations that broke each invariant; empty if none broke one or none was checked."""
     found = figures.invariants
     if found is None or not found.broke:
         return ""
@@ -427,5 +427,5 @@ def invariants_line(figures: Metrics) -> str:
 
 
 def pass_hat(figures: Metrics) -> str:
-    """pass^k for k = 1, 2, 4, … as far as the trials go."""
+    """The values of pass^k for k = 1, 2, 4, 8 and 16, as far as there are enough trials."""
     return " ".join(number(figures.pass_hat[k]) for k in (1, 2, 4, 8, 16) if k in figures.pass_hat) or NOTHING

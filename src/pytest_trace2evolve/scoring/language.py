@@ -1,11 +1,12 @@
-"""What customers and agents say: consent, proposals and claims, in English as support conversations have it.
+"""Recognition of consent, proposals and claims in the English of support conversations.
 
-Whether a customer said yes is answered in the agent's favour if the words leave a doubt, with one
-exception: words of mere courtesy, such as `okay`, agree to nothing that nobody asked. A claim counts only if
-it says that something is done already: no plans, conditions, denials, questions or quotations.
+If a customer's words are ambiguous, they count as consent, in the agent's favour. There is one exception:
+words of mere courtesy, such as `okay`, are consent only if the agent asked for it. A claim counts only if it
+says that something is already done. Plans, conditions, denials, questions and quotations are not claims.
 
-Agents and customers are not trusted: a text made to be slow must cost no more than its length. So every
-search is bounded by the limits of `sentences`, and a denial is searched in a window before its word.
+Agents and customers are not trusted, so the time of a search must not grow faster than the length of the
+text. Every search is bounded by the limits of `sentences`, and a denial is searched in a window before its
+word.
 """
 
 import functools
@@ -16,26 +17,26 @@ from dataclasses import dataclass
 from pytest_trace2evolve.records.rules import Promise
 
 TEXT_LIMIT = 10_000
-"""Characters of a message that are read, seven times the longest in the recorded runs."""
+"""Maximum characters read of a message, seven times the longest in the recorded runs."""
 
 SENTENCE_LIMIT = 1_000
-"""Characters of a sentence that are read."""
+"""Maximum characters read of a sentence."""
 
 _WINDOW = 80
-"""Characters before a word in which a denial of it may stand."""
+"""Number of characters before a word that are searched for its denial."""
 
 _OBJECT_WINDOW = 30
-"""Characters after a claim in which its object may stand."""
+"""Number of characters after a claim that are searched for its object."""
 
 _RUNS = re.compile(r"([^\w\s])\1{3,}")
 _ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a message, in their order, none empty.
+    """Yield the non-empty sentences of a message in order.
 
-    White space becomes one blank, a repeated sign is kept three times, and everything after `TEXT_LIMIT`
-    characters of the message, or after `SENTENCE_LIMIT` characters of a sentence, is cut.
+    A run of white space becomes one space, and a run of the same punctuation mark is cut to three. The
+    message is cut to `TEXT_LIMIT` characters and each sentence to `SENTENCE_LIMIT` characters.
     """
     lines = (" ".join(line.split()) for line in text[:TEXT_LIMIT].replace("’", "'").splitlines())
     for sentence in _ENDS.split(_RUNS.sub(r"\1\1\1", "\n".join(line for line in lines if line))):
@@ -44,7 +45,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 _MARKS = " *_\"'“”()[]-–—.,;:!…>#"
-"""Signs that may stand before the first word."""
+"""Characters that may precede the first word of a sentence."""
 
 _YES = re.compile(
     r"\b(?:yes(?! or no\b)|yeah|yep|yup|yea|absolutely|definitely|exactly|agreed?"
@@ -126,14 +127,14 @@ _ASKS_ELSE = re.compile(
 
 
 def says_yes(text: str, asked: bool = True) -> bool:
-    """Whether a customer's message is an explicit yes: a word of agreement, or the order to do it now.
+    """Whether a customer's message is explicit consent: a word of agreement, or an order to act now.
 
-    A word that is denied, put off by what follows it or part of a question does not count, and a message that
-    begins with a no needs a clear one.
+    A word does not count if it is denied, withdrawn or postponed by later words, or part of a question. In a
+    message that begins with a refusal, an order to act does not count.
 
     Args:
         text: The customer's words.
-        asked: Whether they answer a question for a yes: only then courtesy, such as `okay`, counts.
+        asked: Whether the agent asked for consent. Only then do words of courtesy, such as `okay`, count.
     """
     held: bool | None = None
     agreed = polite = left = False
@@ -166,7 +167,7 @@ def asks_for_yes(text: str) -> bool:
 
 
 def leaves_open(text: str) -> bool:
-    """Whether a customer's message takes back or postpones what was agreed before it, or may do so."""
+    """Whether a customer's message withdraws or postpones an earlier agreement, or may do so."""
     said = list(sentences(text.lower()))
     if any("?" in sentence or _DOUBTS.search(sentence) for sentence in said):
         return True
@@ -174,7 +175,7 @@ def leaves_open(text: str) -> bool:
 
 
 def named_by(named: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of words with these beginnings, in lower case."""
+    """A pattern that finds words with these beginnings in lower-case text."""
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, named))})")
 
 
@@ -182,9 +183,9 @@ def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
     """Whether an agent had named its action when the customer answered.
 
     Args:
-        named: Beginnings of the words that name it.
-        latest: What the agent said right before the answer.
-        earlier: What it said before that.
+        named: Beginnings of the words that name the action.
+        latest: The agent's words right before the answer.
+        earlier: The agent's words before `latest`.
     """
     beginnings = named_by(named)
     if beginnings.search(latest.lower()):
@@ -193,7 +194,7 @@ def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
 
 
 def _meant(words: re.Pattern[str], sentence: str, start: int) -> bool:
-    """Whether a sentence has such words after a place, and they are not denied."""
+    """Whether a sentence has a match of `words` from `start` on that is not denied."""
     return any(
         not _DENIED.search(sentence[max(0, match.start() - _WINDOW) : match.start()])
         for match in words.finditer(sentence, start)
@@ -215,7 +216,7 @@ _NOT_DONE = re.compile(
 _THING = r"\b(?:your|the)\s+(?:\w+\s+)?(?:orders?|address|payment\s+method)(?:\s+#?w\d+)?"
 _CLAUSES = re.compile(r", (?:but|and|so|however|while) | but |; ?|: | [—–-] | however,? ")
 _THEN = r"(?! (?:if|once|when|whenever|unless|until|before|only|as soon as|within|by|upon|after)\b)"
-"""Excludes the present tense as a rule instead of a claim: `your order is cancelled once you confirm`."""
+"""Excludes rules in the present tense, such as `your order is cancelled once you confirm`."""
 
 
 @dataclass(frozen=True)
@@ -223,9 +224,9 @@ class Claim:
     """A statement that something is done.
 
     Attributes:
-        promises: Its possible meanings: places in the promises that were searched.
-        text: The clause that says it.
-        before: Whether it says that it was so already.
+        promises: Indices of the searched promises that the claim may mean.
+        text: The clause with the claim.
+        before: Whether the claim may be about an earlier time, because it says `already` or `previously`.
     """
 
     promises: tuple[int, ...]
@@ -234,7 +235,7 @@ class Claim:
 
 
 def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
-    """What a text claims to have been done, one clause at a time."""
+    """Yield the claims in a text that something has been done, at most one per clause."""
     for sentence in sentences(text):
         if sentence.rstrip("*_ ").endswith("?"):
             continue
@@ -243,7 +244,7 @@ def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
             found = []
             for place, promise in enumerate(promises):
                 if not any(word in lower for word in (*promise.phrases, *promise.verbs, *promise.nouns)):
-                    continue  # no match without one of its words, and the search is slow
+                    continue  # a promise cannot match without one of its words, and the search is slow
                 match = _pattern(promise).search(lower)
                 if (
                     match
@@ -294,5 +295,5 @@ def _pattern(promise: Promise) -> re.Pattern[str]:
             rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
             rf"\bsuccessfully\s+{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
         ]
-    # A promise without words is no claim; an empty pattern would match every clause.
+    # Nothing claims a promise without words; an empty pattern would match every clause.
     return re.compile("|".join(f"(?:{way})" for way in ways) or "(?!)")

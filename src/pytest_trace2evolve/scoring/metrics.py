@@ -1,4 +1,4 @@
-"""Metrics over simulations, and the compact record of a scored simulation that the gate reads."""
+"""Metrics over simulations, and the compact records of scored simulations that the gate reads."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 
 SUCCESS = 1.0 - 1e-6
-"""A reward from here on is a success (tau2's tolerance)."""
+"""The smallest reward that is a success (tau2's tolerance)."""
 
 
 def succeeded(reward: float) -> bool:
@@ -26,7 +26,7 @@ def succeeded(reward: float) -> bool:
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of one task on one side, as a test item judges them."""
+    """The trials of one task on one side, with the outcome that its test item reports."""
 
     records: tuple[SimulationEvidence, ...]
 
@@ -42,7 +42,7 @@ class Trials:
 
     @property
     def passed(self) -> int:
-        """How many trials succeeded."""
+        """The number of trials that succeeded."""
         return sum(succeeded(record.reward or 0.0) for record in self.measured)
 
     @property
@@ -53,7 +53,7 @@ class Trials:
 
 
 class InvariantCounts(Record):
-    """Simulations that were checked for invariants, those that broke any, and how many broke each."""
+    """The numbers of simulations that were checked for invariants, that broke any, and that broke each."""
 
     simulations: int
     broke: int
@@ -61,10 +61,10 @@ class InvariantCounts(Record):
 
 
 class Metrics(Record):
-    """Figures over the measured simulations; None if nothing of the kind was measured.
+    """Figures over the simulations of one side; a figure is None if nothing was measured for it.
 
     `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task. `invariants`
-    is None if no simulation was checked for any.
+    is None if no simulation was checked for invariants.
     """
 
     simulations: int
@@ -84,7 +84,7 @@ class Metrics(Record):
 
 
 def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
-    """Metrics of one side: means over a task's trials first, then over tasks."""
+    """Metrics of one side; means are taken over each task's trials first, then over tasks."""
     records = list(simulations)
     measured = [record for record in records if record.status is Status.MEASURED]
     by_task: dict[str, list[SimulationEvidence]] = {}
@@ -120,7 +120,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _recorded_reward(records: Iterable[SimulationEvidence]) -> float | None:
-    """Mean of the recorded rewards, averaged as our own are; infrastructure errors count in neither."""
+    """Mean of the recorded rewards, averaged like the computed ones; both exclude infrastructure errors."""
     by_task: dict[str, list[float]] = {}
     for record in records:
         if record.recorded_reward is not None and record.status is not Status.INFRASTRUCTURE_ERROR:
@@ -129,7 +129,7 @@ def _recorded_reward(records: Iterable[SimulationEvidence]) -> float | None:
 
 
 def pass_hat(successes: int, trials: int, k: int) -> float:
-    """Chance that k trials drawn from those made all succeed: C(successes, k) / C(trials, k).
+    """Probability that k trials, drawn without replacement, all succeed: C(successes, k) / C(trials, k).
 
     Source: Yao et al., τ-bench, arXiv 2406.12045.
 
@@ -161,7 +161,7 @@ def _invariant_counts(records: Iterable[SimulationEvidence]) -> InvariantCounts 
 
 
 def count_breaches(findings: Iterable[Finding]) -> dict[Invariant, int]:
-    """How often each invariant was broken; those that hold are absent."""
+    """The number of breaches of each invariant; unbroken invariants are absent."""
     counts = Counter(finding.invariant for finding in findings)
     return {invariant: counts[invariant] for invariant in Invariant if counts[invariant]}
 
@@ -180,8 +180,8 @@ def as_evidence(
 ) -> SimulationEvidence:
     """The compact record of one scored simulation; its trial defaults to 0.
 
-    `solo` is the run's mode: a trace that broke off before the user spoke does not show it. `found` holds the
-    broken invariants; None if they were not checked.
+    `solo` says whether the run is in solo mode, which a trace that ended before the user spoke does not show.
+    `found` holds the breaches of invariants; None if the simulation was not checked.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(
@@ -204,7 +204,7 @@ def as_evidence(
 
 
 def _action_counts(task: Task, score: Score, types: Mapping[str, ToolType]) -> dict[str, ActionCount]:
-    """Totals from the task; matched only if the simulation's actions were checked and it was measured."""
+    """Totals from the task; `matched` is set only if the simulation was measured and its actions checked."""
     totals = Counter(str(types.get(action.name, UNKNOWN_TOOL)) for action in task.actions)
     if score.status is not Status.MEASURED or not score.actions:
         return {kind: ActionCount(total=total) for kind, total in totals.items()}

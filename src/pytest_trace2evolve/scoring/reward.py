@@ -1,7 +1,8 @@
 """The reward of one simulation, by the rules of tau2-bench 1.0.1.
 
-ACTION: which gold actions a trace's tool calls match. COMMUNICATE: whether the agent said what it had to say.
-DB and ENV_ASSERTION: the end state of a simulation compared with that of the gold actions.
+ACTION compares a trace's tool calls with the gold actions. COMMUNICATE checks that the agent gave the
+required information. DB compares the end state of a simulation with the end state of the gold actions.
+ENV_ASSERTION runs assertions on the end state of the simulation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from pytest_trace2evolve.records.task import Action, EvaluationCriteria, RewardB
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
 
 SCORER_VERSION = 1
-"""Raised whenever the same trace could get another reward; part of every lock."""
+"""Incremented whenever the same trace could get a different reward; part of every lock."""
 
 NO_JUDGE = "the task's reward needs a judge of natural-language assertions, and none was given"
 """The note of a simulation that a judge could have measured."""
@@ -33,17 +34,17 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
     """Score one simulation of `task`.
 
     The reward is the product of the components in the task's reward basis. Components outside it are
-    computed as diagnostics, except NL_ASSERTION, which costs a judge's call.
+    computed as diagnostics, except NL_ASSERTION, which costs a call of the judge.
 
     Args:
         simulation: The simulation, with its trace.
-        task: The task it ran; its `reward_basis` decides what counts.
-        world: The domain, on whose databases the tool calls are replayed.
-        judge: Judge of natural-language assertions; without one a task that needs it is not measured.
+        task: The simulated task; its `reward_basis` decides which components count.
+        world: The domain, with the databases on which the tool calls are replayed.
+        judge: Judge of natural-language assertions; tasks that need a judge are not measured without one.
 
     Returns:
-        A score whose status is `measured` exactly if a reward could be determined; otherwise its note says
-        why not.
+        A score whose status is `measured` if and only if a reward could be determined; otherwise its note
+        gives the reason.
     """
     reason = simulation.termination_reason
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
@@ -119,15 +120,16 @@ def _all_met(checks: Iterable[Check]) -> float:
 
 
 def is_solo(trace: Sequence[Message]) -> bool:
-    """Whether a trace is of solo mode: nobody spoke as the user."""
+    """Whether a trace is in solo mode, which has no user messages."""
     return not any(message.role == "user" for message in trace)
 
 
 def matches(action: Action, call: ToolCall) -> bool:
     """Whether a tool call carries out a gold action.
 
-    The names agree, and so do the arguments named by `compare_args` (if that is None: those of the *call*).
-    An empty set of names matches any call of the tool. It does not matter who called.
+    The tool names must agree, and so must the arguments named by `compare_args`. If `compare_args` is None,
+    the arguments of the *call* must agree. An empty `compare_args` matches any call of the tool. The caller
+    does not matter.
     """
     if action.name != call.name:
         return False
@@ -162,8 +164,8 @@ def _tool_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
 def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
     """One check per `communicate_info` string.
 
-    Met if the lower-cased string occurs in the lower-cased, comma-stripped text of an assistant message. The
-    string itself keeps its commas, so one that has any is never met (as in tau2).
+    A check is met if the lower-cased string occurs in the lower-cased, comma-stripped text of an assistant
+    message. The string itself keeps its commas, so a string with commas is never met (as in tau2).
     """
     criteria = task.evaluation_criteria
     expected = (criteria.communicate_info or []) if criteria else []
@@ -180,15 +182,15 @@ def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ..
 def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[bool, tuple[Check, ...]]:
     """Replay a trace and the gold actions; compare the databases and run the assertions.
 
-    Follows `EnvironmentEvaluator` of tau2-bench 1.0.1: only calls of known tools that change state are
-    replayed; a call whose recorded result was an error is replayed like any other; gold actions run on a
-    session of their own, without syncing, and their errors are ignored.
+    Follows `EnvironmentEvaluator` of tau2-bench 1.0.1. Only calls of known tools that change state are
+    replayed, including calls whose recorded result was an error. Gold actions run in a separate session,
+    without syncing, and their errors are ignored.
 
     Returns:
         Whether both databases match, and one check per assertion.
 
     Raises:
-        TraceError: the trace is not whole.
+        TraceError: the tool calls and results of the trace do not correspond.
         WorldError: the task's initial state or an assertion does not fit the world.
     """
     criteria = task.evaluation_criteria
@@ -222,7 +224,7 @@ def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> No
 
 
 def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
-    """The tool calls in order, each checked to be followed by its own result, as tau2's replay demands."""
+    """The tool calls in order; each must be followed by its own result, as tau2's replay requires."""
     calls: list[ToolCall] = []
     waiting: list[ToolCall] = []
     for index, message in enumerate(trace):

@@ -1,4 +1,4 @@
-"""Checks of a world's rules: a rule that can never match finds nothing, and no figure shows that.
+"""Detection of world rules that can never match. Such rules find nothing, and no figure reveals them.
 
 Some checks need only the schemas of the tools. Others need results, such as those of the tasks' gold actions.
 """
@@ -23,13 +23,13 @@ from pytest_trace2evolve.scoring.invariants import (
 )
 
 MAX_TASKS = 200
-"""Tasks whose gold actions are carried out."""
+"""Maximum number of tasks whose gold actions are carried out."""
 
 _NAMES_NO_RECORD = frozenset({"array", "boolean", "null", "object"})
-"""Types of JSON schema of which no value is an id."""
+"""JSON Schema types whose values cannot be ids."""
 
 _MAX_LISTED = 6
-"""Names that a message lists."""
+"""Maximum number of names that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Problem:
     """A rule that cannot match, with the cause and the remedy in one line.
 
     Attributes:
-        certain: Whether it holds for every task; otherwise the given calls suggest it.
+        certain: Whether the problem is certain for all tasks; otherwise the given calls only suggest it.
     """
 
     text: str
@@ -63,13 +63,13 @@ def gold_calls(world: World, tasks: Iterable[Task]) -> list[Call]:
 
 
 def rule_problems(rules: Rules, tools: Sequence[ToolSchema], calls: Sequence[Call] = ()) -> Iterator[Problem]:
-    """The rules of a world that can never match.
+    """Yield the problems of a world's rules that can never match.
 
     Args:
         rules: The world's rules.
         tools: The agent's tools.
-        calls: Successful calls of these tools, see `gold_calls`; the results of tools without calls are not
-            checked.
+        calls: Successful calls of these tools, from `gold_calls`. The results of tools without calls are
+            not checked.
     """
     schemas = {tool.name: tool for tool in tools}
     certain = (
@@ -104,7 +104,7 @@ def _unknown_tools(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[
 
 
 def _with_arguments(rules: Rules) -> Iterator[tuple[str, str, str]]:
-    """Rules that name a record by an argument, as the rule, its tool and the argument."""
+    """Yield each rule that identifies a record by an argument, with its tool and the argument."""
     for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
         for tool, declared in tools.items():
             if declared.argument:
@@ -133,7 +133,7 @@ def _arguments(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]
 
 
 def _tables(rules: Rules) -> Iterator[str]:
-    """Tables that no other rule knows."""
+    """Yield the problems of rules that name a table unknown to all other rules."""
     read = {reading.table for reading in rules.reads.values()}
     read |= {writing.table for writing in rules.writes.values() if writing.creates}
     read |= {rules.customers} if any(rules.identify.values()) else set()
@@ -151,7 +151,7 @@ def _tables(rules: Rules) -> Iterator[str]:
 
 
 def _words(rules: Rules) -> Iterator[str]:
-    """Words that are empty, or that lower-case text never has."""
+    """Yield the problems of words that are empty or not in lower case."""
     lists = [(f"writes[{tool!r}].named", writing.named) for tool, writing in rules.writes.items()]
     for place, promise in enumerate(rules.promises):
         for name in ("verbs", "nouns", "about", "unless", "phrases"):
@@ -168,7 +168,7 @@ def _words(rules: Rules) -> Iterator[str]:
 
 
 def _promises(rules: Rules) -> Iterator[str]:
-    """Promises without tools or words, and statuses without a field."""
+    """Yield the problems of promises without tools or words, and of statuses without a field."""
     for place, promise in enumerate(rules.promises):
         if not promise.tools:
             yield f"promises[{place}]: tools is empty; name the tools that make the claim true"
@@ -180,7 +180,7 @@ def _promises(rules: Rules) -> Iterator[str]:
 
 
 def _declared_statuses(rules: Rules) -> Iterator[tuple[str, frozenset[str], set[str]]]:
-    """By rule, the statuses that it names, and the tables whose records may have them."""
+    """Yield each rule with the statuses that it names and the tables whose records may have them."""
     for tool, writing in rules.writes.items():
         yield f"writes[{tool!r}]", writing.statuses, {writing.table}
     for place, promise in enumerate(rules.promises):
@@ -199,7 +199,7 @@ def _paths(rules: Rules) -> Iterator[str]:
 
 
 def _patterns(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
-    """Regular expressions that are invalid, match the empty text, or match none of the ids in calls."""
+    """Yield the problems of patterns that are invalid, match the empty text, or match no id in the calls."""
     ids = defaultdict(set)
     for call in calls:
         if target := target_of(call, rules):
@@ -221,7 +221,7 @@ def _patterns(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
 
 
 def _results(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
-    """Tools of which no result has the declared form."""
+    """Yield the problems of tools whose results never have the declared form."""
     made = defaultdict(list)
     for call in calls:
         made[call.call.name].append(call)
@@ -258,7 +258,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _fields(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
-    """Fields of the owner and of the status that no record has."""
+    """Yield the problems of owner and status fields that no record has."""
     owners: list[str | None] = []
     owned: set[str] = set()
     fields: set[str] = set()
@@ -284,7 +284,7 @@ def _fields(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
 
 
 def _statuses(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
-    """Statuses that no record of the table had: an incomplete set of tasks suggests this too."""
+    """Yield the problems of statuses that no record had; the cause may also be an incomplete set of tasks."""
     seen: dict[str, set[str]] = defaultdict(set)
     for call in calls:
         target, record = target_of(call, rules), record_shown(call, rules)

@@ -1,4 +1,4 @@
-"""The server's HTTP API: routes, access checks, and answers in the API's shapes."""
+"""The server's HTTP API: routes, access checks, and responses in the API's format."""
 
 import asyncio
 import hmac
@@ -22,19 +22,19 @@ from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 from pytest_trace2evolve.serving.sampling import TokenLogprob
 
 MAX_BODY = 32 << 20
-"""Bytes of a request's body."""
+"""Maximum bytes of a request's body."""
 
 MAX_BODIES = 256 << 20
-"""Bytes of the bodies of all running requests."""
+"""Maximum bytes of the bodies of all running requests together."""
 
 BODY_SECONDS = 120.0
-"""Seconds for a request's whole body."""
+"""Maximum seconds for receiving a request's whole body."""
 
 NO_LIMIT = 1 << 20
-"""New tokens at most where nothing sets a limit."""
+"""Maximum new tokens if nothing else sets a limit."""
 
 CLIENT_CLOSED = 499
-"""The status of a response that nobody reads."""
+"""The status of a response whose client has disconnected."""
 
 _LOOPBACK_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 """The Host headers that are accepted if no token is required."""
@@ -50,9 +50,9 @@ class ChatApp:
         chat_format: Writes prompts and reads answers.
         name: The base model's name.
         adapters: The adapters' names.
-        context: Tokens that fit the model; None if unknown.
-        default_limit: New tokens of an answer whose request sets no limit; None means as many as fit.
-        token: What requests must bring; None asks for nothing.
+        context: The model's context length in tokens; None if unknown.
+        default_limit: Maximum new tokens if the request sets no limit; None means as many as fit.
+        token: The bearer token that requests must send; None requires no token.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ChatApp:
         self._token = token
         self._started = int(time.time())
         self._body_bytes = 0
-        # One thread: only one may use a tokenizer at a time, and the event loop stays free.
+        # One thread, because only one thread at a time may use a tokenizer. The event loop stays free.
         self._formatting = ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-format")
         self.app = Starlette(
             routes=[
@@ -83,23 +83,23 @@ class ChatApp:
                 Route("/v1/models/{name:path}", self._checked(self.model), methods=["GET"]),
                 Route("/v1/chat/completions", self._checked(self.complete), methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]  # theirs is narrower
+            exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]  # type is narrower
         )
 
     async def health(self, request: Request) -> Response:
-        """Whether the server is up, and how busy it is; needs no token."""
+        """Return the server's status and its numbers of running and waiting requests; needs no token."""
         return _json({"status": "ok", "running": self._engine.running, "waiting": self._engine.waiting})
 
     async def models(self, request: Request) -> Response:
-        """The base and its adapters."""
+        """Return the list of the base model and its adapters."""
         return _json({"object": "list", "data": [self._describe(name) for name in self._names]})
 
     async def model(self, request: Request) -> Response:
-        """One of the models."""
+        """Return one of the models."""
         return _json(self._describe(request.path_params["name"]))
 
     async def complete(self, request: Request) -> Response:
-        """One chat completion."""
+        """Return one chat completion."""
         body = bytearray()
         try:
             await self._read_body(request, body)
@@ -117,10 +117,10 @@ class ChatApp:
             self._body_bytes -= len(body)
 
     async def _read_body(self, request: Request, body: bytearray) -> None:
-        """Append a request's body, which counts among `MAX_BODIES` as long as the request runs."""
+        """Read a request's body into `body`; it counts towards `MAX_BODIES` while the request runs."""
         kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getlist("content-type")]
         if kinds != ["application/json"]:
-            # A page of a browser can send other types, or none, to a loopback address without asking.
+            # A web page can send other types, or none, to a loopback address without a preflight request.
             raise ApiError("the content type must be application/json", status=415)
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -203,7 +203,7 @@ class ChatApp:
 
     def _token_entry(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._format.token_text(token)
-        # A part of a character has no text of its own.
+        # A token that is part of a character has no text of its own.
         utf8 = None if "\ufffd" in text else list(text.encode())
         return {"token": text, "logprob": max(logprob, -9999.0), "bytes": utf8}
 
@@ -225,7 +225,7 @@ class ChatApp:
         }
 
     def _checked(self, handler: Handler, *, public: bool = False) -> Handler:
-        """A handler behind the access checks, whose errors have the API's shape; `public` needs no token."""
+        """Wrap a handler in the access checks, with errors in the API's format; `public` needs no token."""
 
         async def checked(request: Request) -> Response:
             try:
@@ -237,17 +237,17 @@ class ChatApp:
                 return await handler(request)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED)
-            except Exception as error:  # concerns this request alone, even if it is a fault of ours
+            except Exception as error:  # affects this request only, even if it is a fault of the server
                 return _error(_as_api_error(error))
 
         return checked
 
 
 def _require_loopback(request: Request) -> None:
-    """Reject a request that does not name this machine: without a token, a page of a browser whose own name
-    points to a loopback address could send it.
+    """Reject a request whose Host header does not name this machine.
 
-    The header is compared as it was sent: a parser may take an invalid one for no name at all.
+    Without this check, a web page could reach a server without a token if its own name resolves to a loopback
+    address. The raw header is compared, because a parser may treat an invalid header as missing.
     """
     hosts = request.headers.getlist("host")
     if len(hosts) != 1 or not _LOOPBACK_HOST.fullmatch(hosts[0]):
@@ -260,7 +260,7 @@ def _require_loopback(request: Request) -> None:
 
 
 def _require_own_origin(request: Request) -> None:
-    """Reject a request from a page of another origin; programs send no origin."""
+    """Reject a request from a web page of a different origin; programs send no origin."""
     origins = request.headers.getlist("origin")
     if origins and origins != [f"{request.url.scheme}://{request.headers.get('host', '')}"]:
         raise ApiError(
@@ -277,7 +277,7 @@ def _require_token(request: Request, token: str) -> None:
 
 
 async def _result(request: Request, future: "Future[Generation]") -> Generation | None:
-    """The result of a row; None if the client hangs up, and then the row is cancelled."""
+    """Wait for a generation. If the client disconnects, cancel the generation and return None."""
     generation = asyncio.wrap_future(future)
     disconnect = asyncio.ensure_future(_disconnected(request))
     try:

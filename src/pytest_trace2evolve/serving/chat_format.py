@@ -1,4 +1,4 @@
-"""Converts between messages and tokens: prompts by a model's chat template, and answers read from tokens."""
+"""Conversion of messages to prompts by a model's chat template, and of tokens to answers."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ _CALL_START, _CALL_END = "<tool_call>", "</tool_call>"
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 _REASONING = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 _CALL_HEAD = re.compile(r"\{\s*\"(?:name|function)\"\s*:\s*\"?$")
-"""The beginning of a call in JSON, up to its tool's name."""
+"""The beginning of a JSON call, up to the name of its tool."""
 
 _MARK = "t2e_marked_name"
 _PROBE_MESSAGES = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
@@ -36,7 +36,7 @@ class ParsedCall:
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """What an answer says; empty texts are absent."""
+    """The content, calls and reasoning of an answer; an absent text is empty."""
 
     content: str
     calls: tuple[ParsedCall, ...] = ()
@@ -44,7 +44,7 @@ class ParsedAnswer:
 
 
 def parse_plain(text: str) -> ParsedAnswer:
-    """An answer without calls: its reasoning and the rest."""
+    """Parse an answer without calls into its reasoning and its content."""
     reasoning = _REASONING.match(text)
     if reasoning is None:
         return ParsedAnswer(text)
@@ -52,9 +52,9 @@ def parse_plain(text: str) -> ParsedAnswer:
 
 
 def parse_hermes(text: str) -> ParsedAnswer:
-    """An answer with calls as `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen).
+    """Parse an answer with `<tool_call>{"name": …, "arguments": {…}}</tool_call>` calls (Hermes, Qwen).
 
-    If any call cannot be read, all of the text is content.
+    If any call cannot be read, all text except the reasoning is content.
     """
     answer = parse_plain(text)
     begin = answer.content.find(_CALL_START)
@@ -71,7 +71,7 @@ def parse_hermes(text: str) -> ParsedAnswer:
 
 
 def parse_own(parsed: Any) -> ParsedAnswer | None:
-    """What a tokenizer's own parser found; None if its calls cannot be understood."""
+    """Convert the result of a tokenizer's own parser; None if any part of it cannot be understood."""
     if not isinstance(parsed, dict):
         return None
     entries = parsed.get("tool_calls") or ()
@@ -88,13 +88,13 @@ def parse_own(parsed: Any) -> ParsedAnswer | None:
 
 
 def _read_call(function: Any) -> ParsedCall | None:
-    """A call from its object, or from JSON text; None if it cannot be understood."""
+    """Read a call from its object or its JSON text; None if it cannot be understood."""
     try:
         function = json.loads(function) if isinstance(function, str) else function
         if not isinstance(function, dict):
             return None
         name, arguments = function.get("name"), function.get("arguments", function.get("parameters", {}))
-        if isinstance(arguments, str):  # JSON in a string, as the API itself has it
+        if isinstance(arguments, str):  # JSON in a string, as in the API
             arguments = json.loads(arguments)
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             return None
@@ -104,7 +104,7 @@ def _read_call(function: Any) -> ParsedCall | None:
 
 
 def call_id(prompt: Sequence[int], answer: Sequence[int], place: int) -> str:
-    """A call's id: equal requests with equal answers get equal ids, so that their traces are equal."""
+    """A call's id. Equal prompts with equal answers get equal ids, which makes their traces equal."""
     text = f"{list(prompt)}\n{list(answer)}\n{place}"
     return f"call_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
@@ -114,8 +114,9 @@ class Prompt:
     """A prompt as it is sent to the model.
 
     Attributes:
-        text: All of it, including `opening`.
-        opening: The beginning of the answer that is written for the model, if it must make a call.
+        text: The whole prompt, including `opening`.
+        tokens: The tokens of `text`.
+        opening: The beginning of the answer, written in place of the model if the model must make a call.
         tools: The tools that the model may call.
     """
 
@@ -129,16 +130,16 @@ class ChatFormat:
     """Writes prompts and reads answers in a model's format; safe to use from several threads.
 
     Args:
-        tokenizer: The model's.
+        tokenizer: The model's tokenizer.
         ends: Tokens that end an answer and are not part of its text.
-        context: Tokens that fit the model; None if unknown.
+        context: The model's context length in tokens; None if unknown.
     """
 
     def __init__(self, tokenizer: Any, ends: frozenset[int], context: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
-        # A text that cannot fit even in the longest tokens is not tokenized: megabytes take long, and other
-        # prompts wait meanwhile.
+        # A text that would not fit even in the longest tokens is not tokenized, because tokenizing megabytes
+        # takes long and other prompts wait meanwhile.
         self._max_characters = None if context is None else context * max(map(len, tokenizer.get_vocab()))
         self._lock = threading.RLock()  # two threads must not use a tokenizer at once
         marks = {
@@ -168,7 +169,7 @@ class ChatFormat:
             return Prompt(text + opening, self._encode(text + opening), opening, tools)
 
     def parse(self, prompt: Prompt, tokens: Sequence[int], stops: Sequence[str] = ()) -> ParsedAnswer:
-        """What an answer says, given all of its tokens; `stops` end it and are not part of it."""
+        """Parse an answer from all of its tokens; the text is cut before the first of `stops`."""
         with self._lock:
             text = self._decode(tokens)
             cut = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
@@ -189,23 +190,23 @@ class ChatFormat:
                         tools=list(prompt.tools),
                     )
                 )
-            except Exception:  # the model's own parser, on whatever the model wrote
+            except Exception:  # the model's own parser may raise anything
                 found = None
         return parse_plain(answer) if found is None else found
 
     def continuation(self, answer: Mapping[str, Any], messages: Messages, *, ended: bool) -> list[int]:
         """Tokens from the end of an answer to the beginning of the next.
 
-        A marked answer is rendered with what follows it, and the text after the mark is taken. So what
-        templates do to earlier answers, such as leaving out their reasoning, has no effect.
+        A placeholder answer with a mark is rendered with the messages after it, and the text after the mark
+        is used. Changes that templates make to earlier answers, such as omitting reasoning, have no effect.
 
         Args:
             answer: The assistant's message; only the names and ids of its calls matter.
-            messages: The messages after it.
-            ended: Whether the token that ends answers is there already.
+            messages: The messages after the answer.
+            ended: Whether the answer already has its end token.
 
         Raises:
-            ApiError: the template rejects the messages, or does not end answers.
+            ApiError: the template rejects the messages, or does not show where an answer ends.
         """
         marked: dict[str, Any] = {"role": "assistant", "content": _MARK}
         if answer.get("tool_calls"):
@@ -225,10 +226,10 @@ class ChatFormat:
         return tokens[1:] if ended else tokens
 
     def stop_check(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-        """A predicate that tells whether the last of an answer's tokens completed a stop text."""
+        """A predicate of an answer's tokens that is true if the last token completed a stop text."""
         if not stops:
             return None
-        window = 4 * max(map(len, stops)) + 4  # a character takes four tokens at most
+        window = 4 * max(map(len, stops)) + 4  # a character takes at most four tokens
 
         def is_stopped(tokens: Sequence[int]) -> bool:
             with self._lock:
@@ -270,7 +271,7 @@ class ChatFormat:
                     **(settings or {}),
                 )
             )
-        except Exception as error:  # whatever the model's own template raises
+        except Exception as error:  # the model's own template may raise anything
             cause = " ".join(str(error).split()) or type(error).__name__
             raise ApiError(
                 f"the chat template rejects this conversation: {cause[:300]}", "messages"
@@ -286,7 +287,7 @@ class ChatFormat:
         return False
 
     def _opening(self, prompt: str, request: ChatRequest) -> str:
-        """The beginning of a call in this template, up to its arguments or up to a tool's name."""
+        """The beginning of a call in this template, up to a required tool's arguments or any tool's name."""
         call = {"type": "function", "function": {"name": _MARK, "arguments": {_MARK: _MARK}}}
         messages = [*request.template_messages, {"role": "assistant", "content": "", "tool_calls": [call]}]
         text = self._render(messages, request.tools, request.chat_template_kwargs, for_answer=False)

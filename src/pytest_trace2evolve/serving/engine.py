@@ -1,7 +1,8 @@
 """The scheduler: one thread that decodes all rows together, one step at a time.
 
-Requests join between two steps and leave when they end, whatever other requests are running. Prompts are
-prefilled in groups that need about as many new tokens; what an earlier row held of a prompt is reused.
+Requests join between two steps and leave when they end, independently of other running requests. Prompts
+that need about the same number of new tokens are prefilled together. Prefixes that earlier rows computed are
+reused.
 """
 
 import random
@@ -23,21 +24,21 @@ from pytest_trace2evolve.serving.loading import Decoder
 from pytest_trace2evolve.serving.sampling import Draw, TokenLogprob, draw, token_logprobs
 
 MAX_PREFILL = 8192
-"""New tokens of a group of more than one prompt."""
+"""Maximum new tokens of a group of more than one prompt."""
 
 MAX_PROMPT = 1 << 20
-"""Tokens of a prompt, whatever the model's context."""
+"""Maximum tokens of a prompt, regardless of the model's context length."""
 
 GATHER_SECONDS = 0.01
-"""How long a request waits for others to be prefilled with while rows are decoded: a group costs little more
-than a single prompt."""
+"""Seconds that a request waits for others to join its prefill while rows are decoded. Prefilling a group
+costs little more than prefilling a single prompt."""
 
 GATHERED = 8
-"""Requests that wait for no more."""
+"""Number of waiting requests that are admitted without waiting for more."""
 
 
 class BusyError(Exception):
-    """So many requests are waiting that no more are accepted."""
+    """Too many requests are waiting, so the engine rejects another one."""
 
 
 class EngineError(Exception):
@@ -45,7 +46,7 @@ class EngineError(Exception):
 
 
 class PromptError(Exception):
-    """A prompt has tokens that the model does not know, or too many."""
+    """A prompt is empty, has too many tokens, or has tokens that the model does not know."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,14 @@ class Job:
     """One request as the scheduler sees it.
 
     Attributes:
-        prompt: Its tokens; at least one.
+        prompt: The tokens of the prompt; at least one.
         adapter: The adapter's name; None is the base.
-        max_tokens: New tokens at most; at least one.
-        seed: None draws differently each time.
-        logprobs: How many of the likeliest tokens are reported per token; None reports nothing.
-        is_stopped: Whether the tokens drawn so far hold a text that ends the answer.
+        max_tokens: Maximum number of new tokens; at least one.
+        temperature: The sampling temperature.
+        top_p: The draw is from the likeliest tokens that together have at least this probability.
+        seed: The seed of the draws; None draws differently each time.
+        logprobs: Number of likeliest tokens reported per token; None reports no log-probabilities.
+        is_stopped: A predicate of the tokens drawn so far that is true if a text in them ends the answer.
     """
 
     prompt: Sequence[int]
@@ -73,7 +76,7 @@ class Job:
 
 @dataclass
 class Generation:
-    """All drawn tokens, including the one that ended it; `finish` is `stop` or `length`.
+    """All drawn tokens, including the token that ended the answer; `finish` is `stop` or `length`.
 
     Attributes:
         reused: Tokens of the prompt that were taken from an earlier row.
@@ -100,7 +103,7 @@ class _Row:
 
     @property
     def new(self) -> int:
-        """Tokens of the prompt that must be computed."""
+        """Number of the prompt's tokens that must be computed."""
         return len(self.prompt) - self.output.reused
 
     def fail(self, error: Exception) -> None:
@@ -115,9 +118,9 @@ class Engine:
 
     Args:
         model: The model.
-        rows: How many rows are decoded together at most.
-        waiting: How many further requests may wait.
-        prefix_bytes: How much is kept of what ended rows held; 0 keeps nothing.
+        rows: Maximum number of rows that are decoded together.
+        waiting: Maximum number of further requests that wait.
+        prefix_bytes: Maximum bytes of keys and values that are kept of ended rows; 0 keeps nothing.
     """
 
     def __init__(
@@ -139,22 +142,22 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Requests that are decoded now."""
+        """Number of requests that are being decoded."""
         return len(self._rows) + len(self._single)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """Number of requests that wait."""
         return len(self._waiting)
 
     def submit(self, job: Job) -> Future[Generation]:
-        """Submit a request; cancelling the future ends it, even while it runs.
+        """Submit a request; cancelling the future ends the request, even while it runs.
 
         Raises:
             BusyError: too many requests are waiting.
             EngineError: the engine was closed.
-            PromptError: the model would fail on the prompt and all that are prefilled with it; on a GPU for
-                good.
+            PromptError: the prompt is invalid. The model would fail on it and on all prompts of its prefill
+                group, and on a GPU permanently.
         """
         row = _Row(job, Future(), seeded_random(job), self._check_prompt(job.prompt))
         with self._changed:
@@ -169,7 +172,7 @@ class Engine:
         return row.future
 
     def close(self) -> None:
-        """End the thread; running requests fail."""
+        """End the thread; running and waiting requests fail."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -202,7 +205,7 @@ class Engine:
             row.fail(EngineError("the server is ending"))
 
     def _admit(self) -> list[_Row]:
-        """The requests for which there is room, in order of arrival; none while they gather."""
+        """Take waiting requests in order of arrival, up to the free rows; none while requests gather."""
         few = self.running and 0 < len(self._waiting) < GATHERED
         if few and time.monotonic() - self._waiting[0].arrived < GATHER_SECONDS:
             return []
@@ -214,7 +217,7 @@ class Engine:
         return rows
 
     def _work(self, joining: list[_Row]) -> None:
-        """Prefill new rows and make one step of all."""
+        """Prefill new rows, then decode one step of all rows."""
         for group in self._groups(joining):
             try:
                 self._join(group)
@@ -243,7 +246,7 @@ class Engine:
         self._rows, self._batch = [], BatchCache(self._model.layers)
 
     def _groups(self, joining: list[_Row]) -> list[list[_Row]]:
-        """Rows to prefill together: those whose prompts need about as many new tokens."""
+        """Group the rows whose prompts need about the same number of new tokens, for a joint prefill."""
         if not self._model.batched:
             return [[row] for row in joining]
         for row in joining:
@@ -261,7 +264,7 @@ class Engine:
     def _join(self, group: list[_Row]) -> None:
         """Prefill prompts, draw each row's first token, and add the rows that have not ended."""
         new = max(row.new for row in group)
-        for row in group:  # equally many for all, so that no row has a gap
+        for row in group:  # the same number of new tokens for all rows, which leaves no gaps
             row.output.reused = max(0, len(row.prompt) - new)
         held = max(row.output.reused for row in group)
         past = self._prefilled(group, held)
@@ -291,13 +294,13 @@ class Engine:
             return
         try:
             self._batch.join(layers, {n: lengths[n] for n, row in enumerate(group) if row not in ended})
-        except Exception as error:  # some layers may have been grown already, and others not
+        except Exception as error:  # some layers may have been enlarged already, but not others
             self._fail_all(error)
             raise
         self._rows += staying
 
     def _prefilled(self, group: list[_Row], held: int) -> Cache:
-        """A cache that holds what is reused of earlier rows, all ending at one slot."""
+        """A cache that holds the reused prefixes of earlier rows, all ending at one slot."""
         if not held:
             return self._model.past()
         like = next(row.prefix for row in group if row.prefix is not None)
@@ -323,7 +326,7 @@ class Engine:
         self._leave(ended)
 
     def _decode(self, rows: Sequence[_Row], lengths: Sequence[int], past: Cache | None) -> list[_Row]:
-        """Draw one more token for rows that end at one slot of a cache; returns the rows that end with it."""
+        """Draw one more token for rows that end at the same cache slot; returns the finished rows."""
         width = max(lengths)
         positions = torch.tensor(lengths).unsqueeze(-1)
         mask = (torch.arange(width + 1) >= width - positions).long()
@@ -340,7 +343,7 @@ class Engine:
                 self._rows[number] = last
 
     def _keep(self, row: _Row, layers: Sequence[Sequence[torch.Tensor]], number: int, slots: slice) -> None:
-        """Keep what a row holds in these slots, under this number of its cache's rows."""
+        """Keep the keys and values of row `number` of a cache at these slots."""
         if not self._prefixes.enabled:
             return
         held = [(keys[number, :, slots].clone(), values[number, :, slots].clone()) for keys, values in layers]
@@ -355,7 +358,7 @@ class Engine:
         positions: torch.Tensor,
         past: Cache | None,
     ) -> list[_Row]:
-        """Give every row its next token; returns the rows that end with it, their futures fulfilled."""
+        """Draw the next token of every row and fulfil the futures of finished rows; returns those rows."""
         logits = self._model.forward(tokens, mask, positions, past, [row.job.adapter for row in rows])
         draws = [Draw(row.job.temperature, row.job.top_p, row.random.random()) for row in rows]
         drawn = draw(logits, draws)
@@ -378,9 +381,10 @@ class Engine:
 
 
 def seeded_random(job: Job) -> random.Random:
-    """A request's random numbers: they follow from its seed, its adapter and its prompt.
+    """A request's random numbers, which depend on its seed, its adapter and its prompt.
 
-    From the seed alone every turn of a dialogue, and every task of a trial, would draw the same numbers.
+    If the numbers depended on the seed alone, every turn of a dialogue and every task of a trial would draw
+    the same numbers.
     """
     if job.seed is None:
         return random.Random()

@@ -1,7 +1,7 @@
-"""Folders of models and adapters: what must be in them, what is rejected, and their digest.
+"""Validation and digests of the folders of models and adapters.
 
-Reads no weights and imports nothing heavy: a run finds here, at once, what a server would find after loading
-for a while. Pickle is never opened, and custom code is never run.
+This module reads no weights and imports nothing heavy, so a run finds problems at once that a server would
+find only after loading for a while. Pickle files are never opened, and custom code is never run.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from pytest_trace2evolve.utils.reading import check_regular, open_regular, probl
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MAX_NAME = 200
-"""Characters of the name of a model or an adapter."""
+"""Maximum characters of the name of a model or an adapter."""
 
 _INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -34,7 +34,7 @@ _DIGESTED = (
     *("tokenizer*", "vocab*", "merges.txt", "spiece.model", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template*", "additional_chat_templates/*"),
 )
-"""The files that can change what a model says."""
+"""Patterns of the files that can change a model's answers."""
 
 _LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)(?:\.|$)")
 _PEFT_PREFIX = "base_model.model."
@@ -46,8 +46,8 @@ class ModelFolder:
     """A model on disk.
 
     Attributes:
-        name: Its folder's name, by which it is asked for.
-        temperature: That of its own generation settings; 0 if they do not sample.
+        name: The folder's name, by which requests name the model.
+        temperature: The temperature of the model's own generation settings; 0 if they do not sample.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class AdapterFolder:
-    """A LoRA adapter on disk, and the name by which it is asked for."""
+    """A LoRA adapter on disk, and the name by which requests name it."""
 
     path: Path
     name: str
@@ -73,7 +73,7 @@ _REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
 
 
 def _check_pattern(pattern: str) -> str:
-    """Reject a regular expression that could take for ever: peft matches it with the names of all layers."""
+    """Reject a regular expression that could match for ever; peft applies it to the names of all layers."""
     repeats = len(re.findall(r"[*+{]", pattern))
     if len(pattern) > _MAX_PATTERN or repeats > _MAX_REPEATS or _REPEATED_GROUP.search(pattern):
         raise ValueError(
@@ -89,7 +89,7 @@ Patterns = Annotated[
 
 
 class _AdapterSettings(BaseModel):
-    """The parts of `adapter_config.json` that could change the base or make no adapter."""
+    """The parts of `adapter_config.json` that could change the base or make the adapter invalid."""
 
     model_config = ConfigDict(strict=True)
 
@@ -108,10 +108,10 @@ class _AdapterSettings(BaseModel):
 
 
 def expanded(path: Path) -> Path:
-    """A path with the home folder that a `~` stands for.
+    """A path with `~` replaced by the home folder.
 
     Raises:
-        ModelFolderError: it names a user whom this machine does not know.
+        ModelFolderError: the path names a user unknown to this machine.
     """
     try:
         return path.expanduser()
@@ -123,7 +123,7 @@ def read_model(path: Path) -> ModelFolder:
     """Check a model's folder.
 
     Raises:
-        ModelFolderError: it cannot be served; names the cause and the remedy.
+        ModelFolderError: the model cannot be served; the message names the cause and the remedy.
     """
     path = expanded(path)
     if not path.is_dir():
@@ -152,7 +152,7 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     """Check an adapter's folder.
 
     Raises:
-        ModelFolderError: it cannot be served with its base; names the cause and the remedy.
+        ModelFolderError: the base cannot serve the adapter; the message names the cause and the remedy.
     """
     path = expanded(path)
     where = f"adapter {name!r}: {path}"
@@ -192,7 +192,7 @@ def require_name(what: str, name: str) -> None:
     """Check the name of a model or an adapter, which appears in addresses, logs and reports.
 
     Raises:
-        ModelFolderError: it is too long, not printable, or looks like a path to elsewhere.
+        ModelFolderError: the name is too long, is not printable, or could escape its folder as a path.
     """
     odd_parts = any(part in ("", ".", "..") for part in name.split("/"))
     if len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or "\\" in name or odd_parts:
@@ -204,7 +204,7 @@ def require_name(what: str, name: str) -> None:
 
 
 def folder_digest(path: Path) -> str:
-    """Digest of the files that can change what a model or an adapter says.
+    """Digest of the files that can change the answers of a model or an adapter.
 
     Raises:
         ModelFolderError: a file cannot be read.
@@ -223,10 +223,10 @@ def folder_digest(path: Path) -> str:
 
 
 def tensor_shapes(path: Path) -> dict[str, list[int]]:
-    """The shapes of a safetensors file's tensors; its header must agree with its size.
+    """The shapes of the tensors in a safetensors file; the file's header must agree with its size.
 
     Raises:
-        ModelFolderError: the file is damaged; names it.
+        ModelFolderError: the file is damaged; the message names the file.
     """
     check_regular(path, ModelFolderError)
     safetensors = require("safetensors", extra="local")
@@ -241,13 +241,13 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
 def check_adapter_coverage(
     wrapped: Any, peft_name: str, shapes: Mapping[str, Collection[int]], adapter: AdapterFolder
 ) -> None:
-    """Compare an adapter's tensors with those that its configuration needs on the base.
+    """Compare an adapter's tensors with the tensors that its configuration requires on the base.
 
-    peft loads what it finds: a layer without weights would stay as the base has it. `wrapped` is the
-    `PeftModel` with the loaded adapter, which is called `peft_name` there.
+    peft loads only the tensors that it finds, so layers without weights would stay as they are in the base.
+    `wrapped` is the `PeftModel` with the adapter loaded under the name `peft_name`.
 
     Raises:
-        ModelFolderError: a tensor is missing, of another shape, or unknown; or the configuration names a
+        ModelFolderError: a tensor is missing, unknown or of a different shape, or the configuration names a
             layer that the base does not have.
     """
     from peft import get_peft_model_state_dict
@@ -277,7 +277,7 @@ def check_adapter_coverage(
 
 
 def _layer_patterns(config: Any) -> Iterator[tuple[str, object, str]]:
-    """What a configuration names of the base: setting, value, and a pattern that a layer must match."""
+    """Yield each reference to layers of the base, as setting, value and a pattern that must match a layer."""
     if not isinstance(config.target_modules, str):
         for name in sorted(config.target_modules):
             yield "target_modules", name, rf"(^|\.){re.escape(name)}$"
@@ -290,7 +290,7 @@ def _layer_patterns(config: Any) -> Iterator[tuple[str, object, str]]:
 
 
 def _check_known_tensors(names: Collection[str], modules_to_save: object, where: str) -> None:
-    """Reject tensors of no LoRA layer and no replaced module: peft would overwrite weights of the base."""
+    """Reject tensors outside LoRA layers and saved modules, with which peft would overwrite the base."""
     saved = modules_to_save if isinstance(modules_to_save, list) else []
     unknown = sorted(
         key
@@ -314,7 +314,7 @@ def _and_more(names: Collection[str]) -> str:
 
 
 def _check_widths(shapes: Mapping[str, list[int]], where: str, base: ModelFolder) -> None:
-    """Compare an adapter's shapes with those of its base, as far as their names agree."""
+    """Compare the widths of an adapter's tensors with those of its base's tensors of the same names."""
     own = {
         tensor: shape
         for file in base.path.glob("*.safetensors")

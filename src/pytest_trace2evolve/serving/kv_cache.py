@@ -1,8 +1,7 @@
-"""Keys and values of the rows that are decoded together, and of ended rows whose beginnings come again.
+"""Caches of keys and values, for the rows that are decoded together and for the prefixes of ended rows.
 
-In `BatchCache` rows lie next to each other and end at one slot, so a step appends one column, whatever their
-lengths. The last row takes the place of one that leaves, and a joining row is copied to the end: neither
-moves the rest.
+In a `BatchCache`, all rows end at the same slot, so a step appends one column whatever the rows' lengths. If
+a row leaves, the last row takes its place; a joining row is copied to the end. The other rows do not move.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,30 +12,30 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values of one layer; of one row, (heads, length, width)."""
+"""Keys and values of one layer; those of a single row have the shape (heads, length, width)."""
 
 SPARE_SLOTS = 64
-"""Minimum of free slots in a new buffer."""
+"""Minimum number of free slots in a new buffer."""
 
 
-class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
-    """One layer of a `BatchCache`, in the form that transformers takes; `held` are its two buffers."""
+class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # of transformers
+    """One layer of a `BatchCache`, in the form that transformers expects; `held` holds its two buffers."""
 
     is_sliding = False
 
     def __init__(self, batch: "BatchCache") -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # theirs
+        super().__init__()  # type: ignore[no-untyped-call]  # of transformers
         self.held: tuple[torch.Tensor, ...] = ()
         self._batch = batch
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Do nothing: buffers are made when rows join."""
+        """Do nothing, because buffers are made when rows join."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> KeysValues:
-        """Write what a step adds to every row; returns all that the rows hold."""
+        """Append a step's keys and values to every row; returns all keys and values of the rows."""
         batch = self._batch
         rows, start, end = len(batch.lengths), batch.end - batch.width, batch.end + key_states.shape[-2]
         keys, values = self.held
@@ -45,24 +44,24 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
         return keys[:rows, :, start:end], values[:rows, :, start:end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many slots a step sees, and where they begin."""
+        """The number of slots that a step attends to, and the offset of the first."""
         return self._batch.width + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Slots in use."""
+        """Number of slots in use."""
         return self._batch.width
 
     def get_max_length(self) -> int:
-        """No limit."""
+        """Return -1, which means no limit."""
         return -1
 
 
 class BatchCache:
-    """The cache of all rows: the first rows of its buffers are in use, up to slot `end`.
+    """The cache of all rows, which use the first rows of its buffers, up to slot `end`.
 
     Attributes:
-        cache: What a model's forward takes as `cache`.
-        lengths: Tokens that each row holds.
+        cache: The argument `cache` of a model's forward.
+        lengths: The number of tokens that each row holds.
         end: The slot at which all rows end.
     """
 
@@ -75,7 +74,7 @@ class BatchCache:
 
     @property
     def width(self) -> int:
-        """Slots in use."""
+        """Number of slots in use."""
         return max(self.lengths, default=0)
 
     @property
@@ -92,7 +91,7 @@ class BatchCache:
 
         Args:
             layers: Keys and values of each layer, (rows, heads, slots, width), all ending at the last slot.
-            lengths: Tokens of each row that is added, by its number in `layers`.
+            lengths: Number of tokens of each row to add, by the row's number in `layers`.
         """
         first = len(self.lengths)
         self._reserve(first + len(lengths), max(lengths.values()), layers)
@@ -104,7 +103,7 @@ class BatchCache:
         self.lengths += lengths.values()
 
     def make_room(self) -> None:
-        """Make sure that a step can append a column."""
+        """Ensure that a step can append a column."""
         self._reserve(len(self.lengths), self.width, self.layers)
 
     def advance(self) -> None:
@@ -124,7 +123,7 @@ class BatchCache:
         self.lengths.pop()
 
     def _reserve(self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Make room for so many rows, for the longest of them before `end`, and for a column after it."""
+        """Make room for `rows` rows of up to `longest` tokens before `end`, and for one more column."""
         max_rows, slots = self._size
         if rows <= max_rows and longest <= self.end < slots:
             return
@@ -134,7 +133,7 @@ class BatchCache:
         rows, slots = max(rows, min(2 * max_rows, rows + 8)), end + max(SPARE_SLOTS, end // 2)
         self._size = (rows, slots)
         for layer, pair in zip(self._layers, like, strict=True):
-            # Of zeros: a slot that is masked out must still hold a number.
+            # Filled with zeros, because a masked slot must still hold a number.
             buffers = tuple(
                 states.new_zeros((rows, states.shape[1], slots, states.shape[3])) for states in pair
             )
@@ -146,7 +145,7 @@ class BatchCache:
 
 @dataclass(eq=False)
 class CachedPrefix:
-    """What an ended row held: its tokens, and their keys and values layer by layer."""
+    """The tokens of an ended row, with their keys and values by layer."""
 
     adapter: str | None
     tokens: np.ndarray
@@ -155,13 +154,13 @@ class CachedPrefix:
 
 
 class PrefixCache:
-    """The rows that were used last, as many as fit.
+    """The most recently used rows, as many as fit.
 
-    Every turn of a conversation sends all of it again, and all conversations of a candidate share its
-    instructions: most of a prompt was computed before.
+    Most of a prompt was computed before, because every turn of a conversation sends the whole conversation
+    again, and all conversations of a candidate share its instructions.
 
     Args:
-        max_bytes: Size of all of them; 0 keeps none.
+        max_bytes: Maximum size of all kept rows; 0 keeps none.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -175,21 +174,24 @@ class PrefixCache:
         return self._max_bytes > 0
 
     def longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[CachedPrefix | None, int]:
-        """The longest common beginning with a prompt, and its length without the prompt's last token."""
+        """The kept row with the longest common prefix with a prompt, or None, and that prefix's length.
+
+        The length excludes the prompt's last token, which must always be computed.
+        """
         best, length = None, 0
         for prefix in reversed(self._prefixes):
-            # A longer one must agree in the next token: that rules nearly all of them out.
+            # A longer prefix must agree in the next token, which rules out nearly all rows.
             if length >= min(len(prefix.tokens), len(prompt)) or prefix.tokens[length] != prompt[length]:
                 continue
             if prefix.adapter == adapter and (common := _common_length(prefix.tokens, prompt)) > length:
                 best, length = prefix, common
-        if best is not None:  # the least recently used goes first
+        if best is not None:  # the least recently used row comes first
             self._prefixes.remove(best)
             self._prefixes.append(best)
         return best, min(length, len(prompt) - 1)
 
     def keep(self, adapter: str | None, tokens: Sequence[int], layers: list[KeysValues]) -> None:
-        """Keep what a row held; replaces prefixes that it begins with."""
+        """Keep a row's keys and values; replaces kept rows that are prefixes of it."""
         size = sum(part.numel() * part.element_size() for pair in layers for part in pair)
         if size > self._max_bytes:
             return

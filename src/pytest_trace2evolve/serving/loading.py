@@ -1,6 +1,6 @@
-"""Causal models of transformers, loaded from folders with their adapters, and one forward pass over rows.
+"""Loading of transformers' causal models and their adapters from folders, and forward passes over rows.
 
-Each row of a pass may have another adapter.
+Each row of a pass may have a different adapter.
 """
 
 import logging
@@ -28,10 +28,10 @@ BASE = "__base__"
 """peft's name for a row without an adapter."""
 
 BATCHABLE_LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers whose rows can be decoded together; models with other kinds are decoded row by row."""
+"""Kinds of layers that support decoding rows together; other models are decoded row by row."""
 
 NO_LIMIT = 1 << 20
-"""Tokenizers without a length limit report a number beyond this."""
+"""Length limits from this number on mean that a tokenizer has no limit."""
 
 
 class Decoder:
@@ -39,10 +39,10 @@ class Decoder:
 
     Attributes:
         ends: Tokens that end an answer.
-        device: Where it runs.
+        device: The device that the model runs on.
         batched: Whether rows can be decoded together.
-        layers: How many layers keep keys and values.
-        vocabulary: How many tokens it knows: those from 0 to one less.
+        layers: Number of layers that keep keys and values.
+        vocabulary: Number of tokens that the model knows, which are 0 to `vocabulary` - 1.
     """
 
     def __init__(self, model: Any, ends: frozenset[int]) -> None:
@@ -61,7 +61,7 @@ class Decoder:
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
-        """A cache for a prefill: empty, or holding (rows, heads, slots, width) per layer."""
+        """A cache for a prefill, which is empty or holds (rows, heads, slots, width) per layer."""
         if not self.batched:
             return DynamicCache(config=self._config)
         return DynamicCache(ddp_cache_data=layers)
@@ -74,13 +74,14 @@ class Decoder:
         past: Cache | None,
         adapters: Sequence[str | None],
     ) -> torch.Tensor:
-        """Logits (rows, vocabulary) after the last token of each row; `past` takes in the new tokens.
+        """Logits (rows, vocabulary) after the last token of each row; adds the new tokens to `past`.
 
         Args:
-            tokens: (rows, new).
-            mask: (rows, held and new), 0 where a row has nothing.
-            positions: (rows, new).
-            adapters: Each row's; None is the base.
+            tokens: The new tokens, (rows, new).
+            mask: The attention mask, (rows, held + new), 0 at the empty slots of a row.
+            positions: The positions of the new tokens, (rows, new).
+            past: The cache of the held tokens.
+            adapters: The adapter of each row; None is the base.
         """
         positional = {"position_ids": positions.to(self.device)} if self._takes_positions else {}
         with torch.inference_mode():
@@ -102,13 +103,13 @@ class LoadedModel(Decoder):
 
     Attributes:
         tokenizer: Its tokenizer.
-        context: Tokens that fit, prompt and answer together; None if unknown.
-        parameters: How many parameters it has.
-        default_limit: New tokens of an answer whose request sets no limit; None means as many as fit.
+        context: Maximum tokens of a prompt and its answer together; None if unknown.
+        parameters: Number of parameters of the model.
+        default_limit: Maximum new tokens if a request sets no limit; None means as many as fit.
 
     Raises:
         ConfigError: torch cannot use the device.
-        ModelFolderError: the model cannot be loaded, an adapter does not fit it, or it returns NaN.
+        ModelFolderError: the model cannot be loaded or returns NaN, or an adapter does not fit it.
     """
 
     def __init__(
@@ -166,14 +167,14 @@ class LoadedModel(Decoder):
         kinds = (LoraLayer, AuxiliaryTrainingWrapper)
         adapted: list[Any] = [module for module in model.modules() if isinstance(module, kinds)]
         for module in adapted:
-            # Once, and not at each pass as peft does it: in small models that costs more than the pass.
+            # Registered once, unlike in peft: for small models, a registration costs more than the pass.
             module.register_forward_pre_hook(self._name_rows, with_kwargs=True)
 
     def _name_rows(self, module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, "adapter_names": self._row_adapters}
 
     def _probe(self, what: str, adapter: str | None) -> None:
-        """Run two passes over a row, so that a model that cannot be served is found at once."""
+        """Run two passes over a row to detect at once a model that cannot be served."""
         row, ones = torch.tensor([[min(self.ends, default=0), 0]]), torch.ones((1, 3), dtype=torch.long)
         with quiet(), reported(what):
             past = self.past()
@@ -182,10 +183,10 @@ class LoadedModel(Decoder):
 
 
 def load_model(folder: ModelFolder, dtype: str) -> Any:
-    """A model with all of its weights; `dtype` is torch's name of their type, or `auto`.
+    """Load a model with all of its weights; `dtype` is the torch name of their type, or `auto`.
 
     Raises:
-        ModelFolderError: it cannot be loaded, or lacks weights.
+        ModelFolderError: the model cannot be loaded, or lacks weights.
     """
     with quiet(), reported(str(folder.path)):
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -207,10 +208,10 @@ def load_model(folder: ModelFolder, dtype: str) -> Any:
 
 
 def load_tokenizer(folder: ModelFolder) -> Any:
-    """A model's tokenizer.
+    """Load a model's tokenizer.
 
     Raises:
-        ModelFolderError: it cannot be loaded, or has no chat template.
+        ModelFolderError: the tokenizer cannot be loaded, or has no chat template.
     """
     with quiet(), reported(f"{folder.path}: its tokenizer"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -222,10 +223,10 @@ def load_tokenizer(folder: ModelFolder) -> Any:
 
 
 def end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
-    """Tokens that end an answer, without loading the model.
+    """The tokens that end an answer, determined without loading the model.
 
     Raises:
-        ModelFolderError: its generation settings cannot be read.
+        ModelFolderError: the model's generation settings cannot be read.
     """
     with quiet(), reported(str(folder.path)):
         if (folder.path / "generation_config.json").exists():
@@ -238,7 +239,7 @@ def end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
 
 @contextmanager
 def reported(where: str) -> Iterator[None]:
-    """Raise every failure to load or run a model as one line that names the folder."""
+    """Convert any failure to load or run a model to a one-line `ModelFolderError` that names the folder."""
     try:
         yield
     except ModelFolderError:
@@ -253,7 +254,7 @@ def quiet() -> Iterator[None]:
     """Silence the libraries' progress bars and advice."""
     before = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity(logging.ERROR)
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

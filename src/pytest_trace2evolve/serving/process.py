@@ -1,4 +1,4 @@
-"""Starts a local server as a process of its own, which never outlives the process that started it."""
+"""Local servers as separate processes, which never outlive the process that started them."""
 
 import json
 import os
@@ -16,24 +16,24 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 
 TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
-"""The variable that holds a server's token: a command line can be seen by everybody on the machine."""
+"""The environment variable with a server's token; everybody on the machine can read a command line."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """The hosts that may be served without a token."""
 
 _MAX_OUTPUT = 1 << 16
-"""Bytes that are read of what the server's process prints."""
+"""Maximum bytes that are read from each output of the server's process."""
 
 
 class LocalServer:
     """A server of one model folder and of adapters, whose folders are given by name.
 
     Attributes:
-        base_url: Where it listens.
-        token: What requests must bring.
+        base_url: The URL of the API.
+        token: The bearer token that requests must send.
 
     Raises:
-        ModelFolderError: it did not start; gives its own message.
+        ModelFolderError: the server did not start; passes on the server's own message.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LocalServer:
         command = [sys.executable, "-P", "-m", "pytest_trace2evolve", "serve", str(folder), "--parent-pipe"]
         for name, path in (adapters or {}).items():
             command += ["--adapter", f"{name}={path}"]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [*command, *options],
             stdin=subprocess.PIPE,
@@ -126,7 +126,7 @@ def served(
     at_once: int = 64,
     threads: int | None = None,
 ) -> Iterator[ModelSettings]:
-    """Serve a base and adapters, which are folders by name; yields the settings with which the base is asked.
+    """Serve a base and adapters, given as folders by name; yields the settings for requests to the base.
 
     Raises:
         ModelFolderError: the base or an adapter cannot be served.

@@ -1,4 +1,4 @@
-"""A chat-completions request: which fields are supported, and how everything else is rejected."""
+"""Validation of chat-completions requests: supported fields are read, and all others are rejected."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from pydantic import (
 from pytest_trace2evolve.utils.reading import parse_json, problem_in
 
 MAX_CONTAINERS = 500_000
-"""Lists and objects of a body, including brackets in texts; 32 MiB could hold eleven million, which take a
-minute and a gigabyte to read."""
+"""Maximum lists and objects of a body, including brackets in texts. 32 MiB could hold eleven million, which
+would take a minute and a gigabyte to read."""
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
@@ -27,7 +27,7 @@ IGNORED_FIELDS = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "stream_options"),
     *("prompt_cache_key", "prompt_cache_retention"),
 }
-"""Fields that change no answer."""
+"""Fields that have no effect on answers."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
@@ -41,14 +41,14 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "min_p": (0,),
     "repetition_penalty": (1,),
 }
-"""Fields that are accepted only with a value that changes nothing."""
+"""Fields that are accepted only with a value that has no effect."""
 
 RESERVED_TEMPLATE_FIELDS = {
     *("tools", "messages", "conversation", "chat_template", "add_generation_prompt"),
     *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
     *("documents", "tokenizer_kwargs", "processor_kwargs"),
 }
-"""Arguments of `apply_chat_template` that no request may set; nor any that begins with `return_`."""
+"""Arguments of `apply_chat_template` that requests may not set, besides all that begin with `return_`."""
 
 
 class ApiError(Exception):
@@ -58,7 +58,7 @@ class ApiError(Exception):
         param: The field at fault; None if there is none.
         code: The API's code, if there is one.
         status: The HTTP status.
-        retry_after: Seconds after which a retry may succeed; None if none will.
+        retry_after: Seconds after which a retry may succeed; None if no retry will.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
-        """The error in the API's shape."""
+        """The error in the API's format."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
@@ -180,13 +180,13 @@ MaxTokens = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
 class ChatRequest(BaseModel):
-    """A validated request; its fields are the API's own."""
+    """A validated request, with the field names of the API."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     model: str
     messages: Annotated[list[_Message], Field(min_length=1)]
-    # Templates get tools as they were sent.
+    # Templates get the tools exactly as they were sent.
     tools: list[Annotated[dict[str, Any], AfterValidator(_check_tool)]] = []
     tool_choice: Annotated[Any, AfterValidator(_check_tool_choice)] = "auto"
     max_tokens: MaxTokens | None = None
@@ -206,10 +206,11 @@ class ChatRequest(BaseModel):
 
     @classmethod
     def read(cls, raw: bytes | bytearray) -> Self:
-        """A request from its body.
+        """Read a request from its body.
 
         Raises:
-            ApiError: it is not JSON, or a field is wrong, unknown or not supported; names it.
+            ApiError: the body is too large or not a JSON object, or a field is invalid, missing or not
+                supported; the error names the field.
         """
         if raw.count(b"{") + raw.count(b"[") > MAX_CONTAINERS:
             raise ApiError(f"the body has more than {MAX_CONTAINERS:,} lists and objects", status=413)
@@ -263,7 +264,7 @@ class ChatRequest(BaseModel):
 
     @property
     def template_messages(self) -> list[dict[str, Any]]:
-        """The messages as chat templates take them: contents as text, arguments of calls as objects."""
+        """The messages for chat templates, with contents as text and arguments of calls as objects."""
         return [message.for_template() for message in self.messages]
 
     @property
@@ -283,18 +284,18 @@ class ChatRequest(BaseModel):
 
     @property
     def token_limit(self) -> int | None:
-        """New tokens at most; None means as many as fit."""
+        """Maximum new tokens; None if the request sets no limit."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def reported_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are reported per token; None reports no log-probabilities."""
+        """Number of likeliest tokens reported per token; None reports no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
 def _check_neutral(name: str, value: object) -> None:
     accepted = NEUTRAL_VALUES[name]
-    # True equals 1, and is none of these values.
+    # True equals 1 in Python, but is not one of the accepted values.
     if not any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in accepted):
         given = " or ".join(map(json.dumps, accepted))
         raise ApiError(f"{name} is not supported: leave it out (or give {given})", name, "unsupported_value")

@@ -1,4 +1,4 @@
-"""Draws one token per row, and computes the log-probabilities that are reported."""
+"""Sampling of one token per row, and the reported log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,17 @@ from dataclasses import dataclass
 import torch
 
 GREEDY = 1e-5
-"""Temperatures below this take the likeliest token."""
+"""Temperatures below this value select the likeliest token."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How one row's next token is drawn.
+    """The settings of the draw of one row's next token.
 
     Attributes:
-        top_p: Tokens are drawn from the likeliest that together have at least this probability.
-        uniform: The row's own random number, from 0 to 1: the draw depends on it and the logits alone.
+        temperature: The sampling temperature.
+        top_p: The draw is from the likeliest tokens that together have at least this probability.
+        uniform: The row's own random number from 0 to 1, the draw's only source of randomness.
     """
 
     temperature: float
@@ -25,7 +26,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token's natural log-probability, and the likeliest tokens with theirs, likeliest first."""
+    """The natural log-probabilities of a token and of the likeliest tokens, likeliest first."""
 
     token: int
     logprob: float
@@ -33,13 +34,13 @@ class TokenLogprob:
 
 
 def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-    """One token per row of (rows, vocabulary), by inversion of the cumulative distribution."""
+    """Draw one token per row of (rows, vocabulary), by inversion of the cumulative distribution."""
     tokens: list[int] = logits.argmax(dim=-1).tolist()
     rows = [row for row, settings in enumerate(draws) if settings.temperature >= GREEDY]
     if not rows:
         return tokens
     chosen = [draws[row] for row in rows]
-    # In double precision: the cumulative sum over a large vocabulary is not exact enough otherwise.
+    # Double precision, because a cumulative sum over a large vocabulary would otherwise be too inexact.
     scaled = logits[rows].double()
     probabilities = torch.softmax(scaled / _column(scaled, [one.temperature for one in chosen]), dim=-1)
     restricted = [place for place, settings in enumerate(chosen) if settings.top_p < 1.0]
@@ -49,7 +50,7 @@ def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     cumulative = probabilities.cumsum(dim=-1)
     targets = _column(scaled, [settings.uniform for settings in chosen]) * cumulative[:, -1:]
     found = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
-    # Rounding may lead past the last token that can be drawn.
+    # Rounding may select an index past the last token with a probability.
     last = (cumulative < cumulative[:, -1:]).sum(dim=-1)
     for row, token in zip(rows, torch.minimum(found, last).tolist(), strict=True):
         tokens[row] = token
@@ -59,12 +60,12 @@ def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
 def token_logprobs(
     logits: torch.Tensor, tokens: Sequence[int], top: Sequence[int | None]
 ) -> list[TokenLogprob | None]:
-    """The model's own log-probabilities of each row's token: temperature and `top_p` do not change them.
+    """The log-probability of each row's token in the model's distribution, before temperature and `top_p`.
 
     Args:
         logits: (rows, vocabulary).
         tokens: The tokens that were drawn.
-        top: How many of the likeliest tokens are reported per row; None reports nothing of the row.
+        top: Number of likeliest tokens reported for each row; None reports nothing for that row.
     """
     reported: list[TokenLogprob | None] = [None] * len(tokens)
     rows = [row for row, count in enumerate(top) if count is not None]

@@ -1,4 +1,4 @@
-"""The server's process: its socket, its connections, its end, and the line that says where it listens."""
+"""The server's process: its socket, its connections, its shutdown, and the line that reports its address."""
 
 import asyncio
 import contextlib
@@ -20,32 +20,32 @@ from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
 from pytest_trace2evolve.utils.optional import check_installed
 
 QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-"""Set before torch is loaded: threads that spin while they wait make a step many times slower as soon as
-anything else runs on their cores."""
+"""Environment variables that are set before torch is loaded. They stop waiting threads from spinning, which
+would make a step many times slower as soon as anything else runs on their cores."""
 
 SMALL_MODEL = 50_000_000
-"""Parameters below which a second thread costs more than it gains, above all on a busy core."""
+"""Number of parameters below which a second thread costs more than it gains, above all on busy cores."""
 
 EXIT_INTERRUPTED = 130
-"""Exit status after a second signal, or after `END_SECONDS`: running requests were dropped."""
+"""Exit status after a second signal or after `END_SECONDS`, which drop running requests."""
 
 GRACE_SECONDS = 5
-"""How long running requests may take once the server is told to end."""
+"""Seconds that running requests may still take once the server is told to end."""
 
 END_SECONDS = 10.0
-"""How long the process may then take, whatever hangs."""
+"""Seconds after which a process that was told to end exits, even if something hangs."""
 
 
 class GuardedConnection(H11Protocol):
     """A connection that is closed if it sends no complete request head in time.
 
-    Uvicorn limits only the time between requests: a client that sends a byte of a head now and then, or
-    connects and sends nothing, would hold its connection for ever.
+    Uvicorn limits only the time between requests. Without this class, a client that sends nothing, or a byte
+    of a head now and then, would hold its connection for ever.
 
     Attributes:
         head_seconds: Seconds from the connection, or from the first byte of a further request, to the end of
             the request's head.
-        max_idle: Connections without a running request; beyond them the one that waits longest is closed.
+        max_idle: Maximum connections without a running request; beyond it, the longest idle one is closed.
     """
 
     head_seconds: ClassVar[float] = 30.0
@@ -59,8 +59,8 @@ class GuardedConnection(H11Protocol):
         """Whether no request is running."""
         return self.cycle is None or self.cycle.response_complete
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as theirs
-        """Wait for a request, and close another connection if too many wait."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's
+        """Wait for a request; close the longest idle connection if too many are idle."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         self._watch()
@@ -69,7 +69,7 @@ class GuardedConnection(H11Protocol):
             min(idle, key=lambda connection: connection._idle_since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take in a part of a request; a further part does not restart the timer."""
+        """Process a part of a request; further parts do not restart the timer."""
         super().data_received(data)
         self._watch()
 
@@ -102,13 +102,13 @@ class GuardedConnection(H11Protocol):
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What is served, where, and for whom.
+    """Settings of a server: its models, address, access and resources.
 
     Attributes:
-        port: 0 takes a free one.
-        token: What requests must bring; None asks for nothing.
-        threads: Of torch; None means one for a small model on the CPU, else torch's default.
-        parent_pipe: Whether to end when standard input closes.
+        port: The port; 0 selects a free one.
+        token: The bearer token that requests must send; None requires no token.
+        threads: Number of torch threads; None means one for a small model on the CPU, else torch's default.
+        parent_pipe: Whether the server ends when standard input closes.
     """
 
     folder: ModelFolder
@@ -127,11 +127,11 @@ class ServerSettings:
 
 
 class _StoppedError(BaseException):
-    """A signal came while the model was loaded. No `Exception`: the loading libraries handle those."""
+    """A signal came during loading. Not an `Exception`, because the loading libraries catch those."""
 
 
 class _Shutdown:
-    """Ends the process on SIGINT and SIGTERM: at once while the model loads, later in good order."""
+    """Ends the process on SIGINT and SIGTERM: at once while the model loads, gracefully afterwards."""
 
     def __init__(self) -> None:
         self.serving = False
@@ -145,7 +145,7 @@ class _Shutdown:
             raise _StoppedError
 
     def enforce(self) -> None:
-        """End the process some time after the request: a thread that hangs cannot be ended."""
+        """Exit `END_SECONDS` after shutdown was requested, because a hanging thread cannot be ended."""
         self.requested.wait()
         time.sleep(END_SECONDS)
         os._exit(EXIT_INTERRUPTED)
@@ -202,7 +202,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
     if threads is not None:
         torch.set_num_threads(threads)
     if on_cpu:
-        # Else transformers copies keys and values for every head that shares them, at every step.
+        # Otherwise transformers copies shared keys and values for each of their heads at every step.
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
     engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
     chat = ChatApp(
@@ -216,7 +216,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
     )
 
     class Server(uvicorn.Server):
-        """Ends by our signal handlers, which are active while the model is loaded too."""
+        """A server that ends by the handlers of `_Shutdown`, which are active during loading too."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -233,7 +233,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
             log_level="warning",
             access_log=False,
             lifespan="off",
-            timeout_keep_alive=120,  # longer than clients keep idle connections: they never find one closed
+            timeout_keep_alive=120,  # longer than clients keep idle connections, so none is closed before
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
@@ -258,7 +258,7 @@ def _announce(listening: socket.socket, settings: ServerSettings, device: str) -
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket; connections wait in it until the model is loaded."""
+    """A listening socket, in which connections wait until the model is loaded."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
@@ -272,7 +272,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _end_with_parent() -> None:
-    """End the process as soon as standard input closes: the process that started it has ended."""
+    """End the process when standard input closes, which means that the parent process has ended."""
     with contextlib.suppress(OSError, ValueError):
         while os.read(0, 4096):
             pass

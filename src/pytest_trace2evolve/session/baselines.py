@@ -1,4 +1,4 @@
-"""Baselines: what a suite's candidate is compared with, and the list of all that a project saved."""
+"""Baselines that a suite's candidate is compared with, and facts about a project's saved baselines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a suite's candidate is compared with.
+    """The evidence that a suite's candidate is compared with.
 
     Attributes:
-        name: The name it was saved under, or that of the file.
-        evidence: Its simulations of the suite's tasks.
-        path: The file it was read from; None on a worker.
-        whole: All that the file holds, if it is a baseline of ours.
-        saved: Whether it is one of the project's saved baselines.
-        files: The results files that it was scored from, each with the run that it names (empty if none).
+        name: The name under which the baseline was saved, or the name of the file.
+        evidence: The baseline's simulations of the suite's tasks.
+        path: The file that the baseline was read from; None on a worker.
+        whole: All evidence of the baseline, including other tasks; None if `evidence` is all of it.
+        saved: Whether this is one of the project's saved baselines.
+        files: The scored results files, each with the run that the file names (empty if none).
     """
 
     name: str
@@ -45,12 +45,12 @@ class Baseline:
 
     @property
     def all_evidence(self) -> Evidence:
-        """All that the file holds, tasks and trials included that the run does not compare."""
+        """All evidence of the file, including tasks and trials that the run does not compare."""
         return self.whole or self.evidence
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the file's evidence; the baseline that replaces this one names it."""
+        """Digest of the file's evidence, which the baseline that replaces this one records."""
         return evidence_digest(self.all_evidence)
 
     @cached_property
@@ -59,7 +59,7 @@ class Baseline:
         return frozenset(task_id for task_id, trials in self._by_task.items() if trials.passes is False)
 
     def trials(self, task_id: str, digest: str) -> Trials | None:
-        """The baseline's trials of a task; None if none ran this content and has a reward."""
+        """The baseline's trials of a task; None if no trial ran this content and has a reward."""
         trials = self._by_task.get(task_id)
         if trials is None or not trials.measured or trials.records[0].task_digest != digest:
             return None
@@ -74,7 +74,7 @@ class Baseline:
 
 
 FoundBaselines = tuple[dict[str, Baseline], tuple[str, ...]]
-"""Baselines by suite, and notes on what was renumbered."""
+"""Baselines by suite, and notes on renumbered trials."""
 
 
 def find_baselines(
@@ -87,7 +87,7 @@ def find_baselines(
     here: Path,
     judge: Judge | None = None,
 ) -> FoundBaselines:
-    """The baseline of each suite that has one.
+    """Find the baseline of each suite that has one.
 
     Args:
         chosen: A path (relative to `here`), or the name of a saved baseline; None takes the nearest
@@ -97,7 +97,7 @@ def find_baselines(
 
     Raises:
         ConfigError: `chosen` is neither a path nor a saved baseline of any suite.
-        ResultsError: a baseline is damaged, or of another suite, domain or lock.
+        ResultsError: a baseline is damaged, or belongs to a different suite, domain or lock.
     """
     if chosen is None:
         return _of_ancestors(suites, project, lineage), ()
@@ -121,7 +121,7 @@ def find_baselines(
 def _of_ancestors(
     suites: Sequence["LockedSuite"], project: "Project", lineage: Sequence["Candidate"]
 ) -> dict[str, Baseline]:
-    """For each suite, the baseline that has the name of the nearest ancestor."""
+    """For each suite, the baseline named after the nearest ancestor that has one."""
     found: dict[str, Baseline] = {}
     for suite in suites:
         paths = ((ancestor, project.baseline_path(suite.name, ancestor.id)) for ancestor in lineage[1:])
@@ -162,7 +162,7 @@ def _from_path(
 
 
 def _side_of(suite: "LockedSuite", sides: Sequence[Evidence]) -> Evidence | None:
-    """The side that is of a suite; else one of its domain and mode, which may name no suite, or another."""
+    """The side of a suite; else a side of its domain and mode, preferably one that names no suite."""
     same = [side for side in sides if side.provenance.mode == suite.suite.mode]
     for name in (suite.name, None):
         for side in same:
@@ -172,7 +172,7 @@ def _side_of(suite: "LockedSuite", sides: Sequence[Evidence]) -> Evidence | None
 
 
 def _checked(suite: "LockedSuite", baseline: Baseline, path: Path) -> Baseline:
-    """A baseline that may be compared on a suite, cut to the suite's tasks."""
+    """Check that a baseline can be compared on a suite, and restrict it to the suite's tasks."""
     evidence = baseline.evidence
     if evidence.provenance.suite not in (None, suite.name):
         raise ResultsError(
@@ -190,7 +190,7 @@ def _checked(suite: "LockedSuite", baseline: Baseline, path: Path) -> Baseline:
 
 
 def lock_changes(evidence: Evidence, lock: "SuiteLock") -> tuple[str, ...]:
-    """What differs between the lock that evidence was measured under and the lock now, a phrase each."""
+    """The differences between the lock of the measured evidence and the current lock, one phrase each."""
     origin = evidence.provenance
     now = origin.model_copy(update={"lock": lock.digest, "lock_parts": lock.parts})
     digests = {record.task_id: record.task_digest for record in evidence.simulations}
@@ -199,17 +199,18 @@ def lock_changes(evidence: Evidence, lock: "SuiteLock") -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BaselineFacts:
-    """What is reported of one baseline of one suite.
+    """The reported facts about one baseline of one suite.
 
     Attributes:
-        path: Its file, below the project's folder.
-        error: Why it could not be read; empty if it could, and everything below is unknown otherwise.
-        age_days: Days since its run started; None if that was not recorded.
+        path: The baseline's file, relative to the project's folder.
+        error: The reason why the file could not be read, or empty. With an error, all fields below are unset.
+        age_days: Days since the baseline's run started; None if its start was not recorded.
         trials: The smallest and the largest number of trials of a task.
         lock: `current`, `stale`, `not recorded`, or `none` if the project has no lock of that suite.
-        changed: What differs between its lock and today's, a phrase each.
-        replaces: Digest of the baseline before it, and `replaces_name` if that is saved here too.
-        promoted_from: The run whose verdict promoted it.
+        changed: The differences between the baseline's lock and the current lock, one phrase each.
+        replaces: Digest of the baseline that this one replaced.
+        replaces_name: Name of the replaced baseline, if it is among the suite's saved ones.
+        promoted_from: The run whose verdict promoted this baseline.
     """
 
     suite: str
@@ -237,7 +238,7 @@ class BaselineFacts:
 
 
 def baseline_facts(suite: str, name: str, evidence: Evidence, now: datetime) -> BaselineFacts:
-    """What evidence says of itself as the baseline of a suite; its age counts to `now`."""
+    """The facts about a baseline that its evidence records; its age is relative to `now`."""
     origin = evidence.provenance
     counts = Counter(record.task_id for record in evidence.simulations).values()
     return BaselineFacts(
@@ -257,7 +258,7 @@ def baseline_facts(suite: str, name: str, evidence: Evidence, now: datetime) -> 
 
 
 def _age_days(created_at: str | None, now: datetime) -> float | None:
-    """Days since a time in ISO 8601 (UTC if it names no zone), 0 for a time ahead of this machine's clock."""
+    """Days since an ISO 8601 time (UTC if without a zone); 0 for a future time, None for an invalid one."""
     try:
         made = datetime.fromisoformat(created_at or "")
     except ValueError:
@@ -267,7 +268,7 @@ def _age_days(created_at: str | None, now: datetime) -> float | None:
 
 
 def planned_baselines(baselines: Mapping[str, Baseline | None], started: str) -> list[BaselineFacts]:
-    """The baselines of a run by suite, as old as they are at its start."""
+    """The facts about the baselines of a run by suite, with their age at the run's start."""
     now = datetime.fromisoformat(started)
     return [
         baseline_facts(suite, baseline.name, baseline.evidence, now)
@@ -277,7 +278,7 @@ def planned_baselines(baselines: Mapping[str, Baseline | None], started: str) ->
 
 
 def saved_baselines(project: "Project", now: datetime) -> list[BaselineFacts]:
-    """All saved baselines of a project, by suite and name; a damaged one says so in its place."""
+    """The facts about a project's saved baselines, by suite and name; a damaged baseline has its error."""
     folders = sorted(path for path in project.baselines_folder.glob("*") if path.is_dir())
     return [facts for folder in folders for facts in _saved_of_suite(project, folder.name, now)]
 

@@ -25,19 +25,20 @@ from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
 
 NAMED_TASKS = 3
-"""Tasks that an error names."""
+"""Maximum number of tasks that a message names."""
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """What to calibrate and how.
+    """Settings of a calibration.
 
     Attributes:
-        policies: Names; empty for the built-in ones and the project's own.
-        trials: Trials a side; None: as many as most tasks have.
-        margin: The loss that `hold` must not promote; None: each policy's own.
+        policies: Names of policies; if empty, the built-in policies and the project's own.
+        trials: Trials per side; None uses the most common number of trials of a task.
+        margin: The loss that `hold` must not promote; None uses each policy's own margin.
         effects: Sizes of the planted effects.
-        resamples, seed: How many comparisons of each kind, and what they are drawn from.
+        resamples: Number of resampled comparisons of each kind.
+        seed: Seed of the resampling.
         live: Whether broken tasks get fresh trials, drawn at the tasks' rates.
     """
 
@@ -52,7 +53,7 @@ class CalibrationSettings:
 
 @dataclass(frozen=True)
 class CalibratedFiles:
-    """The figures, the name of the files, notes to print, and the tasks left out, each as `id: reason`."""
+    """A calibration with the name of its files, notes to print, and left-out tasks, each as `id: reason`."""
 
     calibration: Calibration
     name: str
@@ -69,14 +70,14 @@ def calibrate_files(
     provider: str | None = None,
     judge: Judge | None = None,
 ) -> CalibratedFiles:
-    """Judge comparisons resampled from the trials of some files by some policies.
+    """Calibrate policies on comparisons that are resampled from the trials of files.
 
-    Tasks whose trials ran different content under one id are left out by name.
+    Tasks whose trials ran different content under one id are left out and named in the result.
 
     Raises:
         PolicyError: a policy is unknown or broken.
-        ResultsError: the files cannot be read, are not of one agent, hold no task twice, or hold no task of
-            one content.
+        ResultsError: the files cannot be read, are of several agents, have no task with two measured trials,
+            or have no task with the same content in all trials.
     """
     own = [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))
     names = dict.fromkeys(settings.policies or (*POLICIES, *own))
@@ -106,7 +107,7 @@ def calibrate_files(
 def at_levels(
     policy: Policy, *, margin: float | None = None, alpha: float | None = None
 ) -> PolicyToCalibrate:
-    """A policy, with another margin of the reward or another level if one is given."""
+    """A policy to calibrate, with the given margin of the reward and the given level, if any."""
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
         policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
@@ -123,7 +124,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _notes(pool: Pool, draw: Draw, found: Calibration) -> list[str]:
-    """What a reader of the figures must know."""
+    """Notes on the data that readers of the figures need."""
     notes = []
     if pool.lost:
         notes.append(f"{pool.lost} simulations without a reward were left out")

@@ -1,4 +1,4 @@
-"""The models of a candidate: what an adapter (`v6+NAME`) or a router (`v6+routed`) makes of the models."""
+"""The models of a candidate, after its adapter (`v6+NAME`) or router (`v6+routed`) is applied."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,17 +14,18 @@ from pytest_trace2evolve.utils.canonical import digest
 
 
 def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapters) -> LiveSettings | None:
-    """The models with which a candidate talks.
+    """The models that a candidate uses.
 
     Args:
         candidate: The candidate.
-        live: The models that the options name, before a candidate's adapter; None if the agent is no model.
+        live: The models from the options, without the candidate's adapter; None if the agent is not a model.
         adapters: The project's adapters.
 
     Raises:
-        ConfigError: the agent is no model, or another adapter was named, or answers are stored.
-        CassetteError: the cassette holds what another candidate said.
-        AdapterError: the adapter is unknown, of another base, or none is promoted.
+        ConfigError: the agent is not a model, the options name an adapter too, or answers of a routed
+            candidate would be stored.
+        CassetteError: the cassette holds the answers of a different candidate.
+        AdapterError: the adapter is unknown or of a different base, or no adapter is promoted.
         ModelFolderError: an adapter cannot be served with the model.
     """
     name = candidate.adapter
@@ -65,8 +66,8 @@ def _routed(live: LiveSettings, candidate: Candidate, adapters: Adapters) -> Liv
 
 
 def routing_table(base: ModelSettings, promoted: Sequence[Adapter], folder: Path) -> list[Adapter]:
-    """The promoted adapters of a base that a router can choose; `folder` names them in an error."""
-    # Bases of other digests may have the same name, and only the name of a model at an endpoint is known.
+    """The promoted adapters of a base that a router can choose; `folder` is named in errors."""
+    # Bases with different digests may share a name, and only the name of an endpoint's model is known.
     found = last_promoted(
         adapter for adapter in promoted if _is_of(adapter, base) and adapter.skill is not None
     )
@@ -86,7 +87,7 @@ def _is_of(adapter: Adapter, base: ModelSettings) -> bool:
 
 
 def _with_adapter(model: ModelSettings, adapter: Adapter) -> ModelSettings:
-    """A model with an adapter; an endpoint is asked by both names, as a server of ours is."""
+    """A model with an adapter. For an endpoint, the model name combines both names."""
     if model.folder is None:
         return replace(model, model=f"{model.model}{WITH}{adapter.name}")
     if not _is_of(adapter, model):

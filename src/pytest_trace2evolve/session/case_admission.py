@@ -1,7 +1,7 @@
 """Admission of synthetic cases, and freezing of the cases that broke an agent.
 
-Every case must pass admission before it may be evidence. Frozen cases are kept in a file of the project, and
-every later agent is tested on them.
+Every case must pass admission before it may serve as evidence. Frozen cases are stored in a file of the
+project, and every later agent is tested on them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from pytest_trace2evolve.utils.reading import RESULTS, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=100)
-"""Limits of a simulation for admission."""
+"""Limits of the simulations that check a case for admission."""
 
 FROZEN = "synthetic/pressure.jsonl"
 """The file of frozen cases, relative to the project's root."""
@@ -39,18 +39,18 @@ FROZEN = "synthetic/pressure.jsonl"
 
 @dataclass(frozen=True)
 class Admission:
-    """The result of checking one case; no problem admits it."""
+    """The result of checking one case, which is admitted if it has no problems."""
 
     case: Case
     problems: tuple[str, ...]
 
 
 def admit(cases: Iterable[Case], world: World) -> Iterator[Admission]:
-    """Check cases; an exception while a case runs is a problem of that case, and the next is checked."""
+    """Check cases. An exception while a case runs is reported as a problem of that case."""
     for case in cases:
         try:
             problems = tuple(asyncio.run(_problems(case, world)))
-        except Exception as error:  # a damaged store fails wherever it is read
+        except Exception as error:  # a damaged store can fail at any read
             problems = (f"it cannot be run: {' '.join(f'{type(error).__name__}: {error}'.split())}",)
         yield Admission(case, problems)
 
@@ -97,7 +97,7 @@ def _format_problems(case: Case) -> Iterator[str]:
 
 
 def _content_problems(case: Case) -> Iterator[str]:
-    """Words of the other content: training content and deciding content must not share words."""
+    """Yield a problem if a case has words of the other content; training and held-out content share none."""
     other = Content.TRAIN if case.script.content is Content.HELDOUT else Content.HELDOUT
     text = "\n".join(texts_in(case.task.model_dump(mode="json")))
     if mark := find_foreign_mark(text, other):
@@ -132,7 +132,7 @@ def _contents(simulation: Simulation) -> list[object]:
 
 
 def unfrozen(cases: Sequence[Case], path: Path) -> list[Case]:
-    """The cases that a file of frozen cases does not hold; all of them if it cannot be read."""
+    """The cases that are not in a file of frozen cases; all cases if the file cannot be read."""
     try:
         frozen = {case.digest for case in read_cases(path)}
     except CaseError:
@@ -141,10 +141,10 @@ def unfrozen(cases: Sequence[Case], path: Path) -> list[Case]:
 
 
 def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]:
-    """Add cases to a project's frozen ones if they pass admission and are not there yet.
+    """Add cases to a project's frozen cases if they pass admission and are not frozen yet.
 
     Returns:
-        A line about each case that was rejected, and one about those that were frozen.
+        One line per rejected case, and one line about all newly frozen cases.
     """
     path = project.root / FROZEN
     notes: list[str] = []
@@ -172,7 +172,7 @@ def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]
 
 
 def _conflict(case: Case, ids: dict[str, str]) -> str:
-    """Why a case may not join the frozen ones, given by digest; empty if it may."""
+    """The reason why a case may not be frozen, or empty; `ids` maps digests of frozen cases to ids."""
     if case.digest in ids:
         return "it is there already"
     if case.id in ids.values():
@@ -183,7 +183,7 @@ def _conflict(case: Case, ids: dict[str, str]) -> str:
 
 
 def _next_step(project: Project) -> str:
-    """What the user must do after freezing: more if a suite holds the file."""
+    """The user's next step after freezing, which includes a new lock if a suite uses the file."""
     for name in project.suite_names:
         try:
             suite = project.suite(name)

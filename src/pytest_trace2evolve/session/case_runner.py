@@ -1,7 +1,7 @@
-"""Running cases one by one, for tests that search for cases on which an agent breaks.
+"""A runner of single cases, for tests that search for cases on which an agent fails.
 
-Agents are noisy, and a search for the smallest failing case needs stable outcomes: every outcome is stored by
-agent, case and a seed that follows from the case.
+Agents are noisy, but a search for the smallest failing case needs stable outcomes. So every outcome is stored
+by agent, case and a seed derived from the case.
 """
 
 import contextlib
@@ -40,16 +40,16 @@ from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=60, timeout=900.0)
-"""Budgets of one simulation."""
+"""Limits of one simulation."""
 
 MAX_SHOWN = 200
-"""Characters of a message that a failure shows."""
+"""Maximum characters that a failure shows of a message."""
 
 
-class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
-    """An agent broke on a case: raised by `Outcome.require` and `Outcome.require_invariants` only."""
+class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a program error
+    """An agent failed on a case. Only `Outcome.require` and `Outcome.require_invariants` raise this."""
 
-    __module__ = "trace2evolve"  # pytest's summary shows the whole name, and should show the case
+    __module__ = "trace2evolve"  # a short name leaves room for the case in pytest's summary
 
     def __init__(self, case: Case, text: str) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case: the conversation, its score by τ²'s rules and its breaches of invariants."""
+    """The outcome of a case: the conversation, its score by τ²'s rules, and its breaches of invariants."""
 
     case: Case
     simulation: Simulation
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def reward(self) -> float | None:
-        """The reward; None where it was not measured."""
+        """The reward; None if it was not measured."""
         return self.score.reward
 
     @property
@@ -79,7 +79,7 @@ class Outcome:
         """Require that the case passed.
 
         Raises:
-            CaseFailed: it did not; with the reason and the conversation.
+            CaseFailed: the case did not pass; the message holds the reason and the conversation.
         """
         __tracebackhide__ = True
         if not self.passed:
@@ -89,14 +89,14 @@ class Outcome:
         """Require that no invariant was broken, whether or not the case was solved.
 
         Raises:
-            CaseFailed: one was; with the reason and the conversation.
+            CaseFailed: an invariant was broken; the message holds the reason and the conversation.
         """
         __tracebackhide__ = True
         if self.violations:
             raise CaseFailed(self.case, self.explain())
 
     def explain(self) -> str:
-        """The reason why it did not pass, and the conversation, in lines."""
+        """A text of several lines with the reason why the case did not pass, and the conversation."""
         below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
         why = [f"{found.invariant.value}: message {found.message}: {found.why}" for found in self.violations]
         if (self.reward or 0.0) < SUCCESS:
@@ -120,8 +120,8 @@ class CaseRunner:
     Args:
         plan: The run's plan, with its candidate and models.
         worlds: Opens worlds.
-        agents: The registered agents by name, without agent `chat`.
-        account: The budget of a live run.
+        agents: The registered agents by name, except agent `chat`.
+        account: The account of a live run's budget.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class CaseRunner:
 
     @property
     def made(self) -> int:
-        """The number of simulations made so far, without stored ones."""
+        """The number of simulations made so far, not counting stored ones."""
         return self._made
 
     def knows(self, case: Case, provider: str, domain: str) -> bool:
@@ -152,10 +152,10 @@ class CaseRunner:
         return key in self._outcomes or self._stored(key) is not None
 
     def run(self, case: Case, provider: str, domain: str) -> Outcome:
-        """The outcome of a case: stored, or of a new simulation.
+        """Return the stored outcome of a case, or make a simulation.
 
         Raises:
-            EndpointError: the endpoint refuses what every further simulation would ask too.
+            EndpointError: the endpoint rejects a request that every further simulation would make too.
             BudgetError: the run's budget is spent.
             InfrastructureError: the simulation was lost, or its reward could not be measured.
         """
@@ -168,12 +168,12 @@ class CaseRunner:
             self._outcomes[key] = self._measured(case, world, simulation)
         outcome = self._outcomes[key]
         if outcome.case is not case:
-            # An equal case that was drawn anew: from now on the outcome is of that one.
+            # The case was drawn again as an equal object, to which the outcome now refers.
             outcome = self._outcomes[key] = replace(outcome, case=case)
         return outcome
 
     def close(self) -> None:
-        """Close the event loop, and what it used."""
+        """Close the event loop and its resources."""
         self._closing.close()
 
     def _make(self, case: Case, world: World, key: str) -> Simulation:
@@ -194,9 +194,10 @@ class CaseRunner:
         """The journal of a case; None if another process stored its simulation in the meantime.
 
         Raises:
-            BudgetError, EndpointError, StorageError: the run was stopped while another process made it.
+            BudgetError, EndpointError, StorageError: the run was stopped while another process made the
+                simulation.
             StorageError: the journal cannot be written.
-            ResultsError: it was changed or deleted.
+            ResultsError: the stored simulation was changed or deleted.
         """
         while True:
             with _storage_errors(store.path), contextlib.suppress(BlockingIOError):
@@ -233,11 +234,12 @@ class CaseRunner:
 
     @cached_property
     def _store(self) -> DrawStore | None:
-        """The store of simulations, which keeps the first one of a case.
+        """The store of simulations, which keeps the first simulation of each case.
 
         None for fresh runs, and for agents without a model, which have no settings to identify them.
 
-        The account is not that of suites, whose conditions are digests; a case's key holds its own.
+        The store's account is separate from the accounts of suites, which name digests of the conditions. The
+        key of a case holds the conditions instead.
         """
         plan = self._plan
         if plan.live is None or plan.fresh:
@@ -250,7 +252,7 @@ class CaseRunner:
         """The stored simulation of a case.
 
         Raises:
-            ResultsError: it was changed or deleted.
+            ResultsError: the stored simulation was changed or deleted.
         """
         if self._store is None:
             return None
@@ -293,16 +295,16 @@ class CaseRunner:
 
 
 def seed_of(case: Case) -> int:
-    """A case's seed: the first digits of its digest."""
+    """A case's seed, from the first six hexadecimal digits of its digest."""
     return int(case.digest[:6], 16)
 
 
 @contextlib.contextmanager
 def _storage_errors(path: Path) -> Iterator[None]:
-    """Report errors of the store in one line.
+    """Convert `OSError`s of the store to a `StorageError` with a message of one line.
 
     Raises:
-        BlockingIOError: another process makes the simulation.
+        BlockingIOError: another process is making the simulation.
         StorageError: a file cannot be read or written.
     """
     try:

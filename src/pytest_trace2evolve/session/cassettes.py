@@ -1,4 +1,4 @@
-"""Recording a live run in a cassette, and playing it back."""
+"""Recording of live runs in cassettes, and playback of cassettes."""
 
 import contextlib
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from pytest_trace2evolve.utils.files import write_atomic
 
 
 def playback_settings(path: Path, environment: str) -> LiveSettings:
-    """The settings of a run that plays a cassette back: those that it was recorded with.
+    """The settings of a run that plays a cassette back, which are the recorded ones.
 
     Args:
         path: The cassette.
-        environment: The extra instruction of the environment; if empty, the cassette's own is taken.
+        environment: The extra instruction from the environment; if empty, the cassette's own is used.
 
     Raises:
-        CassetteError: the cassette cannot be trusted, or was recorded with another extra instruction.
+        CassetteError: the cassette is invalid, or was recorded with a different extra instruction.
     """
     cassette = read_cassette(path)
     agent, extra = cassette.header.agent, _extra_instruction(cassette)
@@ -42,7 +42,7 @@ def playback_settings(path: Path, environment: str) -> LiveSettings:
 
 
 def possible_gaps(cassette: Cassette, candidate: Candidate, suites: Sequence[LockedSuite]) -> tuple[str, ...]:
-    """The reasons why a cassette may lack answers for this run, a note each."""
+    """The reasons why a cassette may lack answers for this run, one note each."""
     header, name = cassette.header, cassette.path.name
     notes = []
     if header.partial:
@@ -61,10 +61,11 @@ def possible_gaps(cassette: Cassette, candidate: Candidate, suites: Sequence[Loc
 def check_weights(cassette: Cassette, candidate: Candidate) -> None:
     """Check that a cassette was recorded with a candidate's weights, if either has an adapter.
 
-    Requests name no weights, so the answers of another candidate with the same instruction would be found.
+    Requests do not name weights, so playback would also find the answers of a different candidate with the
+    same instruction.
 
     Raises:
-        CassetteError: the cassette holds answers of another candidate.
+        CassetteError: the cassette holds answers of a different candidate, or the candidate is routed.
     """
     recorded = cassette.header.candidate
     if candidate.adapter == ROUTED:
@@ -83,7 +84,7 @@ def check_weights(cassette: Cassette, candidate: Candidate) -> None:
 
 
 def recording(run_folder: Path) -> Path:
-    """The file in which the processes of a run gather answers."""
+    """The file in which the processes of a run collect answers."""
     return run_folder / "answers.sqlite"
 
 
@@ -91,7 +92,7 @@ def check_recordable(path: Path) -> None:
     """Check that a cassette can be written to a path.
 
     Raises:
-        CassetteError: the path exists, or no file can be made there.
+        CassetteError: the path exists, or no file can be created there.
     """
     if path.exists():
         raise CassetteError(f"--t2e-record {path} exists: delete it, or choose another name")
@@ -113,11 +114,11 @@ def export(
         live: The run's settings.
         candidate: The run's candidate.
         suites: The run's suites.
-        source: The file of `recording`.
-        partial: Why answers may be missing; empty if none are.
+        source: The file of answers from `recording`.
+        partial: The reason why answers may be missing; empty if the recording is complete.
 
     Raises:
-        CassetteError: it could not be written, or nothing was recorded; `source` stays as it is.
+        CassetteError: the cassette could not be written, or nothing was recorded; `source` stays unchanged.
     """
     assert live.record is not None
     path = live.record

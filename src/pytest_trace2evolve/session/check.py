@@ -1,4 +1,4 @@
-"""Checks of a project's own files and worlds, offline: without a model and without a network.
+"""Offline checks of a project's own files and worlds, without a model or a network.
 
 To add a check, write a generator of findings and name it in `check_project`.
 """
@@ -45,12 +45,12 @@ from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 PUBLISHED = "published"
-"""The folder below baselines/ of evidence that belongs to no suite, such as published runs."""
+"""The folder below baselines/ for evidence that belongs to no suite, such as published runs."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: `path: what; remedy`. A warning fails nothing."""
+    """One problem, in the form `path: problem; remedy`. A warning does not fail the check."""
 
     path: Path
     text: str
@@ -58,11 +58,14 @@ class Finding:
 
 
 def check_project(project: Project, worlds: Worlds, against: str = "HEAD") -> list[Finding]:
-    """Everything that the checks find, in their order, then by path.
+    """Run all checks; returns the findings in the order of the checks, then by path.
 
     Args:
         worlds: Opens the suites' worlds.
-        against: The commit that frozen candidates are compared with; an error if there is no such commit.
+        against: The commit that frozen candidates are compared with.
+
+    Raises:
+        ConfigError: there is no commit `against`, or the project's hooks cannot be loaded.
     """
     checks = (
         check_candidates(project),
@@ -80,7 +83,7 @@ def check_project(project: Project, worlds: Worlds, against: str = "HEAD") -> li
 
 
 def check_candidates(project: Project) -> Iterator[Finding]:
-    """Every candidate can be read, and its ancestors exist and form no cycle."""
+    """Check that every candidate can be read, and that its ancestors exist and form no cycle."""
     folder = project.root / "candidates"
     everything = Candidates(folder)
     reported: set[frozenset[str]] = set()
@@ -88,7 +91,7 @@ def check_candidates(project: Project) -> Iterator[Finding]:
         try:
             everything.lineage(name)
         except CandidateError as error:
-            # A broken ancestor is reported once, and so is a cycle, whichever candidate leads to it.
+            # A broken ancestor or a cycle is reported once, however many candidates lead to it.
             words = frozenset(str(error).split())
             if words not in reported:
                 reported.add(words)
@@ -96,7 +99,7 @@ def check_candidates(project: Project) -> Iterator[Finding]:
 
 
 def check_frozen(project: Project, against: str) -> Iterator[Finding]:
-    """A candidate that was frozen in the last commit is as it was there."""
+    """Check that candidates that are frozen in commit `against` have not changed since."""
     root = project.root
     names = _changed_candidates(root, against)
     if names is None:
@@ -111,7 +114,7 @@ def check_frozen(project: Project, against: str) -> Iterator[Finding]:
         before_text = _git(root, "show", f"{against}:./{name}")
         try:
             before, after = parse_candidate(before_text or "", path), read_candidate(path)
-        except CandidateError:  # it was broken then, or is now, which another check reports
+        except CandidateError:  # invalid then or now; another check reports the latter
             continue
         if before.frozen_at is not None and (what := _change_of_frozen(before, after)):
             yield Finding(
@@ -120,7 +123,7 @@ def check_frozen(project: Project, against: str) -> Iterator[Finding]:
 
 
 def _change_of_frozen(before: Candidate, after: Candidate) -> str:
-    """What changed of a frozen candidate that its evidence rests on; empty if nothing did."""
+    """The change of a frozen candidate that affects its evidence; empty if there is none."""
     if before.digest != after.digest:
         return "its text changed,"
     if before.frozen_at != after.frozen_at:
@@ -132,7 +135,7 @@ def _change_of_frozen(before: Candidate, after: Candidate) -> str:
 
 
 def _changed_candidates(root: Path, against: str) -> list[str] | None:
-    """Candidates' files that differ from a commit, relative to the project; None if git has no commit."""
+    """The candidate files that differ from a commit, relative to the project; None if git has no commit."""
     if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
         return None
     if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}") is None:
@@ -144,7 +147,7 @@ def _changed_candidates(root: Path, against: str) -> list[str] | None:
 
 
 def check_suites(project: Project) -> Iterator[Finding]:
-    """`_splits.toml` and every suite can be read."""
+    """Check that `_splits.toml` and every suite can be read."""
     try:
         splits = project.splits
     except SuiteError as error:
@@ -159,7 +162,7 @@ def check_suites(project: Project) -> Iterator[Finding]:
 
 
 def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
-    """Each suite is in the lock, as its file, its cases and its world are, and the lock names no other.
+    """Check that the lock holds exactly the suites, and matches their files, cases and worlds.
 
     Raises:
         ConfigError: the project's hooks cannot be loaded.
@@ -190,7 +193,7 @@ def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
 
 
 def _check_world(project: Project, suite: Suite, locked: SuiteLock, worlds: Worlds) -> Iterator[Finding]:
-    """A suite and its world are as they were locked. A world whose package is missing here is a warning."""
+    """Check that a suite and its world match the lock. A world with a missing package is a warning."""
     path = project.suite_path(suite.name)
     try:
         project.verify_world(suite, project.locked(suite, worlds), worlds)
@@ -201,21 +204,21 @@ def _check_world(project: Project, suite: Suite, locked: SuiteLock, worlds: Worl
             yield Finding(path, f"its settings changed since {LOCK_NAME} was written; {RENEW}")
         text = f"not compared with {LOCK_NAME}: {_one_line(error)}"
         yield Finding(path, text, warning=not isinstance(error, WorldError))
-    except ConfigError:  # of the project's hooks, not of one suite
+    except ConfigError:  # from the project's hooks, not from one suite
         raise
-    except Exception as error:  # of the project's own code
+    except Exception as error:  # from the project's own code
         yield Finding(path, f"its world cannot be read: {_one_line(error)}; correct it")
 
 
 def check_ledger(project: Project) -> Iterator[Finding]:
-    """The ledger is as it was written, or a repair accepted its damage."""
+    """Check that the ledger is unchanged, or that a repair accepted its damage."""
     for problem in Ledger(project.ledger_folder).read().problems:
         named, _, text = problem.partition(": ")
         yield Finding(project.root / named, f"{text}, or accept the damage with 'trace2evolve ledger repair'")
 
 
 def check_baselines(project: Project) -> Iterator[Finding]:
-    """Every baseline can be read, belongs to its suite and its lock, and is as the ledger recorded it."""
+    """Check that every baseline can be read, belongs to its suite and lock, and matches the ledger."""
     entries = Ledger(project.ledger_folder).read().in_time
     locks = _locks(project)
     for path in project.baselines_folder.rglob("*.json"):
@@ -239,7 +242,7 @@ def check_baselines(project: Project) -> Iterator[Finding]:
             )
             continue
         if origin.lock is not None and suite in locks and (now := locks[suite].digest) != origin.lock:
-            # Evidence is kept, so a renewed lock leaves old baselines behind: nothing is broken.
+            # A renewed lock leaves old baselines behind, because evidence is kept. That is not an error.
             yield Finding(
                 path,
                 f"measured under lock {origin.lock}, and {suite!r} is now {now}; "
@@ -263,7 +266,7 @@ def check_baselines(project: Project) -> Iterator[Finding]:
 
 
 def check_runs(project: Project) -> Iterator[Finding]:
-    """The verdicts, evidence and traces of the runs in the ledger are as they were written."""
+    """Check that the verdicts, evidence and traces of the runs in the ledger are unchanged."""
     runs: dict[str, list[Dated]] = {}
     for entry in Ledger(project.ledger_folder).read().in_time:
         if isinstance(entry, Evaluation):
@@ -276,7 +279,7 @@ def check_runs(project: Project) -> Iterator[Finding]:
 
 
 def _edited_traces(folder: Path, entry: Traces) -> Iterator[Finding]:
-    """Whether a run's traces are as it left them. A folder that is gone or was moved is passed over."""
+    """Check that a run's traces are unchanged. A missing or moved folder is skipped."""
     places = (folder / entry.suite, folder)
     place = next((place for place in places if (place / "results.json").exists()), None)
     if place is None:
@@ -288,7 +291,7 @@ def _edited_traces(folder: Path, entry: Traces) -> Iterator[Finding]:
 
 
 def check_frozen_dates(project: Project) -> Iterator[Finding]:
-    """No candidate is dated before an access to traces that it is younger than."""
+    """Check that no candidate is dated before an access to traces although its text is younger."""
     entries = Ledger(project.ledger_folder).read().in_time
     accesses = [entry for entry in entries if isinstance(entry, Access)]
     for path, candidate in _readable_candidates(project) if accesses else ():
@@ -317,9 +320,9 @@ def check_frozen_dates(project: Project) -> Iterator[Finding]:
 
 
 def _first_commit(root: Path, path: Path, candidate: Candidate) -> datetime | None:
-    """When a candidate's text was first committed, by the author's date, which a rebase keeps.
+    """The author's date of the first commit with a candidate's text; a rebase keeps this date.
 
-    None if it never was, or if the history was cut off.
+    None if the text was never committed, or if the history is shallow.
     """
     if _git(root, "rev-parse", "--is-shallow-repository") != "false\n":
         return None
@@ -329,7 +332,7 @@ def _first_commit(root: Path, path: Path, candidate: Candidate) -> datetime | No
         commit, _, day = line.partition(" ")
         try:
             then = parse_candidate(_git(root, "show", f"{commit}:./{name}") or "", path)
-        except CandidateError:  # it was broken, or did not exist
+        except CandidateError:  # the file was invalid or did not exist
             continue
         if then.digest == candidate.digest:
             return datetime.fromisoformat(day)
@@ -337,7 +340,7 @@ def _first_commit(root: Path, path: Path, candidate: Candidate) -> datetime | No
 
 
 def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
-    """Every rule of the project's own worlds can match; the tests of this package check the built-in ones."""
+    """Check that every rule of the project's own worlds can match; package tests cover built-in worlds."""
     suites: dict[WorldName, list[Suite]] = {}
     for suite in _readable_suites(project):
         if not worlds.is_built_in(suite.provider):
@@ -350,7 +353,7 @@ def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
             rules = rules_of(world)
         except (MissingExtraError, WorldError, ImportError):  # another check reports it
             continue
-        except Exception as error:  # of the project's own code
+        except Exception as error:  # from the project's own code
             yield Finding(path, f"{what}: cannot be read: {_one_line(error)}; correct them")
             continue
         if rules is None:
@@ -358,14 +361,14 @@ def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
         calls: list[Call] = []
         try:
             calls = gold_calls(world, _tasks(project, several, worlds))
-        except Exception as error:  # of the project's own code too
+        except Exception as error:  # from the project's own code too
             yield Finding(path, f"{what}: results were not checked: {_one_line(error)}", warning=True)
         for problem in rule_problems(rules, world.tools("assistant"), calls):
             yield Finding(path, f"{what}: {problem.text}", warning=not problem.certain)
 
 
 def _tasks(project: Project, suites: Sequence[Suite], worlds: Worlds) -> Iterator[Task]:
-    """The tasks of a world and of the suites' own files, as far as these can be read, each once."""
+    """Yield each task of a world and of the suites' own files once; unreadable suites are skipped."""
     found: dict[str, Task] = {}
     for suite in suites:
         try:
@@ -376,7 +379,7 @@ def _tasks(project: Project, suites: Sequence[Suite], worlds: Worlds) -> Iterato
 
 
 def check_draws(project: Project) -> Iterator[Finding]:
-    """Stored simulations that were deleted, changed or added by hand."""
+    """Check that no stored simulation was deleted, changed or added by hand."""
     for store in draws_in(project.finished_folder, project.draws_folder):
         for problem in store.problems():
             yield _finding(store.path, ResultsError(problem))
@@ -406,14 +409,14 @@ def _locks(project: Project) -> Mapping[str, SuiteLock]:
 
 
 def _finding(path: Path, error: Exception) -> Finding:
-    """An error as a finding: of the file that it names itself, if it names one."""
+    """Convert an error to a finding about the file that its message names, or else about `path`."""
     text = " ".join(str(error).split())
     named, colon, rest = text.partition(": ")
     return Finding(Path(named), rest) if colon and Path(named).is_absolute() else Finding(path, text)
 
 
 def _one_line(error: Exception) -> str:
-    """An error in one line; one that this package does not raise itself with its name."""
+    """An error in one line, with the name of its type unless this package raised the error."""
     if isinstance(error, ValidationError):
         return problem_in(error, error.title)
     text = " ".join(str(error).split())
@@ -421,7 +424,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails or is not installed."""
+    """The output of a git command; None if git fails or is not installed."""
     try:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

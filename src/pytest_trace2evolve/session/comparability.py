@@ -1,4 +1,4 @@
-"""Checks of what a run is compared with: both sides can be compared, and nothing was edited."""
+"""Checks before a comparison: both sides are comparable, and recorded evidence was not edited."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,13 +25,14 @@ from pytest_trace2evolve.session.provenance import provenance_of
 
 
 def check_comparable(plan: Plan, planned: PlannedSuite) -> list[str]:
-    """Compare what was recorded of both sides.
+    """Check that the recorded facts of both sides allow a comparison.
 
     Returns:
-        Notes on what only one side recorded.
+        Notes on facts that only one side recorded, and on changed code of the agent.
 
     Raises:
-        ResultsError: something differs that may not, or the agent does and the candidate does not declare it.
+        ResultsError: a fact that must be equal differs, or the agents differ and the candidate does not
+            declare the change, or the policy requires equal numbers of trials and they differ.
     """
     assert planned.baseline is not None
     old, new = planned.baseline.evidence, provenance_of(plan, planned)
@@ -65,7 +66,7 @@ def check_comparable(plan: Plan, planned: PlannedSuite) -> list[str]:
 
 
 def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
-    """The changes of the agent that lie between a baseline and the candidate, as candidates declare them."""
+    """The agent changes that the candidate and its ancestors declare since the baseline's candidate."""
     origin = baseline.evidence.provenance.candidate
     found: set[str] = set()
     for candidate in plan.lineage:
@@ -76,7 +77,7 @@ def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
 
 
 def compared(plan: Plan, planned: PlannedSuite) -> ComparedSides | None:
-    """Who made both sides of a suite, for reports; None without a baseline."""
+    """The two sides of a suite's comparison, for reports; None without a baseline."""
     if planned.baseline is None:
         return None
     old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
@@ -89,14 +90,14 @@ def compared(plan: Plan, planned: PlannedSuite) -> ComparedSides | None:
 
 
 def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
-    """Compare what a run replays, and the baselines of a gated run, with the ledger.
+    """Compare replayed files, and the baselines of a gated run, with the ledger.
 
     Returns:
-        Notes on what may have been edited.
+        Notes on evidence that the ledger cannot verify.
 
     Raises:
-        ResultsError: a baseline is not as it was saved, or as another run used it, or a run's folder is not
-            as the run left it.
+        ResultsError: a baseline changed since it was saved or since another run used it, or a run's folder
+            changed since the run ended.
     """
     is_gated = plan.policy is not None
     for name, planned in plan.suites.items():
@@ -126,7 +127,7 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
 
 
 def unrecorded_files(planned: PlannedSuite, ledger: ProjectLedger) -> list[str]:
-    """The names of the files that a suite is judged on and whose content the ledger does not know."""
+    """The names of a suite's replayed files and unsaved baselines whose content the ledger does not know."""
     files = [(file.path, file.run) for file in planned.recorded.files] if planned.recorded else []
     baseline = planned.baseline if planned.baseline is not None and not planned.baseline.saved else None
     if baseline is not None:
@@ -139,10 +140,11 @@ def unrecorded_files(planned: PlannedSuite, ledger: ProjectLedger) -> list[str]:
 
 
 def check_mergeable(plan: Plan, ledger: ProjectLedger) -> None:
-    """Check that a run can be added to the baselines that it is to extend.
+    """Check that a run can be added to the baselines that it extends.
 
     Raises:
-        ResultsError: a baseline was edited, or something differs; names the file, the field and both values.
+        ResultsError: a baseline was edited or differs from the run. The message names the file, the field
+            and both values.
     """
     if plan.saving is None or plan.saving.mode is not SaveMode.NEW_ONLY:
         return

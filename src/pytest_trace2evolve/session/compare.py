@@ -1,4 +1,4 @@
-"""The gate on two sets of evidence, without pytest."""
+"""Gates two sets of evidence, without pytest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """One side: its name, where it comes from, its simulations as columns, and notes on them."""
+    """One side of a comparison: its name, provenance, simulations as columns, and notes."""
 
     name: str
     provenance: Provenance
@@ -38,7 +38,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict on two sides, and what they are."""
+    """A verdict on two sides, with the figures, names and settings of both."""
 
     verdict: Verdict
     baseline: Metrics
@@ -69,13 +69,13 @@ def compare(
 ) -> Comparison:
     """Gate all tasks common to both sides, or those of a suite or split.
 
-    Nobody knows who has read evidence that is given as files: its label is *development*. The sides may be
+    Evidence from files is labeled *development*, because its earlier readers are unknown. The sides may be
     of different agents, since no candidate is promoted here; a note names each difference.
 
     Raises:
         PolicyError: the policy is unknown or broken.
         ResultsError: a side cannot be read, is empty, or cannot be compared with the other.
-        SuiteError, LockError: the suite or split is unknown, or not as locked.
+        SuiteError, LockError: the suite or split is unknown, or differs from the lock.
     """
     chosen = find_policy(policy or DEFAULT_POLICY, project)
     tasks: Mapping[str, str] | None = None
@@ -156,7 +156,7 @@ def read_side(
     *,
     one_agent: bool = False,
 ) -> Side:
-    """The simulations of one side from its files; `one_agent` requires that all are of one agent."""
+    """Read the simulations of one side from files; `one_agent` requires that one agent made all of them."""
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
     if len(paths) == 1 and is_in_lines(paths[0]):
         return _not_empty(Side(name, *read_columns(paths[0])))
@@ -192,7 +192,7 @@ def _check_comparable(old: Side, new: Side) -> None:
 def _cut_to_lock(
     old: Columns, new: Columns, tasks: Mapping[str, str]
 ) -> tuple[tuple[Columns, Columns], dict[str, str]]:
-    """Both sides cut to the locked tasks, without those of other content under the same id."""
+    """Cut both sides to the locked tasks, and leave out tasks whose content differs from the lock."""
     left_out: dict[str, str] = {}
     for side, name in ((old, "baseline"), (new, "candidate")):
         other = [task for task, digest in side.contents().items() if task in tasks and digest != tasks[task]]
@@ -204,7 +204,7 @@ def _cut_to_lock(
 def figures_of(side: Columns) -> Metrics:
     """A side's figures from its columns: means over a task's trials first, then over tasks.
 
-    pass^k is given for k = 1, 2, 4, 8 and 16; of terminations only those at max steps are known.
+    pass^k covers k = 1, 2, 4, 8 and 16. Columns record only terminations at max steps.
     """
     sums = tally(side, np.arange(len(side.tasks)), len(side.tasks))
     hits = int(side.max_steps.sum())

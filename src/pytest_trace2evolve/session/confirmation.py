@@ -1,4 +1,4 @@
-"""Fresh trials that confirm falls: how many a run may make, and who makes the baseline's side."""
+"""Confirmation of regressions by fresh trials: their budget, and the party that reruns the baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,21 +33,21 @@ from pytest_trace2evolve.utils.secrets import REMOVED
 
 
 class _CannotRunError(Exception):
-    """Why the baseline's side cannot be run."""
+    """The baseline's side cannot be rerun; the message says why."""
 
 
 @dataclass(frozen=True)
 class BaselineSides:
-    """Finds who makes the baseline's side of a suite.
+    """Finds the party that reruns the baseline of a suite.
 
     Attributes:
-        live: The models of this run; None if its agent is a plugin's.
-        plain: The same before the candidate's adapter.
-        adapters: The project's.
-        candidates: The project's.
-        endpoint: Where the baseline's model is asked.
+        live: The model settings of this run; None if its agent comes from a plugin.
+        plain: The model settings before the candidate's adapter is applied.
+        adapters: The project's adapters.
+        candidates: The project's candidates.
+        endpoint: The endpoint of the baseline's model.
         prices: Prices by model.
-        priced: Whether the run has a budget of dollars, so that every model needs a price.
+        priced: Whether the run has a dollar budget, which requires a price for every model.
     """
 
     live: LiveSettings | None
@@ -65,7 +65,7 @@ class BaselineSides:
         identities: Mapping[str, Identity],
         budget: int,
     ) -> Confirm:
-        """How a run confirms; `agents` and `identities` are those of its suites."""
+        """Return how a run confirms regressions; `agents` and `identities` are those of its suites."""
         sides: dict[str, Party] = {}
         refused: dict[str, str] = {}
         for suite, baseline in baselines.items():
@@ -96,7 +96,7 @@ class BaselineSides:
 
     @staticmethod
     def _require_same_code(baseline: str, recorded: Code | None, current: Code | None) -> None:
-        """Only the code that measured a baseline can say how the baseline does in fresh trials."""
+        """Check that the agent's current code is the code that measured the baseline."""
         if recorded is None or recorded.unknown or current is None or current.unknown:
             raise _CannotRunError(f"it is not known whether today's code measured baseline {baseline!r}")
         if changed := list(code_differences(recorded, current)):
@@ -119,7 +119,7 @@ class BaselineSides:
         return candidate
 
     def _settings(self, recorded: Settings, candidate: Candidate) -> LiveSettings:
-        """This run's settings with the model, and the way to ask it, that the baseline recorded."""
+        """This run's settings with the model and request settings that the baseline recorded."""
         endpoint = self.endpoint
         assert self.live is not None
         if recorded == self.live.agent_settings() and endpoint == AS_THE_AGENT:
@@ -134,7 +134,7 @@ class BaselineSides:
         arguments = dict(recorded.arguments or {})
         extra = arguments.pop("extra_instruction", "")
         weights = arguments.get("weights")
-        # A baseline without the adapter that this run's agent talks with lies in the same folder.
+        # A baseline measured without this run's adapter uses the same model folder.
         as_here = weights == live.agent.weights
         if endpoint.url is None and not (as_here or (weights and weights == live.agent.base_weights)):
             raise _CannotRunError(
@@ -183,7 +183,7 @@ class BaselineSides:
 
     @staticmethod
     def _name(agent: ModelSettings, as_here: bool) -> str:
-        """The name by which the server of the agent's folder is asked for the baseline's model."""
+        """The name of the baseline's model at the server of the agent's folder."""
         return agent.model if as_here or agent.folder is None else agent.folder.name
 
 
@@ -194,17 +194,17 @@ def _some(names: Sequence[str]) -> str:
 def how_to_confirm(
     policy: Policy | None, given: int | None, sides: BaselineSides, suites: Mapping[str, PlannedSuite]
 ) -> Confirm | None:
-    """How a run confirms falls; None under a policy that takes them as they are.
+    """Return how a run confirms regressions; None without a policy that confirms them.
 
     Args:
-        policy: The gate's; None if it is off.
-        given: The budget of fresh simulations that the user named; None if none was.
-        sides: Finds who makes the baselines' sides.
+        policy: The gate's policy; None if the gate is off.
+        given: The user's budget of fresh simulations; None if not given.
+        sides: Finds the parties that rerun the baselines.
         suites: The run's suites.
 
     Raises:
-        ConfigError: a budget was named and nothing is confirmed, or a suite's trials have the numbers of
-            fresh ones.
+        ConfigError: a budget is given although nothing is confirmed, or a suite's trial numbers overlap
+            those of fresh trials.
     """
     if policy is None or not policy.confirms:
         if given:

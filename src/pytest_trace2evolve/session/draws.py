@@ -1,7 +1,7 @@
 """The draws of a run: the stores of its simulations, and their entries in the ledger.
 
 A sealed split is drawn once for a candidate and an agent. A second draw would allow a choice between the two,
-so the ledger records each draw before anything of it can be seen.
+so the ledger records each draw before any of its simulations can be seen.
 """
 
 import os
@@ -48,7 +48,7 @@ class Draws:
 
     @property
     def origin(self) -> Origin:
-        """How the simulations of the run are made."""
+        """The origin of the run's simulations."""
         live = self._plan.live
         if live is None:
             return Origin.UNSTORED
@@ -60,7 +60,7 @@ class Draws:
         """The id of the candidate's draw on a suite.
 
         Raises:
-            OSError: a draw that begins cannot be written.
+            OSError: a new draw cannot be written.
             ResultsError: the account of a draw was changed.
         """
         live = self._plan.live
@@ -69,7 +69,7 @@ class Draws:
         return self._store(suite, baseline=False).id if self.origin is Origin.KEPT else self._plan.draw
 
     def account(self, suite: str) -> tuple[str, str] | None:
-        """The id of a suite's draw in the store, and the head of its account; None without a store.
+        """The id of a suite's draw in the store, and the head of the draw's account; None without a store.
 
         Raises:
             OSError, ResultsError: as in `id_of`.
@@ -80,7 +80,7 @@ class Draws:
         return store.id, store.head
 
     def place(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> Place:
-        """The place of a simulation in a live run; with `baseline`, that of a fresh trial of the baseline.
+        """The storage place of a simulation in a live run; with `baseline`, of a fresh baseline trial.
 
         Raises:
             OSError, ResultsError: as in `id_of`.
@@ -96,11 +96,11 @@ class Draws:
         return Place(store, store.key(key))
 
     def select(self, tasks: Iterable[tuple[str, str]]) -> None:
-        """Set the selected tasks, each with its suite; before that, all are selected."""
+        """Select tasks, each given with its suite; by default all are selected."""
         self._selected = frozenset(tasks)
 
     def declare(self, suite: str, task_id: str) -> None:
-        """Record the draw of a task in the ledger, before a simulation of it is stored or shown.
+        """Record the draw of a task's split in the ledger, before a simulation of it is stored or shown.
 
         Raises:
             StorageError: the ledger cannot be written.
@@ -118,16 +118,16 @@ class Draws:
             self._declared.add((suite, split))
 
     def lost_again(self, suite: str, task_id: str, trials: Iterable[int]) -> bool:
-        """Whether an earlier run, too, lost a trial that this run lost."""
+        """Whether an earlier run also lost one of the trials that this run lost."""
         if self.origin is not Origin.KEPT:
             return False
         store = self._store(suite, baseline=False)
         return any(store.losses(self.place(suite, task_id, trial).key) > 1 for trial in trials)
 
     def problems(self) -> Iterator[str]:
-        """The problems of the stored simulations that the run would read, a line each.
+        """Yield a line for each problem in the stored simulations that the run would read.
 
-        Temporary files that killed runs left are removed.
+        Also removes temporary files that killed runs left.
         """
         if self.origin is not Origin.KEPT:
             return
@@ -150,13 +150,16 @@ class Draws:
                     )
 
     def is_drawn(self, suite: str, split: str) -> bool:
-        """Whether the run makes simulations of a split that judges, with an agent that is not scripted."""
+        """Whether the run makes simulations of a gate or guard split with an agent that is not scripted."""
         planned = self._plan.suites[suite]
         named = self._plan.project.splits[split].role in NAMED_ROLES
         return named and planned.recorded is None and planned.agent not in SCRIPTED
 
     def _made(self, planned: PlannedSuite) -> Origin:
-        """How a suite's draw is made: no later run reads simulations of a world without an identity."""
+        """The origin of a suite's draw.
+
+        Simulations of a world that cannot be identified are `UNSTORED`, because no later run reads them.
+        """
         world, live = planned.identity.world, self._plan.live
         if world is not None and world.unknown:
             return Origin.UNSTORED

@@ -1,4 +1,4 @@
-"""The likely usage of a live run, from the usage of its baselines, and whether its budgets can pay it."""
+"""Estimates the usage of a live run from its baselines, and checks its budgets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +17,15 @@ from pytest_trace2evolve.session.plan import MAX_FRESH, Plan
 
 @dataclass(frozen=True)
 class Expected:
-    """What one simulation of each task used in a baseline, in the mean of its trials; by suite and task."""
+    """The expected usage of one simulation, by suite and task: the mean over the baseline's trials."""
 
     by_suite: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
 
     def of(self, suite: str, task_id: str) -> Usage | None:
-        """One simulation of a task: the mean of its suite if the baseline lacks it, None without one."""
+        """The expected usage of one simulation of a task.
+
+        The suite's mean if the baseline lacks the task; None if the suite has no figures.
+        """
         by_task = self.by_suite.get(suite)
         if not by_task:
             return None
@@ -30,21 +33,21 @@ class Expected:
 
     @property
     def least(self) -> Usage | None:
-        """The simulation that takes the fewest tokens."""
+        """The usage of the smallest simulation by tokens; None if no usage is known."""
         everything = [usage for by_task in self.by_suite.values() for usage in by_task.values()]
         return min(everything, key=lambda usage: usage.tokens, default=None)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run has before it.
+    """The work that a run has to do.
 
     Attributes:
-        simulations: All of its simulations.
-        kept: How many an earlier run finished.
-        usage: What the rest is likely to use; None if the baseline of a suite does not say.
-        sources: The baselines that say it.
-        fresh: How many more it may make to confirm that tasks fell.
+        simulations: The number of simulations of the run.
+        kept: The number of simulations that an earlier run finished.
+        usage: The likely usage of the other simulations; None if the usage of a task is unknown.
+        sources: The names of the baselines that the estimate rests on.
+        fresh: The largest number of fresh simulations that may confirm regressions.
     """
 
     simulations: int
@@ -55,7 +58,7 @@ class Estimate:
 
 
 def expected_usage(plan: Plan) -> Expected:
-    """What the baselines of a live run used, at this run's prices."""
+    """The usage of a live run's baselines, at this run's prices."""
     assert plan.live is not None
     found = {
         name: _by_task(planned.baseline.evidence.simulations, plan.live)
@@ -66,9 +69,9 @@ def expected_usage(plan: Plan) -> Expected:
 
 
 def estimate(plan: Plan, expected: Expected, draws: Draws) -> Estimate:
-    """What a live run has before it, from the baselines' own usage."""
+    """Estimate the work of a live run from the usage of its baselines."""
     kept, used, known = 0, NOTHING_USED, True
-    seen: set[str] = set()  # two suites may share tasks: a simulation with the same key is made once
+    seen: set[str] = set()  # suites may share tasks, and simulations with equal keys are made once
     for name, planned in plan.suites.items():
         for task_id in planned.lock.tasks:
             usage = expected.of(name, task_id)
@@ -89,7 +92,7 @@ def estimate(plan: Plan, expected: Expected, draws: Draws) -> Estimate:
 
 
 def most_fresh(plan: Plan) -> int:
-    """How many fresh simulations a run may make: those of its budget, if all that can fall do."""
+    """The largest number of fresh simulations: `MAX_FRESH` per task that can regress, within the budget."""
     if not plan.baseline_sides or plan.confirm is None:
         return 0
     passing = 0
@@ -105,7 +108,7 @@ def check_affordable(budgets: Budgets, expected: Expected) -> None:
     """Check that the budgets can pay the smallest simulation.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: a budget is too small.
     """
     least = expected.least
     if least is None:

@@ -16,12 +16,13 @@ TaskName = tuple[str, str]
 
 @dataclass(frozen=True)
 class SimulationFinished:
-    """A simulation is scored and its trace is stored, or it is lost.
+    """A simulation was scored and its trace stored, or it was lost.
 
     Attributes:
         plan: The plan of the stage.
         record: Its evidence.
-        is_fresh: Whether it confirms a fall: fresh simulations enter no other estimate.
+        is_fresh: Whether the simulation is fresh. Fresh simulations only confirm regressions, and enter no
+            other estimate.
     """
 
     plan: Plan
@@ -32,7 +33,7 @@ class SimulationFinished:
 
 @dataclass(frozen=True)
 class TaskDecided:
-    """The trials of a task are made and scored, and a fall is confirmed or not.
+    """The trials of a task are made and scored, and any reruns to confirm a regression are done.
 
     Attributes:
         plan: The plan of the last stage that ran.
@@ -49,7 +50,7 @@ class TaskDecided:
 
 @dataclass(frozen=True)
 class StageFinished:
-    """A stage of the run ended; `is_last` if no other one follows."""
+    """A stage of the run ended; `is_last` if no further stage follows."""
 
     stage: Stage
     is_last: bool
@@ -61,12 +62,12 @@ class Run:
     """The result of a run.
 
     Attributes:
-        plan: What was run; of a staged run the plan of its last stage.
+        plan: The plan that was run; for a staged run, the plan of its last stage.
         outcomes: Figures and verdicts of each suite.
-        notes: What the user should know, a line each.
+        notes: Notes for the user, a line each.
         is_measured: Whether a simulation was scored.
-        error: Why nothing counts: evidence could not be stored. Empty if it could.
-        exhausted: Which budget ended the run before its end; empty if none did.
+        error: Why evidence could not be stored. The run then does not count. Empty if all was stored.
+        exhausted: The budget that ended the run early; empty if none did.
     """
 
     plan: Plan
@@ -78,7 +79,7 @@ class Run:
 
     @property
     def decision(self) -> Decision | None:
-        """The verdict over all suites: the worst of theirs; None if no suite decided."""
+        """The worst verdict of all suites; None if no suite decided."""
         return worst(suite.decision for suite in self.outcomes)
 
 
@@ -90,8 +91,8 @@ class VerdictReached:
 
 
 Event = SimulationFinished | TaskDecided | StageFinished | VerdictReached
-"""What a session reports, in this order: all but the verdict from threads of its own."""
+"""An event of a session. The verdict comes last; all other events come from threads of the session."""
 
 
 def ignore(event: Event) -> None:
-    """Take no notice of events."""
+    """Ignore an event."""

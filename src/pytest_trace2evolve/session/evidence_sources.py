@@ -1,7 +1,7 @@
 """Evidence that a user names: results files, run folders, compact evidence, and runs to replay.
 
-Results files are scored again when they are read, by today's scorer. Compact evidence is taken as it is.
-Scoring a file needs nothing of the gate, so that functions that compare import it themselves.
+The current scorer scores results files again when they are read. Compact evidence is used unchanged.
+Functions that compare files import the gate themselves, because scoring a file does not need it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def path_exists(path: Path) -> bool:
 
 
 def expand(paths: Iterable[Path]) -> Iterator[Path]:
-    """Run folders of several suites as the results folders inside them; any other path as itself."""
+    """Replace each run folder of several suites by the results folders inside, and keep all other paths."""
     for path in paths:
         inside: list[Path] = []
         if path.is_dir() and not (path / "results.json").exists():
@@ -50,7 +50,7 @@ def expand(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def domain_of(file: ResultsFile) -> str:
-    """The file's domain; an error if it names none."""
+    """The file's domain; raises `ResultsError` if the file names none."""
     if file.domain is None:
         raise ResultsError(
             f"{file.path}: names no domain in info.environment_info or in its tasks' scenarios"
@@ -59,12 +59,12 @@ def domain_of(file: ResultsFile) -> str:
 
 
 def mode_of(file: ResultsFile) -> Mode:
-    """The file's domain, and whether its runs were solo: tau2 then records a dummy as the user."""
+    """The file's domain, and whether its runs were solo, for which tau2 records a dummy user."""
     return Mode(domain_of(file), provenance(file).mode.solo)
 
 
 def provenance(file: ResultsFile) -> Provenance:
-    """Where a results file comes from: our own block if the file has one, else what tau2 recorded."""
+    """The provenance of a results file, from this package's block if present, else from tau2's fields."""
     info = file.info
     own = info.get(OWN_BLOCK)
     if isinstance(own, dict):
@@ -150,7 +150,7 @@ class ScoredFile:
 def rescore_files(
     paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None
 ) -> list[ScoredFile]:
-    """Score files one by one, after all were read: bad input is reported at once."""
+    """Read all files, so that bad input is reported at once, then score them one by one."""
     found = []
     for file in [read_results(path) for path in expand(paths)]:
         scored = rescore(file, worlds, provider, judge)
@@ -163,12 +163,12 @@ def rescore_files(
 
 @dataclass(frozen=True)
 class LoadedEvidence:
-    """One candidate's evidence, one `Evidence` a domain and mode.
+    """One candidate's evidence, with one `Evidence` for each domain and mode.
 
     Attributes:
         sides: The evidence.
-        notes: Notes on what was renumbered.
-        files: The results files that it was scored from.
+        notes: Notes on renumbered trials.
+        files: The results files from which the evidence was scored.
     """
 
     sides: tuple[Evidence, ...]
@@ -188,13 +188,13 @@ def load_evidence(
     """Read one candidate's evidence from results files, run folders or compact evidence.
 
     Args:
-        provider: Whose world results are scored on, if they do not say.
-        one_agent: Whether the candidate and agent of a side must agree.
+        provider: The provider of the world that scores results which name no provider.
+        one_agent: Whether all files of a side must have the same candidate and agent.
         by_suite: Whether files of several suites of a domain are kept apart instead of rejected.
 
     Raises:
-        ResultsError: a path cannot be read or trusted, files of one side differ in what it must agree in, or
-            compact evidence and results files are mixed.
+        ResultsError: a path cannot be read or trusted, files of one side differ in a fact that must be
+            equal, or compact evidence and results files are mixed.
     """
     sides: list[Evidence] = []
     groups: dict[tuple[Mode, str | None], list[ResultsFile]] = {}
@@ -238,9 +238,10 @@ def combined_provenance(
     *,
     one_agent: bool = False,
 ) -> Provenance:
-    """Where the files of one side come from, as today's scorer and `judge` score them.
+    """The common provenance of one side's files, as scored by the current scorer and `judge`.
 
-    An error names two files that differ in what one side must agree in.
+    Raises:
+        ResultsError: two files differ in a fact that must be equal; the message names both.
     """
     from pytest_trace2evolve.gate.comparable import agent_differences, differences
 
@@ -263,7 +264,7 @@ def combined_provenance(
 
 @dataclass(frozen=True)
 class RecordedSimulation:
-    """One recorded simulation, with the task that its own file says it ran."""
+    """One recorded simulation, with its task as the same file records it."""
 
     simulation: Simulation
     task: Task
@@ -279,7 +280,7 @@ class RecordedRuns:
 
 
 def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
-    """Recorded runs by domain and mode; the files that share both must belong to one candidate."""
+    """Read recorded runs by domain and mode; files that share both must belong to one candidate."""
     from pytest_trace2evolve.evidence.run_folder import safe_id
 
     groups: dict[Mode, list[ResultsFile]] = {}
@@ -303,7 +304,7 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
 
 
 def check_replayed_candidate(recorded: Mapping[Mode, RecordedRuns], candidate: "Candidate") -> None:
-    """Check that no recorded run is of another candidate, or of an earlier text of it.
+    """Check that every recorded run is of this candidate in its current version.
 
     Runs that name no candidate are accepted unless the candidate has an adapter.
     """

@@ -1,4 +1,4 @@
-"""The end of a run: its evidence, headers, baselines, verdict, ledger entries and lines of the scoreboard."""
+"""Writes the results of a run: evidence, headers, baselines, verdict, ledger entries and scoreboard lines."""
 
 import json
 import subprocess
@@ -47,20 +47,20 @@ def store_run(
     is_provisional: bool = False,
     totals: tuple[Totals, str] | None = None,
 ) -> list[str]:
-    """Store everything that a run leaves; the verdict comes last, so that it speaks of what is there.
+    """Store the results of a run. The verdict is written after all files that it refers to.
 
     Args:
         runs, outcomes: The suites' tasks and verdicts, in the same order.
-        stopped: Why the session ended before its time; empty if it did not.
-        others_failed: Whether an item that is no task of a suite failed.
-        is_provisional: Whether another stage follows, so that the verdict is not recorded.
-        totals: What a live run used, and why its account is stopped; None if no model was asked.
+        stopped: Why the session ended early; empty if it did not.
+        others_failed: Whether an item that is not a task of a suite failed.
+        is_provisional: Whether another stage follows. The verdict is then not recorded.
+        totals: The usage of a live run, and why its account was stopped; None if no model was called.
 
     Returns:
         Notes for the user, a line each.
 
     Raises:
-        OSError: something could not be written; then there is no verdict.
+        OSError: a file could not be written, so there is no verdict.
         ResultsError: the run's folder cannot be read again.
     """
     record = None
@@ -93,7 +93,7 @@ def _run_verdict(
     stopped: str,
     others_failed: bool,
 ) -> RunVerdict:
-    """Write the evidence of a gated run, and make the verdict that speaks of it."""
+    """Write the evidence of a gated run, and return the run's verdict."""
     suites = {
         run.planned.name: _suite_verdict(plan, run, outcome)
         for run, outcome in zip(runs, outcomes, strict=True)
@@ -135,7 +135,7 @@ def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVer
 
 
 def _drew(run: SuiteRun, draws: Draws) -> bool:
-    """Whether a simulation of a sealed split was made, and not lost."""
+    """Whether the run made a simulation of a gate or guard split without losing it."""
     return any(
         record.status is not Status.INFRASTRUCTURE_ERROR
         for split in run.planned.lock.splits
@@ -154,7 +154,7 @@ def _record_verdicts(
 ) -> None:
     """Write the verdicts to the ledger and the scoreboard, after everything else is written.
 
-    A run that cannot store its evidence is no test: it spends nothing, and no later run repeats it.
+    A run that cannot store its evidence is not a test. It spends nothing, and no later run is its repeat.
     """
     whole = [
         (run, verdict)
@@ -162,7 +162,7 @@ def _record_verdicts(
         for verdict in outcome.verdicts
         if not verdict.partial
     ]
-    # The ledger first: a line of the scoreboard without an entry would pass for an entry taken out.
+    # The ledger comes first, because a scoreboard line without an entry would look like a removed entry.
     try:
         for run, verdict in whole:
             split = verdict.split or ""
@@ -179,7 +179,7 @@ def _record_verdicts(
 
 
 def _write_totals(plan: Plan, totals: Totals, stopped: str) -> None:
-    """Write what a live run used to `run.json` in its folder."""
+    """Write the usage of a live run to `run.json` in its folder."""
     record = {
         "run_id": plan.run_id,
         "usage": totals.usage.model_dump(mode="json"),
@@ -193,7 +193,7 @@ def _write_totals(plan: Plan, totals: Totals, stopped: str) -> None:
 
 
 def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
-    """Write the headers of a suite's trials and of its fresh trials, a folder for each side."""
+    """Write the headers of a suite's trials and of each side's fresh trials; return notes for the user."""
     planned, side = run.planned, evidence(plan, run)
     world = plan.project.world(planned.suite, worlds)
     store = RunStore(plan.suite_folder(planned.name))
@@ -201,7 +201,7 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     trials = max((len(task_run.records) for task_run in run.runs.values()), default=0)
     if planned.recorded is None:
         tasks = [world.tasks()[task_id] for task_id in run.runs]
-    else:  # as they were run
+    else:  # the tasks as recorded
         recorded = planned.recorded.by_task
         tasks = [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
     headers = [(store, side.provenance, tasks, store.stored(side.simulations), trials)]
@@ -210,7 +210,7 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
         if not store.folder.exists():
             continue
         records = [record for fresh in run.fresh.values() for record in getattr(fresh, name)]
-        store.drop_unreported(records)  # what was lost and made again
+        store.drop_unreported(records)  # traces of lost trials that were made again
         origin = side.provenance
         if name == "baseline" and planned.baseline is not None:
             measured = planned.baseline.evidence.provenance
@@ -232,7 +232,7 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
 
 
 def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: ProjectLedger) -> str:
-    """Save one suite's baseline and record it in the ledger; returns what was done, or why not, for the user.
+    """Save one suite's baseline and record it in the ledger; return a note for the user.
 
     Raises:
         OSError: the file or the ledger's entry could not be written.

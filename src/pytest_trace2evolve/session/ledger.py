@@ -50,14 +50,14 @@ SplitName = tuple[str, str]
 
 
 class ProjectLedger:
-    """The content of a project's ledger when it was read, and new entries.
+    """A project's ledger as it was read, with methods that append entries.
 
     Attributes:
         entries: All entries, oldest first.
-        root: The name of the root that they chain to.
-        problems: What is wrong, a line each. A damaged ledger gives no clean label and withholds promotions
-            until a repair accepts the damage.
-        damaged: The entries that have a problem: see `History`.
+        root: The name of the root that the entries chain to.
+        problems: The problems of the ledger, a line each. A damaged ledger gives no clean label and withholds
+            promotions until a repair accepts the damage.
+        damaged: The entries that have a problem; see `History`.
     """
 
     def __init__(self, project: Project, now: datetime | None = None) -> None:
@@ -75,7 +75,7 @@ class ProjectLedger:
     def label(
         self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role
     ) -> EvidenceLabel:
-        """The label of a split's evidence for the first candidate of `lineage`, and why it is no better."""
+        """The label of a split's evidence for the first candidate of `lineage`; a downgrade has a reason."""
         if role is Role.GUARD:
             return EvidenceLabel(Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER)
         if role is not Role.GATE:
@@ -89,32 +89,32 @@ class ProjectLedger:
         return label_of(lineage, sealed, self.entries)
 
     def names_draws(self, suite: str, split: str) -> bool:
-        """Whether a split was ever drawn by live runs of this project."""
+        """Whether a live run of this project ever drew a split."""
         draws = (entry for entry in self.entries if isinstance(entry, Draw))
         return any((draw.suite, draw.split) == (suite, split) for draw in draws)
 
     @property
     def lost(self) -> int:
-        """How many entries are missing or cannot be read: each may have been a test."""
+        """The number of entries that are missing or unreadable; each may have been a test."""
         known = {entry.name for entry in self.entries}
         return len(self.damaged.keys() - known - {self.root}) + len(self.problems) - len(self.damaged)
 
     @property
     def damage(self) -> str:
-        """That the ledger is damaged, for a message."""
+        """A phrase for messages, which says that the ledger is damaged."""
         count = len(self.problems)
         return (
             f"the ledger is damaged ({count} problem{'' if count == 1 else 's'}: see 'trace2evolve ledger')"
         )
 
     def spending(self, claim: Claim) -> AlphaSpending:
-        """Which test of its split, and which analysis of it, a clean claim is; see `spending_of`."""
+        """The test and analysis numbers of a clean claim on its split; see `spending_of`."""
         return spending_of(self.entries, claim)
 
     def repair(self, who: str) -> Repair:
-        """Accept exactly the present damage.
+        """Accept the present damage, and no later damage.
 
-        Each entry that is missing or cannot be read counts as one test of every split from then on.
+        From then on, each missing or unreadable entry counts as one test of every split.
 
         Raises:
             LockError: `suites.lock` is damaged.
@@ -138,20 +138,20 @@ class ProjectLedger:
         Args:
             plan: The run's plan.
             planned: The suite.
-            verdict: The verdict on the whole split: `decision` is set.
-            claim: What was judged, whether or not it claims anything.
-            whole: The verdict of the whole run, as `verdict.json` is to hold it.
+            verdict: The verdict on the whole split, with its `decision` set.
+            claim: The judged claim, even if the goal claims nothing.
+            whole: The verdict of the whole run, as `verdict.json` will hold it.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the entry could not be written.
         """
         assert verdict.decision is not None
         assert planned.baseline is not None
         sealed = plan.project.splits[claim.split].role is Role.GATE
         recorded = self.spending(claim).recorded if sealed else None
         too_little = verdict.decision is Decision.INCONCLUSIVE and unmeasured(verdict)
-        # A run that measured too little for a promotion has tested nothing: a whole run still may. A goal
-        # that claims nothing spends nothing.
+        # A run that measured too little for a promotion is not a test, so a later whole run still can be
+        # one. A goal that claims nothing spends nothing.
         spends = not too_little and verdict.goal is not Goal.NO_REGRESSION
         return self._ledger.append(
             _maker(
@@ -182,10 +182,10 @@ class ProjectLedger:
         )
 
     def record_saved(self, suite: str, name: str, evidence: Evidence, replaces: str | None) -> BaselineSave:
-        """Record that a baseline was saved; `replaces` is the digest of what its file held before.
+        """Record that a baseline was saved; `replaces` is the digest of the file's earlier content.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the entry could not be written.
         """
         version = Version(id=name, digest=evidence_digest(evidence))
         run = evidence.provenance.run_id or "unknown"
@@ -196,7 +196,7 @@ class ProjectLedger:
     def record_traces(
         self, suite: str, run: str, folder: Path, account: tuple[str, str] | None = None
     ) -> Traces:
-        """Record the traces that a run left of a suite in its folder, so that an edit of them is found.
+        """Record the digest of a suite's traces in the folder of a run, so that later edits are detected.
 
         Args:
             suite, run: The suite, and the id of the run.
@@ -204,7 +204,7 @@ class ProjectLedger:
             account: The draw of the store that the run used, and the head of the draw's account.
 
         Raises:
-            OSError: it could not be written.
+            OSError: the entry could not be written.
             ResultsError: the folder cannot be read.
         """
         draw, head = account or (None, None)
@@ -219,7 +219,7 @@ def record_access(
     """Record that somebody opened trials of a task.
 
     Raises:
-        LedgerError: it could not be written; then nothing may be shown.
+        LedgerError: the entry could not be written, so nothing may be shown.
     """
     suite, split = place
     fields = {"domain": domain, "suite": suite, "split": split, "task": task, "trials": trials, "run": run}
@@ -241,13 +241,13 @@ def user_name() -> str:
 
 
 def baseline_identity(origin: Provenance) -> str | None:
-    """Digest of a baseline's candidate, agent and lock, whatever its simulations.
+    """Digest of a baseline's candidate, agent, lock and code, independent of its simulations.
 
     None if its candidate or its agent was not recorded, or if code of its user or world cannot be identified.
     """
     if origin.candidate is None or origin.agent == Settings():
         return None
-    # A setting that came later and is not set changes nothing.
+    # Unset settings are excluded, so that settings added later do not change the digest.
     agent = origin.agent.model_dump(mode="json", exclude_none=True)
     parts = {"candidate": origin.candidate.digest, "agent": agent, "lock": origin.lock}
     for name, code in (("user", origin.user.code), ("world", origin.world)):
@@ -266,17 +266,17 @@ def min_trials(records: Iterable[SimulationEvidence]) -> int:
 
 
 def _maker(kind: type[Made], **fields: Any) -> Callable[[str, tuple[str, ...], datetime], Made]:
-    """What `Ledger.append` calls to make an entry of a kind."""
+    """Return the function that `Ledger.append` calls to make an entry of a kind."""
     return lambda root, parents, at: kind(root=root, parents=parents, at=at, **fields)
 
 
 def _signed(kind: type[Made], **fields: Any) -> Callable[[str, tuple[str, ...], datetime], Made]:
-    """The same for an entry that holds the day on this machine's calendar."""
+    """Like `_maker`, for an entry that also holds the local date."""
     return lambda root, parents, at: _maker(kind, **fields, day=at.astimezone().date())(root, parents, at)
 
 
 def _missing_entries(project: Project, entries: Iterable[Dated]) -> Iterator[str]:
-    """Clean lines of the scoreboard whose run the ledger does not know: their entries are gone."""
+    """Yield a problem for each clean scoreboard line whose ledger entry is missing."""
     known = {(entry.run, entry.suite, entry.split) for entry in entries if isinstance(entry, Evaluation)}
     try:
         for line in scoreboard.read(project.scoreboard):
@@ -297,10 +297,10 @@ class SplitHistory:
 
     Attributes:
         suite, split: The split.
-        lock: The digest of the suite's lock; None if it is no longer locked.
+        lock: The digest of the suite's lock; None if the suite is no longer locked.
         entries: Accesses, draws and evaluations, oldest first.
         informed: Ids of the candidates whose front matter says that their authors had seen the split.
-        next_test: The test number of the next new candidate that claims clean; None if no claim can be made.
+        next_test: The test number of the next new candidate with a clean claim; None if none can be made.
     """
 
     suite: str
@@ -319,7 +319,7 @@ def split_histories(
     Splits without entries are included if a clean claim can be made on them, or if `split` names them.
 
     Raises:
-        SuiteError: no such suite or split, neither locked nor in the ledger.
+        SuiteError: the suite or split is neither locked nor in the ledger.
         CandidateError, LockError: a candidate's file or the lock is broken.
     """
     entries = [entry for entry in ledger.entries if isinstance(entry, Access | Draw | Evaluation)]

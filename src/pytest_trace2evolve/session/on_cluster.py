@@ -1,4 +1,4 @@
-"""A run on a Ray cluster: its executor, and what the executor has to know of its plan."""
+"""Runs on a Ray cluster: the executor, and the parts of a plan that it needs."""
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.factories import AnswerStores
@@ -11,13 +11,13 @@ from pytest_trace2evolve.session.plan import Plan
 
 
 def executor_of(settings: RaySettings) -> RayExecutor:
-    """The executor that `--t2e-ray` and its companions describe."""
+    """The executor that the options `--t2e-ray` and `--t2e-ray-…` describe."""
     per_actor, pip = settings.per_actor or PER_ACTOR, settings.pip or ()
     return RayExecutor(settings.address, per_actor=per_actor, pip=pip, env=settings.env)
 
 
 def work_of(plan: Plan, account: Account, stores: AnswerStores) -> Work:
-    """The suites, models and limits of a plan."""
+    """The suites, models and limits of a plan, for an executor."""
     suites = {
         name: RemoteSuite(
             LockedSuite(planned.suite, planned.path, planned.lock),

@@ -1,4 +1,4 @@
-"""The options of a run, declared once: the command line, the API, validation and the docs derive from them.
+"""The options of a run, declared once for the command line, the API, validation and the docs.
 
 Only the standard library is imported here, since pytest loads this module in every session.
 """
@@ -22,10 +22,10 @@ class Option:
             improvement loop.
         help: One line.
         metavar: The value's name in the help.
-        type: Reads the value from text.
+        type: Parses the value.
         choices: All possible values.
         is_repeatable: Whether each use adds a value.
-        is_flag: Whether it takes no value.
+        is_flag: Whether the option takes no value.
         is_path: Whether the value is a path, or may be one.
         alias: A second spelling.
     """
@@ -52,7 +52,7 @@ class Option:
         return f"t2e_{self.name.replace('-', '_')}"
 
     def argparse(self) -> dict[str, Any]:
-        """Arguments of argparse's `add_argument`, and of pytest's `addoption`."""
+        """Keyword arguments for argparse's `add_argument` and pytest's `addoption`."""
         settings: dict[str, Any] = {"dest": self.destination, "help": self.help, "default": None}
         if self.is_flag:
             return settings | {"action": "store_const", "const": True}
@@ -339,11 +339,11 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None:
-    """The first option whose path pytest would take for a test path, with the path.
+    """The first option whose path pytest would mistake for a test path outside `folder`, with the path.
 
-    pytest looks for its rootdir before it knows the options of plugins. It takes the word that follows one of
-    ours for a test path then, and a path outside `folder` would move the rootdir away from the project. So
-    would a path that does not exist yet: a worker that replaces another one finds what the run has written.
+    pytest determines its rootdir before it knows the options of plugins, so it takes the value of such an
+    option for a test path. A path outside `folder` would then move the rootdir away from the project. Paths
+    that do not exist yet count too, because a replacement worker finds the files that the run has written.
     """
     flags = {option.flag for option in OPTIONS if option.is_path} | {"--t2e-baseline"}
     for flag, value in pairwise(arguments):
@@ -355,5 +355,5 @@ def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None
 def _lies_outside(place: Path, folder: Path) -> bool:
     try:
         return not place.resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError):  # a name too long for a path, say
+    except (OSError, ValueError):  # for example, a name too long for a path
         return False

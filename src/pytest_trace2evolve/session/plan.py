@@ -1,4 +1,4 @@
-"""The plan of a run: what was asked for, and what follows from it."""
+"""The options of a run, and the plan that is made from them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,23 +19,23 @@ from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 
 SCRIPTED = REFERENCE_AGENTS | {REPLAY}
-"""Agents whose simulations do not depend on chance, so that they have no fresh trials."""
+"""Agents that have no fresh trials, because their simulations do not depend on chance."""
 
 SideName = Literal["baseline", "candidate"]
 
 SIDES: tuple[SideName, ...] = ("baseline", "candidate")
 
 MAX_FRESH = 32
-"""Fresh simulations of one task, both sides together."""
+"""The largest number of fresh simulations of one task, both sides together."""
 
 FIRST_FRESH_TRIAL: Mapping[SideName, int] = {"candidate": 10_000, "baseline": 20_000}
-"""Fresh trials are numbered from here: their seeds differ from those of a suite's trials and of the other
-side."""
+"""The number of the first fresh trial, by side. Seeds of fresh trials thus differ from those of a suite's
+trials and of the other side."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the baseline's model is asked, as far as the user said; None: where this run's agent is."""
+    """The user's endpoint for the baseline's model; None stands for the value of this run's agent."""
 
     url: str | None = None
     api_key_env: str | None = None
@@ -46,12 +46,13 @@ AS_THE_AGENT = Endpoint()
 
 @dataclass(frozen=True)
 class Confirm:
-    """How a run confirms that tasks fell.
+    """How a run confirms regressions of tasks.
 
     Attributes:
-        budget: Fresh simulations that all processes of the run may make together; 0: none.
-        sides: Who makes the baseline's side, by suite.
-        refused: Why nobody can, by suite; every suite with a baseline is in one of the two.
+        budget: Fresh simulations that all processes of the run may make together; 0 for none.
+        sides: The parties that rerun the baseline, by suite.
+        refused: Why the baseline cannot be rerun, by suite. Every suite with a baseline is in `sides` or in
+            `refused`.
     """
 
     budget: int
@@ -60,22 +61,22 @@ class Confirm:
 
     @property
     def possible(self) -> bool:
-        """Whether any fresh trial can be made at all."""
+        """Whether any fresh trial can be made."""
         return self.budget > 0 and bool(self.sides)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is asked to do, as plain values; None means not given.
+    """The options of a run as plain values; None means not given.
 
     Attributes:
-        embedded: The embedded model, if nothing that was given names another agent.
+        embedded: The embedded model, if no option names an agent.
         unused: An option of live runs that was given without a model; empty if there is none.
-        fresh: Whether the run makes every simulation, and takes none from an earlier run.
-        confirm: Fresh simulations that the run may make to confirm falls.
-        stages: Trials a task after each stage.
-        concurrency: Simulations at once.
-        ray: The Ray cluster that makes them; None if this process does.
+        fresh: Whether the run makes every simulation, and reuses none of an earlier run.
+        confirm: Fresh simulations that the run may make to confirm regressions.
+        stages: Trials per task after each stage.
+        concurrency: Simulations that run at once.
+        ray: The Ray cluster that makes the simulations; None if this process makes them.
     """
 
     candidate: str | None = None
@@ -105,7 +106,7 @@ class Options:
 
 @dataclass(frozen=True)
 class PlannedSuite(LockedSuite):
-    """One suite of a run: what it is, who runs it, and what it is compared with.
+    """One suite of a run, with its agent, recorded runs and baseline.
 
     Attributes:
         guidelines: Digest of the text that a simulated user follows, in a live run.
@@ -119,7 +120,7 @@ class PlannedSuite(LockedSuite):
     identity: Identity = field(default_factory=Identity)
 
     def trials_of(self, task_id: str) -> int:
-        """How many simulations of a task this run makes or replays."""
+        """The number of simulations of a task that this run makes or replays."""
         if self.recorded is None:
             return self.trials
         return len(self.recorded.by_task.get(task_id, ()))
@@ -131,13 +132,13 @@ class Plan:
 
     Attributes:
         lineage: The candidate and its ancestors.
-        policy: The gate's; None if the gate is off.
-        schedule: Trials a task after each stage; empty for a run of one stage.
+        policy: The gate's policy; None if the gate is off.
+        schedule: Trials per task after each stage; empty for a run of one stage.
         stage: The stage that this plan is for; None in a run of one stage.
         stage_folders: The run folder of each stage.
-        agent: Who talks in cases that no suite holds; None if nobody was named.
-        draw: The id of the run's draw, for simulations that are not those of the store.
-        ray: The Ray cluster that makes simulations; None if this process does.
+        agent: The agent of cases that belong to no suite; None if no agent was named.
+        draw: The id of the run's draw, for simulations outside the store.
+        ray: The Ray cluster that makes simulations; None if this process makes them.
     """
 
     project: Project
@@ -166,19 +167,19 @@ class Plan:
 
     @property
     def alpha(self) -> float:
-        """The level of the gate's tests."""
+        """The significance level of the gate's tests."""
         assert self.policy is not None
         return self.policy.alpha if self.stage is None else self.stage.alpha
 
     @property
     def all_live(self) -> list[LiveSettings]:
-        """The settings of all models, those of the baseline's side included."""
+        """The settings of all models, including those of the baseline's side."""
         sides = self.baseline_sides.values()
         return [live for live in (self.live, *(party.live for party in sides)) if live is not None]
 
     @property
     def baseline_sides(self) -> Mapping[str, Party]:
-        """Who makes fresh trials of the baseline, by suite; empty if none can be made."""
+        """The parties that make fresh trials of the baseline, by suite; empty if none can be made."""
         return self.confirm.sides if self.confirm is not None and self.confirm.possible else {}
 
     @property
@@ -188,22 +189,22 @@ class Plan:
         return played or any(suite.recorded is not None for suite in self.suites.values())
 
     def party(self, suite: str, *, baseline: bool = False) -> Party:
-        """Whose simulations those of one side are."""
+        """The party that makes the simulations of one side of a suite."""
         if not baseline:
             return Party(self.candidate, self.live)
         assert self.confirm is not None
         return self.confirm.sides[suite]
 
     def fresh_folder(self, suite: str, side: SideName) -> Path:
-        """Where a side's fresh trials go, apart from those that enter estimates."""
+        """The folder of a side's fresh trials, separate from trials that enter estimates."""
         return self.suite_folder(suite) / "fresh" / side
 
     def suite_folder(self, name: str) -> Path:
-        """Where a suite's simulations go: the run folder itself, or a part of it if there are several."""
+        """The folder of a suite's simulations: the run folder, or a subfolder if there are several suites."""
         return self.run_folder if len(self.suites) == 1 else self.run_folder / name
 
     def stages(self) -> list["Plan"]:
-        """The plan of each stage, with as many trials on both sides; the plan itself without stages."""
+        """The plan of each stage, with equal trials on both sides; only this plan if there are no stages."""
         if not self.schedule:
             return [self]
         return [self._at_stage(number) for number in range(1, len(self.schedule) + 1)]
@@ -225,7 +226,7 @@ class Plan:
 
 
 def _first_trials(baseline: Baseline, trials: int) -> Baseline:
-    """The first trials of each task of a baseline, by their numbers."""
+    """Reduce a baseline to the first trials of each task, by trial number."""
     by_task = records_by_task(baseline.evidence.simulations)
     first = {
         id(record)
@@ -237,7 +238,7 @@ def _first_trials(baseline: Baseline, trials: int) -> Baseline:
 
 
 def records_by_task(records: Iterable[SimulationEvidence]) -> dict[str, list[SimulationEvidence]]:
-    """The records of each task."""
+    """Group records by task id."""
     groups: dict[str, list[SimulationEvidence]] = {}
     for record in records:
         groups.setdefault(record.task_id, []).append(record)

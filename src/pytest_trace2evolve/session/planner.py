@@ -1,4 +1,4 @@
-"""Makes the plan of a run: validates options and settles every choice before the first simulation."""
+"""Makes the plan of a run: validates its options and fixes all settings before the first simulation."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,10 +40,10 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 @dataclass(frozen=True)
 class Resources:
-    """What a project and its plugins offer to a run.
+    """The worlds, agents and checks that a project and its plugins offer to a run.
 
     Attributes:
-        agents: Factories of agents by name, agent `chat` apart.
+        agents: Factories of agents by name, except agent `chat`.
         checks: Further checks that a policy may name, by id.
     """
 
@@ -54,15 +54,15 @@ class Resources:
 
     @property
     def agent_names(self) -> list[str]:
-        """The names of all agents that can talk."""
+        """The names of all agents that can make simulations."""
         return sorted({*self.agents, CHAT})
 
 
 def resources_of(project: Project) -> Resources:
-    """What a project offers, with the hooks of its `conftest.py` and plugins.
+    """The resources of a project, including those from hooks of its `conftest.py` and plugins.
 
     Raises:
-        ConfigError: a hook is wrong.
+        ConfigError: a hook is invalid.
     """
     extensions = project.extensions
     agents = {**BUILT_IN_AGENTS, **extensions.agents}
@@ -78,18 +78,19 @@ def make_plan(
     listing: bool = False,
     is_worker: bool = False,
 ) -> Plan:
-    """Validate what was asked for and settle every choice.
+    """Validate the options of a run and make its plan.
 
     Args:
-        options: What was asked for.
-        resources: What the project offers.
+        options: The options of the run.
+        resources: The resources of the project.
         suite_names: The suites that may take part, before `options` narrows them.
         judge: Judge of natural-language assertions.
-        listing: Whether items are only listed: locks are not compared with worlds, and nobody needs to talk.
-        is_worker: Whether the run has begun in another process: its folder is in use.
+        listing: Whether items are only listed. Locks are then not compared with worlds, and no agent is
+            needed.
+        is_worker: Whether another process has begun the run. The run folder is then in use already.
 
     Raises:
-        ConfigError: anything that the user wrote is wrong.
+        ConfigError: an option or a file of the user is invalid.
         ResultsError: a replay or baseline cannot be trusted, or does not belong to a selected suite.
         WorldError: a world cannot be opened.
     """
@@ -193,12 +194,16 @@ def make_plan(
 
 
 def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
-    """The embedded model talks if no agent is named, to customers who follow a script.
+    """Use the embedded model for suites with scripted customers if no agent is named.
 
     Returns:
-        The options with that model, and the suites whose customers follow a script; without suites only
-        cases are run, whose customers all do. Both are as before if the model does not talk, because a suite
-        names an agent, or was named itself and its customers need a model.
+        The options with the embedded model, and the suites with scripted customers. Without suites the run
+        has only cases, whose customers are always scripted. Options and suites are unchanged if the model is
+        not used, because a suite names an agent, or because the user named a suite whose customers need a
+        model.
+
+    Raises:
+        ConfigError: the embedded model is not used, and an option was given that needs a model.
     """
     if options.embedded is None:
         return options, list(suites)
@@ -270,7 +275,7 @@ def _reject(problems: Mapping[str, bool]) -> None:
     """Raise the first problem that is present.
 
     Raises:
-        ConfigError: one is.
+        ConfigError: a problem is present.
     """
     for message, is_present in problems.items():
         if is_present:
@@ -343,7 +348,7 @@ def _select(
 
 
 def _suites_of_cassette(suites: Sequence[Suite], cassette: Cassette, *, named: bool) -> list[Suite]:
-    """The suites that a cassette holds; those that were named must be among them."""
+    """The suites that a cassette holds; it must hold all suites that the user named."""
     held = cassette.header.suites
     absent = [suite.name for suite in suites if suite.name not in held]
     if absent and (named or len(absent) == len(suites)):

@@ -1,11 +1,11 @@
 """Promotion: a run's evidence becomes the baselines of its suites, all of them or none.
 
-The run's folder holds what was measured and decided, and the ledger's entries of the run must confirm it;
-nothing is scored or judged again. All that the verdict rested on must be unchanged: the evidence, the
+The run's folder holds the evidence and the verdict, and the ledger's entries of the run must confirm them.
+Nothing is scored or judged again. Everything that the verdict rested on must be unchanged: the evidence, the
 candidate's text, the lock, and the baseline that was beaten.
 
-A candidate with an adapter has its verdict in the adapter's manifest too, together with what the gate cannot
-see: what the adapter lost in capabilities that it was not trained for.
+If a candidate has an adapter, the adapter's manifest records the verdict too. The manifest also holds the
+adapter's losses in capabilities that it was not trained for, which the gate cannot see.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,12 +45,12 @@ from pytest_trace2evolve.utils.files import alone_in, write_atomic, write_togeth
 
 @dataclass(frozen=True)
 class NewBaseline:
-    """One suite's baseline as it will be.
+    """The new baseline of one suite.
 
     Attributes:
-        path: Its file.
-        evidence: Its content.
-        beaten: Name of the baseline that it beat.
+        path: The baseline's file.
+        evidence: The file's content.
+        beaten: Name of the baseline that the run beat.
         done: Whether the file has this content already.
     """
 
@@ -67,8 +67,8 @@ class Promotion:
 
     Attributes:
         record: The run's verdict.
-        baselines: The new baselines, a suite each.
-        without: Suites of the run that get none, each with the reason.
+        baselines: The new baselines, one for each suite.
+        without: Suites of the run that get no baseline, each with the reason.
     """
 
     record: RunVerdict
@@ -92,24 +92,24 @@ def promote(
 ) -> Promotion:
     """Make a run's evidence the baselines of its suites, all of them or none.
 
-    The manifest of the candidate's adapter, if it has one, then says that it was promoted.
+    If the candidate has an adapter, the adapter's manifest then says that it was promoted.
 
     Args:
-        project: Its baselines, candidates and lock.
-        run: The run's folder (relative to `here`), or its id or the beginning of it.
+        project: The project, with its baselines, candidates and lock.
+        run: The run's folder (relative to `here`), its id, or the beginning of its id.
         name: Name of the baselines; the candidate's id unless given.
-        suites: Only these suites; by default all that gave a verdict.
+        suites: The suites to promote; by default all that gave a verdict.
         here: The user's folder.
         dry_run: Check everything and write nothing.
 
     Returns:
-        What was (or would be) done.
+        The promotion that was made, or that would be made without `dry_run`.
 
     Raises:
-        ConfigError: no such run or suite, or the run was not promoted: nothing has changed.
+        ConfigError: the run or suite does not exist, or the run was not promoted. Nothing has changed.
         ResultsError: something that the verdict rested on has changed or is damaged, or the ledger is damaged
-            or does not confirm the verdict: nothing has changed.
-        OSError: a baseline or its entry of the ledger could not be written: no baseline has changed.
+            or does not confirm the verdict. Nothing has changed.
+        OSError: a baseline or its ledger entry could not be written. No baseline has changed.
     """
     folder = find_run(run, project, here)
     record = read_verdict(folder)
@@ -146,7 +146,7 @@ def promote(
 
 
 def _write(baselines: Sequence[NewBaseline], name: str, ledger: ProjectLedger) -> None:
-    """Write baselines with their entries of the ledger, or no baseline."""
+    """Write all baselines and their ledger entries, or leave every baseline unchanged."""
     before = {new.path: new.path.read_text(encoding="utf-8") for new in baselines if new.path.exists()}
     write_together({new.path: render_evidence(new.evidence) for new in baselines})
     try:
@@ -280,22 +280,22 @@ _STATES = {
 
 
 def gate_decision(record: RunVerdict) -> Decision | None:
-    """The gate's decision; a run that was not whole, or whose goal claims nothing, promotes nothing."""
+    """The gate's decision; a promotion is inconclusive if the run is partial or its goal claims nothing."""
     claims_nothing = record.partial or record.goal is Goal.NO_REGRESSION
     return Decision.INCONCLUSIVE if claims_nothing and record.verdict is Decision.PROMOTE else record.verdict
 
 
 def state_by_gate(decision: Decision | None) -> AdapterState:
-    """The state of an adapter by the gate alone; no verdict counts as an inconclusive one."""
+    """The state of an adapter by the gate alone; a missing verdict counts as inconclusive."""
     return _STATES[decision]
 
 
 def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple[AdapterState, str]:
-    """The state of an adapter by the gate and by its losses, and the reason if that is not the gate.
+    """The state of an adapter by the gate and by its losses, and the reasons other than the gate.
 
-    A capability that lost more than `MAX_LOSS`, by an interval that excludes 0, discards the adapter. A loss
-    by the estimate alone prevents a promotion, and so does an adapter that was measured in no other
-    capability.
+    A loss of more than `MAX_LOSS` in another capability discards the adapter if its interval excludes 0.
+    Otherwise such a loss only prevents a promotion. A lack of measurements in other capabilities prevents a
+    promotion too.
     """
     lost = {
         name: cost
@@ -333,11 +333,11 @@ def _adapter_name(record: RunVerdict) -> str:
 
 
 def check_adapter_losses(project: Project, record: RunVerdict) -> None:
-    """Check that a promoted run's adapter lost nothing elsewhere, which the gate cannot see.
+    """Check that a promoted run's adapter lost no other capability, which the gate cannot see.
 
     Raises:
         AdapterError: the adapter is gone or damaged.
-        ConfigError: it lost something, or it was measured in no other environment.
+        ConfigError: the adapter lost reward elsewhere, or was measured in no other environment.
     """
     name = _adapter_name(record)
     if not name:

@@ -12,7 +12,7 @@ from pytest_trace2evolve.utils.canonical import digest
 
 
 def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
-    """Where the evidence of one suite of a run comes from."""
+    """The provenance of the evidence of one suite of a run."""
     common = {
         "suite": planned.suite.name,
         "domain": planned.suite.domain,
@@ -42,7 +42,7 @@ def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
 
 
 def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
-    """What evidence records of the user in a suite that is not replayed."""
+    """The user's settings, as evidence records them, in a suite that is not replayed."""
     if planned.suite.solo:
         return Settings(implementation=DUMMY_USER)
     if plan.live is None:
@@ -53,15 +53,15 @@ def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
 
 
 NAMED_ROLES = (Role.GATE, Role.GUARD)
-"""Roles of the splits whose draws the ledger names: those by which a candidate is judged."""
+"""Roles of the splits whose draws the ledger names, because candidates are judged on these splits."""
 
 
 def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Party | None = None) -> str:
-    """The key of a task's trial in a live run, by the candidate unless another `party` is given."""
+    """The key of a task's trial in a live run; `party` replaces the plan's candidate and models."""
     candidate, live = (plan.candidate, plan.live) if party is None else (party.candidate, party.live)
     assert live is not None
     lock, suite, world = planned.lock, planned.suite, planned.identity.world
-    # What is not set is left out, so that the keys of earlier runs stay as they are.
+    # Unset values are left out, so that the keys of earlier runs do not change.
     timeout = [] if suite.timeout is None else [suite.timeout]
     return simulation_key(
         {
@@ -74,17 +74,17 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
             "agent": live.agent_settings().model_dump(mode="json"),
             "user": user_settings(plan, planned).model_dump(mode="json"),
             "trial": trial,
-            # Answers of a cassette are not those of a live model with the same settings.
+            # A cassette's answers differ from those of a live model with the same settings.
             **({"cassette": live.cassette.header.digest} if live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
-            # A draw elsewhere has no entry in the ledger, and could be chosen.
+            # A simulation drawn outside this split has no ledger entry, and could be picked for its result.
             **({"sealed": place} if (place := sealed_place(plan, planned, task.id)) else {}),
         }
     )
 
 
 def sealed_place(plan: Plan, planned: PlannedSuite, task_id: str) -> str:
-    """The suite and the split of a task whose draws the ledger names; empty for a task of any other split."""
+    """The `suite::split` of a task whose draws the ledger names; empty for a task of any other split."""
     split = next((name for name, tasks in planned.lock.splits.items() if task_id in tasks), None)
     if split is None or plan.project.splits[split].role not in NAMED_ROLES:
         return ""
@@ -92,7 +92,7 @@ def sealed_place(plan: Plan, planned: PlannedSuite, task_id: str) -> str:
 
 
 def conditions(plan: Plan, planned: PlannedSuite) -> str:
-    """Digest of what a live run of a suite depends on, apart from the tasks, the candidate and its agent.
+    """Digest of the conditions of a suite's live run, without the tasks, the candidate and its agent.
 
     Code that cannot be identified gives a digest that no other run has.
     """
@@ -103,9 +103,9 @@ def conditions(plan: Plan, planned: PlannedSuite) -> str:
 
 
 def tested(plan: Plan, origin: Provenance) -> str:
-    """Digest of the tested agent, without the candidate's text: equal digests mean the same test.
+    """Digest of the tested agent, without the candidate's text; equal digests mean the same test.
 
-    An agent that is not built in counts with the code of its user and world.
+    For an agent that is not built in, the digest includes the code of its user and world.
 
     Code that cannot be identified gives a digest that no other run has.
     """

@@ -1,4 +1,4 @@
-"""Writes and reads `verdict.json`. With the evidence next to it, it is all that CI and promotion need."""
+"""Writes and reads `verdict.json`. CI and promotion need only this file and the evidence next to it."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def write_verdict(folder: Path, record: RunVerdict) -> None:
     """Write a run's verdict into its folder.
 
     Raises:
-        OSError: it could not be written; then there is no verdict.
+        OSError: the file could not be written, so there is no verdict.
     """
     text = json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomic(folder / VERDICT_NAME, text + "\n")
@@ -28,7 +28,7 @@ def read_verdict(folder: Path) -> RunVerdict:
     """Read a run's verdict.
 
     Raises:
-        ResultsError: there is none, or it is damaged, of another version, or contradicts its own parts.
+        ResultsError: the verdict is missing, damaged, of a different version, or contradicts its own parts.
     """
     path = folder / VERDICT_NAME
     if not path.exists():
@@ -50,7 +50,7 @@ def read_verdict(folder: Path) -> RunVerdict:
 
 
 def _check_parts(path: Path, record: RunVerdict) -> None:
-    """Reject a verdict that its own parts contradict: it was edited."""
+    """Reject a verdict that contradicts its own parts, because it was edited."""
     for name, suite in record.suites.items():
         try:
             parts = [Decision(part["verdict"]) for part in suite.verdicts if part["verdict"] is not None]

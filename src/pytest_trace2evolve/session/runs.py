@@ -1,4 +1,4 @@
-"""The list of a project's runs: what was run, when, and what the gate decided."""
+"""The list of a project's runs, with their candidates, suites, times and decisions."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,13 +14,13 @@ from pytest_trace2evolve.session.run_verdict import read_verdict
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is reported of one run.
+    """The reported facts of one run.
 
     Attributes:
-        time: When it started (ISO 8601); None if that was not recorded.
-        decision: The gate's; None without one, and `reason` says why.
+        time: The start time (ISO 8601); None if it was not recorded.
+        decision: The gate's decision; None if there is none, for the reason in `reason`.
         labels: Labels of the evidence that decided.
-        error: Why the run could not be read; empty if it could, and everything else is unknown otherwise.
+        error: Why the run could not be read, so that only `run` is known; empty if it could be read.
     """
 
     run: str
@@ -38,7 +38,7 @@ class RunFacts:
 
 
 def listed_runs(project: Project) -> list[RunFacts]:
-    """All runs of a project, the latest first; a damaged one says so in its place."""
+    """All runs of a project, the latest first; a damaged run is listed with its error."""
     folder = project.runs_folder
     folders = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return [_facts(path) for path in sorted(folders, key=lambda path: path.name, reverse=True)]
@@ -72,7 +72,7 @@ def _gated(folder: Path) -> RunFacts:
 
 
 def _not_gated(folder: Path) -> RunFacts:
-    """What the headers of the results say; the simulations stay unread."""
+    """The facts of a run from the headers of its results, without reading the simulations."""
     headers = [path / "results.json" for path in expand([folder])]
     origins = [
         provenance(ResultsFile(path, record if isinstance(record, dict) else {}, {}, ()))

@@ -1,6 +1,6 @@
-"""The servers of models in folders of this machine.
+"""Servers of models in local folders.
 
-The controller of a run starts them, so that all its processes share one copy of the weights.
+The controller of a run starts the servers, so that all processes of the run share one copy of the weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +15,14 @@ from pytest_trace2evolve.session.plan import Plan
 
 @dataclass(frozen=True)
 class ServedFolder:
-    """What is served of a folder: its model, with its digest, and adapters by name."""
+    """The served content of a folder: the digest of its model's weights, and adapters by name."""
 
     weights: str
     adapters: dict[str, Path] = field(default_factory=dict)
 
 
 def folders(plan: Plan) -> dict[Path, ServedFolder]:
-    """The folders of the models that a run asks."""
+    """The folders of the local models that a run uses."""
     found: dict[Path, ServedFolder] = {}
     for model in (model for live in plan.all_live for model in live.models):
         if model.folder is not None:
@@ -33,7 +33,7 @@ def folders(plan: Plan) -> dict[Path, ServedFolder]:
 
 
 def at_servers(plan: Plan, addresses: Mapping[str, Address]) -> Plan:
-    """The same plan, its local models asked at their servers."""
+    """The same plan, with local models at the addresses of their servers."""
 
     def model_at_server(model: ModelSettings) -> ModelSettings:
         address = addresses.get(str(model.folder)) if model.folder else None
@@ -55,7 +55,7 @@ class LocalServers:
     """The servers that a run started, one for each folder.
 
     Attributes:
-        addresses: Where each folder is served.
+        addresses: The address of each folder's server.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class LocalServers:
         self.addresses: dict[str, Address] = {}
 
     def start(self, wanted: Mapping[Path, ServedFolder]) -> None:
-        """Start the servers; returns once all answer.
+        """Start the servers and wait until all answer.
 
         Raises:
             ModelFolderError: a model or an adapter cannot be served.
@@ -79,7 +79,7 @@ class LocalServers:
             server.watch(on_end)
 
     def close(self) -> None:
-        """End all of them."""
+        """Stop all servers."""
         for server in self._servers:
             server.close()
         self._servers.clear()

@@ -54,29 +54,29 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 _STOP_SECONDS = 30.0
-"""How long a stop waits for simulations: an agent may ignore that it is cancelled."""
+"""Seconds that a stop waits for simulations, because an agent may ignore its cancellation."""
 
 _SCORER_THREADS = 8
-"""Threads that score simulations if a judge is asked over the network; without a judge one thread scores."""
+"""Scoring threads of a run whose judge is called over the network; without a judge, one thread scores."""
 
 
 class Session:
     """One run.
 
     Args:
-        plan: What to run.
-        resources: What the project offers.
+        plan: The plan to run.
+        resources: The resources of the project.
         on_event: Called for each event, in a thread of the session.
-        executor: Makes the simulations elsewhere; None: that of the plan, or this process.
+        executor: Makes the simulations elsewhere; None for the executor of the plan, or this process.
 
     Attributes:
-        plan: What is run, local models at the addresses of their servers.
-        notes: What the user should know, a line each.
-        forecast: What a live run has before it; None if no model is asked.
-        refusal: Why the run cannot go on: the endpoint refuses it, or evidence cannot be stored.
+        plan: The plan, with local models at the addresses of their servers.
+        notes: Notes for the user, a line each.
+        forecast: The estimated work of a live run; None if no model is called.
+        refusal: Why the run cannot continue: the endpoint rejects it, or evidence cannot be stored.
 
     Raises:
-        ConfigError: anything that the user wrote is wrong.
+        ConfigError: an option or a file of the user is invalid.
         ResultsError: a baseline or a replay was edited, or is not comparable with this run.
         EndpointError: the key of a model is missing.
         ModelFolderError: a local model cannot be served.
@@ -164,7 +164,7 @@ class Session:
             self._open_executor(self._executor)
 
     def _open_executor(self, executor: "RayExecutor") -> None:
-        """Let another machine make the simulations: its processes have agents and models of their own."""
+        """Let an executor make the simulations; its processes have agents and models of their own."""
         from pytest_trace2evolve.session.on_cluster import work_of
 
         self._closing.callback(executor.close)
@@ -174,7 +174,7 @@ class Session:
         self._factories = {}
 
     def _make_factories(self) -> dict[tuple[str, SideName], AgentFactory]:
-        """Who makes the simulations of each suite and side; replayed suites need nothing."""
+        """The agent factories of each suite and side; replayed suites need none."""
         plan, agents = self.plan, dict(self._resources.agents)
         close, stores = self._loop.on_close, self._stores
         if plan.live is not None:
@@ -192,7 +192,7 @@ class Session:
         return found
 
     def _forecast(self) -> None:
-        """Check what earlier runs stored, and estimate what is left to be made."""
+        """Check the stored simulations of earlier runs, and estimate the remaining work."""
         self._stages = self.plan.stages()
         live = self.plan.live
         self._expected = Expected() if live is None else expected_usage(self._stages[0])
@@ -207,16 +207,16 @@ class Session:
             self.forecast = estimate(self._stages[0], self._expected, self._draws)
 
     def _on_server_end(self, why: str) -> None:
-        with contextlib.suppress(sqlite3.Error):  # the run has ended too
+        with contextlib.suppress(sqlite3.Error):  # the run has ended as well
             self.account.stop(why, EndpointError)
 
     def total_of(self, tasks: Iterable[TaskName]) -> int:
-        """Simulations of tasks, without fresh ones; of a staged run those of all stages."""
+        """The number of simulations of tasks, without fresh ones; in a staged run, over all stages."""
         suites = self._stages[-1].suites
         return sum(suites[suite].trials for suite, _ in tasks)
 
     def shared(self) -> dict[str, Any]:
-        """What a worker of xdist needs to run cases on the same budget, as JSON."""
+        """The data that a worker of xdist needs to run cases on the same budget, as JSON."""
         return {
             "account": str(self.account.path),
             "run_id": self.plan.run_id,
@@ -229,11 +229,11 @@ class Session:
     # ---- the simulations
 
     def start(self, tasks: Iterable[TaskName] | None = None, narrowed: str = "") -> None:
-        """Begin to make and score the simulations of tasks.
+        """Start making and scoring the simulations of tasks.
 
         Args:
-            tasks: Suites and ids of tasks, in the order in which they are decided; all, if not given.
-            narrowed: Which option narrows the run below whole splits; empty if none does.
+            tasks: Suites and ids of tasks, in the order in which they start; all tasks by default.
+            narrowed: The option that narrows the run below whole splits; empty if none does.
         """
         everything = ((name, task) for name, suite in self.plan.suites.items() for task in suite.lock.tasks)
         self._tasks = list(dict.fromkeys(everything if tasks is None else tasks))
@@ -262,12 +262,12 @@ class Session:
         return self._decided[suite, task_id].result()
 
     def stop(self, reason: str) -> None:
-        """End the run before its time; what is finished stays."""
+        """End the run early; finished simulations are kept."""
         with contextlib.suppress(sqlite3.Error):
             self.account.stop(reason)
         if self._work is not None:
             self._work.cancel()
-            # The future is cancelled at once; the coroutine ends when its simulations have.
+            # The future is cancelled at once, but the coroutine ends only after its simulations.
             self._ended.wait(_STOP_SECONDS)
         self._decide_rest(reason)
 
@@ -300,7 +300,7 @@ class Session:
         self._runs = {name: SuiteRun(planned) for name, planned in plan.suites.items()}
 
     def _copy_baselines(self) -> None:
-        """Keep what the run is compared with next to its traces."""
+        """Copy the evidence of the baselines into the run folder, next to the run's traces."""
         for name in {suite for suite, _ in self._tasks}:
             planned = self.plan.suites[name]
             if planned.baseline is not None:
@@ -324,13 +324,13 @@ class Session:
     def _decide(self, suite: str, task_id: str, run: TaskRun | None, why: str = "") -> None:
         event = TaskDecided(self.plan, suite, task_id, run, why)
         future = self._decided[suite, task_id]
-        with self._deciding:  # a stop decides tasks in another thread
+        with self._deciding:  # `stop` decides tasks in a different thread
             if not future.done():
                 self._on_event(event)
                 future.set_result(event)
 
     def _decide_rest(self, why: str) -> None:
-        """Decide the tasks that wait for the end: those of a staged run, and those that did not run."""
+        """Decide all tasks that are still open: those of a staged run, and those that did not run."""
         for suite, task_id in self._tasks:
             run = self._runs[suite].runs.get(task_id)
             self._decide(suite, task_id, run, "" if run is not None else why)
@@ -338,7 +338,7 @@ class Session:
     # ---- verdicts
 
     def _end_stage(self) -> bool:
-        """Judge a stage; returns whether it is the last one."""
+        """Judge a stage, and return whether it is the last one."""
         stage = self.plan.stage
         assert stage is not None
         exhausted = self.account.stopped
@@ -361,19 +361,19 @@ class Session:
         others_failed: bool = False,
         reported: Collection[TaskName] | None = None,
     ) -> Run:
-        """Judge what was made, and write the evidence, the ledger and the verdict.
+        """Judge the simulations, and write the evidence, the ledger and the verdict.
 
         Args:
-            is_early: Whether the front end ended the run before its time: nothing that it measured decides.
-            others_failed: Whether a test of the user's that is no task failed.
-            reported: The tasks that the front end reported; all others count as not run. None: all.
+            is_early: Whether the front end ended the run early. The run's measurements then decide nothing.
+            others_failed: Whether a test of the user that is not a task failed.
+            reported: The tasks that the front end reported (None for all); all others count as not run.
         """
         if is_early:
             self.stop("the session was stopped")
         elif self._work is not None:
             self._work.result()
         if self.unstored:
-            # Nothing is judged or recorded: the same command makes the rest and judges all of it.
+            # Nothing is judged or recorded. Rerunning the same command makes the rest and judges everything.
             return Run(self.plan, notes=tuple(self.notes), error=self.unstored)
         if reported is not None:
             for name, suite in self._runs.items():
@@ -392,7 +392,7 @@ class Session:
         return run
 
     def _suite_runs(self, stopped: str) -> list[SuiteRun]:
-        """The suites of which a task ran; all of them if the run was stopped."""
+        """The suites with a task that ran; all suites if the run was stopped."""
         return [run for run in self._runs.values() if run.runs or stopped]
 
     def _judge(
@@ -422,10 +422,10 @@ class Session:
         return self._unstored or self.account.unstored
 
     def export_cassette(self, *, is_early: bool = False) -> str:
-        """Write the cassette that was asked for, whatever the verdict; returns a line about it.
+        """Write the requested cassette, whatever the verdict, and return a line about it.
 
         Raises:
-            CassetteError: it could not be written.
+            CassetteError: the cassette could not be written.
         """
         live = self.plan.live
         if live is None or live.record is None:
@@ -461,15 +461,15 @@ def run(
     """Run a plan from its first simulation to its verdict.
 
     Args:
-        plan: What to run.
-        resources: What the project offers.
+        plan: The plan to run.
+        resources: The resources of the project.
         on_event: Called for each event, in a thread of the session.
-        tasks: Suites and ids of tasks; all, if not given.
-        executor: Makes the simulations elsewhere; None: that of the plan, or this process.
+        tasks: Suites and ids of tasks; all tasks by default.
+        executor: Makes the simulations elsewhere; None for the executor of the plan, or this process.
 
     Raises:
-        ConfigError, ResultsError, EndpointError, ModelFolderError: as `Session`.
-        EndpointError: the endpoint refuses what every further simulation would ask too.
+        ConfigError, ResultsError, EndpointError, ModelFolderError: see `Session`.
+        EndpointError: the endpoint rejects a request that every further simulation would repeat.
         StorageError: the evidence could not be stored.
     """
     session = Session(plan, resources, on_event, executor)

@@ -1,4 +1,4 @@
-"""Reads the options of a run from values: each is validated, paths are made absolute."""
+"""Reads the options of a run from values, validates each, and makes paths absolute."""
 
 import os
 import re
@@ -32,7 +32,7 @@ from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_mod
 
 
 def check_values(values: Any) -> None:
-    """Reject empty values: an empty value comes from an unset variable of a script.
+    """Reject empty values, because an empty value comes from an unset variable of a script.
 
     Args:
         values: An object with an attribute for each option's destination.
@@ -60,7 +60,7 @@ def _check_length(flag: str, path: str) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """Where options were given, and the project's defaults of some of them.
+    """The folders in which options are read, and the project's defaults of some options.
 
     Attributes:
         root: The project's top folder.
@@ -80,15 +80,15 @@ class Context:
 
 
 def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Options:
-    """The options of a run.
+    """Read the options of a run.
 
     Args:
         values: An object with an attribute for each option's destination; None means not given.
-        context: Where they were given.
-        may_embed: Whether the embedded model talks if no agent is named.
+        context: The folders and the project's defaults.
+        may_embed: Whether the embedded model is used if no agent is named.
 
     Raises:
-        ConfigError: a value is wrong.
+        ConfigError: a value is invalid.
         CassetteError: the cassette cannot be trusted.
         ModelFolderError: a model's folder cannot be served.
     """
@@ -153,7 +153,7 @@ def _ray(values: Any, here: Path) -> RaySettings | None:
 
 
 def _check_output(flag: str, name: str, context: Context) -> None:
-    """Reject a place in the folders whose files decide about verdicts.
+    """Reject an output path in the folders that the gate reads.
 
     Raises:
         ConfigError: the path is the project's folder, or lies in such a folder.
@@ -178,7 +178,7 @@ _NOT_WITH_PLAYBACK = [
     for option in OPTIONS
     if option.scope == "live" and option.name not in ("fresh", "playback", "concurrency")
 ]
-"""Options of what a cassette has settled."""
+"""Options that playback rejects, because the cassette determines their values."""
 
 
 def _of_folder(
@@ -198,7 +198,7 @@ def _of_folder(
 
 
 def _first_given(values: Any, options: Sequence[Option]) -> str:
-    """The first of some options that was given, as it is written; empty if none was."""
+    """The flag of the first option that was given; empty if none was."""
     return next((option.flag for option in options if getattr(values, option.destination) is not None), "")
 
 
@@ -277,7 +277,7 @@ def _extra_body(text: str | None) -> dict[str, Any]:
 
 
 def _check_api_key_envs(*names: str) -> None:
-    """Reject a key in place of its variable's name: the next error would show it."""
+    """Reject a key given in place of its variable's name, because a later error would show the key."""
     for name in names:
         if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(

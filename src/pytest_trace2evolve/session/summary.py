@@ -1,4 +1,4 @@
-"""What a run reports at its end, from its plan and the outcomes of its suites."""
+"""The final report of a run, from its plan and the outcomes of its suites."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ def report_of(
     Args:
         notes: Notes for the user, a line each.
         decision: The verdict over all suites.
-        trouble: Why the run decides nothing; empty if it does.
-        used: What its models used.
+        trouble: Why the run decides nothing; empty if it decides.
+        used: The usage of the run's models.
     """
     suites = []
     for outcome in outcomes:
@@ -65,7 +65,7 @@ def report_of(
 
 
 def _evidence_folder(plan: Plan) -> str:
-    """The run's folder: relative to the project if it lies inside."""
+    """The run's folder, relative to the project if the folder is inside."""
     try:
         return str(plan.run_folder.relative_to(plan.project.root))
     except ValueError:

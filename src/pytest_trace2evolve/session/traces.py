@@ -1,4 +1,4 @@
-"""Opening a trace, and listing the failed tasks of a run.
+"""Opens traces, and lists the failed tasks of a run.
 
 An access to a trace of a sealed split is recorded in the ledger before anything is shown.
 """
@@ -29,9 +29,9 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 
 def find_run(run: str, project: Project | None, here: Path) -> Path:
-    """The path of a run, from its id or the beginning of it, its folder, or a results file.
+    """Find the path of a run from its id, the beginning of its id, its folder, or a results file.
 
-    Paths start from the folder `here`.
+    Paths are relative to the folder `here`.
     """
     if path_exists(here / run):
         return here / run
@@ -49,7 +49,7 @@ def find_run(run: str, project: Project | None, here: Path) -> Path:
 
 
 def splits_with(project: Project, domain: str, task: str) -> Iterator[SplitName]:
-    """Every split of the project that holds a task: it is one task, whichever suite it was run in."""
+    """Every split of the project that holds a task, whichever suite the task was run in."""
     for suite, lock in project.lock.suites.items():
         for split, tasks in lock.splits.items():
             if lock.domain != domain or task not in tasks:
@@ -61,16 +61,16 @@ def splits_with(project: Project, domain: str, task: str) -> Iterator[SplitName]
 
 @dataclass(frozen=True)
 class OpenedTrace:
-    """A trace that may be shown: an access that had to be recorded is.
+    """A trace that may be shown, because any access that must be recorded is recorded.
 
     Attributes:
         simulation: The simulation with its trace.
-        origin: Where it comes from.
+        origin: The provenance of the simulation.
         run: The run's name, or the file's.
         trials: All trials of the task in the run.
         recorded: The splits whose ledger entries record this access.
-        note: Why nothing was recorded, if nothing was.
-        found: What breaks an invariant in the trace.
+        note: Why no access was recorded; empty if one was.
+        found: The breaches of invariants in the trace.
     """
 
     simulation: Simulation
@@ -89,11 +89,11 @@ def open_trace(
 
     Args:
         run: As in `find_run`.
-        trial: The first trial if None.
-        suite: Which suite of a run over several.
+        trial: The trial; None for the first one.
+        suite: The suite, if the run has several.
 
     Raises:
-        ConfigError: there is no such run, task or trial, or several; names what there is.
+        ConfigError: no run, task or trial matches, or several match. The message names the available ones.
         ResultsError: the run cannot be read.
         LedgerError: the access could not be recorded; nothing of the trace may be shown.
     """
@@ -127,7 +127,7 @@ def open_trace(
 def _broken_invariants(
     simulation: Simulation, origin: Provenance, project: Project | None
 ) -> tuple[Finding, ...]:
-    """As the run recorded them, else by the rules of a world that can be opened here."""
+    """The recorded breaches of invariants, else those by the rules of a world that can be opened here."""
     if (written := written_findings(simulation)) is not None:
         return written
     if not origin.conversational:
@@ -145,8 +145,8 @@ class FailedTask:
     """A task that failed at least one trial.
 
     Attributes:
-        splits: The splits that hold it.
-        is_sealed: Whether an access to its traces would be recorded.
+        splits: The splits that hold the task.
+        is_sealed: Whether an access to the task's traces would be recorded.
         failed, measured: Trials that failed, and all that were measured.
         reward: Mean over the measured trials.
     """
@@ -162,7 +162,12 @@ class FailedTask:
 
 @dataclass(frozen=True)
 class FailedTasks:
-    """The failed tasks of a run, out of `tasks`; of `unmeasured` tasks, no trial has a reward."""
+    """The failed tasks of a run.
+
+    Attributes:
+        tasks: The number of all tasks.
+        unmeasured: The number of tasks without a reward in any trial.
+    """
 
     run: str
     candidate: str | None
@@ -172,14 +177,14 @@ class FailedTasks:
 
 
 def failed_tasks(run: str, *, project: Project | None, here: Path, suite: str = "") -> FailedTasks:
-    """The tasks of a run that failed. Nothing of their traces is shown, so no access is recorded.
+    """List the failed tasks of a run. No access is recorded, because nothing of their traces is shown.
 
     Args:
         run: As in `find_run`.
-        suite: Only this suite of a run over several.
+        suite: Only this suite, if the run has several.
 
     Raises:
-        ConfigError: there is no such run or suite, or several runs; names what there is.
+        ConfigError: no run or suite matches, or several runs match. The message names the available ones.
         ResultsError: the run cannot be read.
     """
     path = find_run(run, project, here)
@@ -225,7 +230,7 @@ def _is_sealed(project: Project, split: str) -> bool:
 
 
 def _files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
-    """The results files of a run by suite: only one suite's if one is named."""
+    """The results files of a run by suite, or only the file of the named suite."""
     files = [read_results(place) for place in expand([path])]
     by_suite = {provenance(file).suite or file.path.name: file for file in files}
     if suite and suite not in by_suite:
@@ -248,7 +253,7 @@ def _file_with(task: str, by_suite: Mapping[str, ResultsFile], run: str) -> Resu
 def _sealed_places(
     project: Project | None, origin: Provenance, domain: str, task: str
 ) -> tuple[Sequence[SplitName], str]:
-    """The sealed splits that hold a task, or why there is none."""
+    """The sealed splits that hold a task; if there are none, a note that says why."""
     if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
         where = f"{project.lock_path} does not hold" if project else "no project here holds"
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Running tasks: their trials, scored and stored, and fresh trials if a task may have fallen."""
+"""Runs tasks: makes, scores and stores their trials, and fresh trials if a task may have regressed."""
 
 import asyncio
 import uuid
@@ -40,12 +40,12 @@ class TaskRun:
 
     Attributes:
         records: The evidence of each trial.
-        left_out: Which recorded simulations were not compared because their task differs from the lock;
-            empty if all were.
-        absent: Why there was nothing to run: the replayed files hold no simulation of the task.
-        unfinished: Why not all of its trials were made; empty if they were.
-        fresh: Fresh trials of both sides, if the task fell and they were made.
-        unconfirmed: Why there are none although it fell; empty otherwise.
+        left_out: A note on recorded simulations that were not compared, because their task differs from the
+            lock; empty if all were compared.
+        absent: A note if the replayed files hold no simulation of the task; empty otherwise.
+        unfinished: Why some trials of the task were not made; empty if all were made.
+        fresh: Fresh trials of both sides; None if none were made.
+        unconfirmed: Why a task that may have regressed has no fresh trials; empty otherwise.
         crash: The first exception of the agent's code, as `Type: message`.
         frames: The frames of its traceback, as text.
     """
@@ -75,11 +75,12 @@ class TaskRunner:
     """Runs the tasks of a plan.
 
     Attributes:
-        engine: Makes what is not replayed.
-        draws: Where simulations are stored, and what is declared before any can be seen.
-        factories: Who makes the simulations, by suite and side; empty if an executor has its own.
+        engine: Makes the simulations that are not replayed.
+        draws: Stores the simulations, and declares each draw before a simulation of it can be seen.
+        factories: Agent factories by suite and side; empty if an executor has its own.
         scorer: The threads in which simulations are scored and stored.
-        tasks: The tasks in their order, which counts if the fresh simulations may not suffice for all falls.
+        tasks: The tasks in order. The order matters if the fresh simulations may not suffice for all
+            regressions.
     """
 
     plan: Plan
@@ -103,7 +104,7 @@ class TaskRunner:
         on_simulation: Callable[[str, SimulationEvidence, bool], None],
         on_run: Callable[[str, str, TaskRun], None],
     ) -> None:
-        """Run all tasks; they begin in order, and as many at once as keep the slots full.
+        """Run all tasks. They start in order, with enough tasks at once to keep the slots full.
 
         Args:
             on_simulation: Called with the suite, the evidence of a simulation and whether it is a fresh one,
@@ -111,9 +112,9 @@ class TaskRunner:
             on_run: Called with the suite, the task's id and its trials.
 
         Raises:
-            EndpointError: the endpoint refuses what every further simulation would ask too.
+            EndpointError: the endpoint rejects a request that every further simulation would repeat.
             StorageError: a trace cannot be stored, or a stored one was changed.
-            Exception: what a callback raises.
+            Exception: a callback raised it.
         """
         self._on_simulation = on_simulation
         self._failure: Exception | None = None
@@ -138,9 +139,10 @@ class TaskRunner:
             raise errors.exceptions[0] from None
 
     async def _run(self, planned: PlannedSuite, task_id: str) -> TaskRun:
-        """Make or replay every trial of a task, score each, store its trace, and confirm a fall.
+        """Make or replay every trial of a task, score each, store its trace, and confirm a regression.
 
-        An exception in the world, say, makes every trial an infrastructure error without a score.
+        Any other exception, for example in the world, makes every trial an infrastructure error without a
+        score.
         """
         try:
             if planned.recorded is not None:
@@ -194,10 +196,10 @@ class TaskRunner:
     async def _simulations(
         self, jobs: Iterable[Job], make: Callable[[Job], Awaitable[Simulation]]
     ) -> list[Simulation | Exception]:
-        """Make simulations at once; an exception stands for one that was not made.
+        """Make simulations concurrently; an exception takes the place of a simulation that was not made.
 
         Raises:
-            EndpointError, StorageError: they end the run.
+            EndpointError, StorageError: a simulation raised an error that ends the run.
         """
         results = await asyncio.gather(*map(make, jobs), return_exceptions=True)
         made: list[Simulation | Exception] = []
@@ -233,7 +235,7 @@ class TaskRunner:
         )
 
     async def _confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
-        """The same run, with fresh trials if its task may have fallen, or why it has none."""
+        """Add fresh trials, or the reason for their absence, to the run of a task that may have regressed."""
         confirm = self.plan.confirm
         if confirm is None or run.unfinished or not may_have_fallen(planned, task_id, run):
             return run
@@ -258,7 +260,7 @@ class TaskRunner:
                     made[side] += records
                 done += more
         except (BudgetError, EndpointError) as error:
-            # Either ends the run, as other tasks report; the main trials of this task are whole.
+            # Either error ends the run, as other tasks report. The main trials of this task are complete.
             return replace(run, unconfirmed=str(error))
         fresh = FreshTrials(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
         return replace(run, fresh=fresh)
@@ -266,7 +268,7 @@ class TaskRunner:
     async def _fresh(
         self, planned: PlannedSuite, task: Task, done: int, more: int
     ) -> dict[SideName, list[SimulationEvidence]]:
-        """The next fresh trials of both sides."""
+        """Make the next fresh trials of both sides."""
         places = [(side, FIRST_FRESH_TRIAL[side] + done + number) for side in SIDES for number in range(more)]
         jobs = [self._job(planned, task, trial, baseline=side == "baseline") for side, trial in places]
         results = await self._simulations(jobs, partial(self.engine.make, urgent=True))
@@ -276,8 +278,8 @@ class TaskRunner:
                 raise result
             folder = self.plan.fresh_folder(planned.name, side)
             record = await self._in_thread(self._record, planned, task, trial, result, folder)
-            # A loss is retried once if a journal lets it resume. An agent of the user's own has no journal,
-            # and a further draw could be chosen.
+            # A lost trial is retried once if a journal lets it resume. A user's own agent has no journal, so
+            # its retry would be a second draw, which could be picked for its result.
             if record.status is not Status.MEASURED and job.place is not None and not self.plan.plays:
                 (again,) = await self._simulations([job], self.engine.retry)
                 if isinstance(again, BudgetError):
@@ -298,7 +300,7 @@ class TaskRunner:
         record = self._scored(planned, task, trial, simulation, folder)
         try:
             self._on_simulation(planned.name, record, folder is not None)
-        except Exception as error:  # of the caller: it ends the run, and loses no trial
+        except Exception as error:  # an error of the callback ends the run, and loses no trial
             self._failure = self._failure or error
         return record
 
@@ -329,7 +331,7 @@ class TaskRunner:
         return record
 
     def _rules_of(self, planned: PlannedSuite, world: World) -> Rules | None:
-        """The rules that apply to a suite's traces; kept, since the origin digests the whole lock."""
+        """The rules that apply to a suite's traces; cached, because the provenance digests the whole lock."""
         if planned.name not in self._rules:
             talked = provenance_of(self.plan, planned).conversational
             self._rules[planned.name] = rules_of(world) if talked else None
@@ -343,7 +345,7 @@ class TaskRunner:
 
 
 def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> SimulationEvidence:
-    """The record of a trial that was lost to infrastructure: no reward, and a note that says why."""
+    """The record of a trial that was lost to infrastructure: no reward, and a note on the error."""
     note = f"{type(error).__name__}: {error}"
     return SimulationEvidence(
         id=f"lost-{uuid.uuid4().hex}",
@@ -358,7 +360,7 @@ def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> 
 
 
 def may_have_fallen(planned: PlannedSuite, task_id: str, run: TaskRun) -> bool:
-    """Whether a task is flagged, or might be if its lost trials had been measured: a loss hides no fall."""
+    """Whether a task regressed, or could have regressed if its lost trials had been measured."""
     before = _before(planned, task_id)
     if before is None or not run.records:
         return False
@@ -368,9 +370,9 @@ def may_have_fallen(planned: PlannedSuite, task_id: str, run: TaskRun) -> bool:
 
 
 def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
-    """Whether a task that passed on the baseline and fails now may have fallen by chance.
+    """Whether a task that passed on the baseline and fails now may have regressed by chance.
 
-    A task is judged alone, so its level is that of the split divided by the tasks that could have fallen.
+    Each task is tested alone, at the level of the split divided by the number of tasks that are compared.
     """
     before, after = _before(planned, task_id), Trials(run.records)
     if plan.policy is None or not plan.policy.confirms:
@@ -389,7 +391,7 @@ def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, ta
 
 
 def _before(planned: PlannedSuite, task_id: str) -> Trials | None:
-    """The baseline's trials of a task; None if there are none of the same content."""
+    """The baseline's trials of a task; None if the baseline has none of the same content."""
     if planned.baseline is None:
         return None
     return planned.baseline.trials(task_id, planned.lock.tasks[task_id])

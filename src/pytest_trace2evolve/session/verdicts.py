@@ -40,7 +40,7 @@ class SuiteRun:
 
     @property
     def records(self) -> tuple[SimulationEvidence, ...]:
-        """All records, in order of task and trial."""
+        """All records, sorted by task and trial."""
         everything = [record for run in self.runs.values() for record in run.records]
         return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
 
@@ -51,7 +51,7 @@ class SuiteRun:
 
     @property
     def unconfirmed(self) -> list[str]:
-        """Why tasks that fell have no fresh trials, a note for each reason."""
+        """Notes on regressed tasks without fresh trials, one for each reason."""
         reasons = Counter(run.unconfirmed for run in self.runs.values() if run.unconfirmed)
         return [
             f"{self.planned.name}: {_count(count, 'task')} that fell could not be confirmed: {reason}"
@@ -68,12 +68,12 @@ class SuiteRun:
         return {task_id: self.runs.get(task_id) for task_id in self.planned.lock.splits[split]}
 
     def missing(self, split: str) -> list[str]:
-        """Tasks of a split that did not run in all their trials, except those left out for their content."""
+        """Tasks of a split with trials that did not run, except tasks left out for their content."""
         runs = self.runs_in(split).items()
         return [task_id for task_id, run in runs if run is None or run.absent or run.unfinished]
 
     def left_out(self, split: str) -> dict[str, str]:
-        """Why tasks of a split were not compared, by their ids."""
+        """The reasons why tasks of a split were not compared, by task id."""
         runs = self.runs_in(split).items()
         return {task_id: run.left_out for task_id, run in runs if run is not None and run.left_out}
 
@@ -89,8 +89,8 @@ class SuiteOutcome:
 
     Attributes:
         reason: Why there is no verdict; empty if there is one.
-        whole: Whether every split that ran ran completely.
-        unread: What was not compared.
+        whole: Whether every split that was run is complete.
+        unread: Lines on the tasks that were not compared.
     """
 
     name: str
@@ -102,12 +102,12 @@ class SuiteOutcome:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What was not compared, if no verdict names it."""
+        """Lines on the tasks that were not compared; empty if there are verdicts, which name these tasks."""
         return () if self.verdicts else self.unread
 
     @property
     def decision(self) -> Decision | None:
-        """The worst of its splits; None if none decided."""
+        """The worst decision of the suite's splits; None if no split decided."""
         return worst(verdict.decision for verdict in self.verdicts)
 
 
@@ -128,11 +128,11 @@ def outcome(
     """Judge one suite.
 
     Args:
-        run: The tasks of the suite that were run; none if the session ended before it.
-        ledger: What the ledger says.
+        run: The tasks of the suite that were run; none if the session ended before the suite.
+        ledger: The project's ledger.
         draws: The draws of the run.
         interrupted: Why the session stopped early or was narrowed; empty if it was not.
-        stopped: Whether it ended before its time: then nothing that it measured decides.
+        stopped: Whether the session ended early. Its measurements then decide nothing.
     """
     splits = run.planned.lock.splits
     figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
@@ -207,17 +207,17 @@ def _verdicts(
 
 
 def _labelled(plan: Plan, planned: PlannedSuite, split: str, ledger: ProjectLedger) -> EvidenceLabel:
-    """What kind of evidence a split is.
+    """The label of a split's evidence, with the reason for a downgrade.
 
-    Of a project that draws a sealed split live, traces that its ledger does not know are not clean: they may
-    be what such a run left, edited.
+    If a project draws a sealed split live, traces that its ledger does not know are not clean, because they
+    may be edited traces of such a run.
     """
     labelled = ledger.label(plan.lineage, planned, split, plan.project.splits[split].role)
     if labelled.label is not Label.CLEAN:
         return labelled
     cassette = plan.live.cassette if plan.live is not None else None
     if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
-        # Its answers were drawn without an entry of the ledger for this split, and could be chosen.
+        # The cassette's answers have no ledger entry for this split, and could be picked for their result.
         reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
         return EvidenceLabel(Label.DEVELOPMENT, reason)
     if not ledger.names_draws(planned.name, split):
@@ -229,7 +229,7 @@ def _labelled(plan: Plan, planned: PlannedSuite, split: str, ledger: ProjectLedg
 
 
 def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
-    """Tasks of a split of which this run and an earlier one lost the same trial, with the side."""
+    """Tasks of a split that lost the same trial in this run and in an earlier run, with the side."""
     if run.planned.recorded is not None:
         return {}
     lost = {
@@ -245,7 +245,7 @@ def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
 
 
 def with_recorded(verdict: Verdict, look: AlphaSpending | None, reason: str = "") -> Verdict:
-    """A verdict on fresh evidence, decided together with the ledger's entries of the same claim.
+    """Combine a verdict on fresh evidence with the ledger's entries of the same claim.
 
     Args:
         verdict: The verdict on the fresh figures.
@@ -276,14 +276,14 @@ def with_recorded(verdict: Verdict, look: AlphaSpending | None, reason: str = ""
 
 
 def withheld(verdict: Verdict) -> Verdict:
-    """The verdict on a sealed split under a damaged ledger: no promotion."""
+    """The verdict on a sealed split under a damaged ledger, which turns a promotion into inconclusive."""
     if verdict.decision is not Decision.PROMOTE:
         return verdict
     return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
 
 
 def _abandoned(look: AlphaSpending, verdict: Verdict) -> str:
-    """Which draws could have been judged instead, what follows, and how to avoid that."""
+    """A sentence on the draws that could have been judged instead, their effect, and how to avoid them."""
     count = len(look.abandoned)
     names = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
     lowers = verdict.alpha is not None and verdict.goal is not Goal.NO_REGRESSION and look.recorded is None
@@ -304,12 +304,12 @@ def _count(number: int, noun: str) -> str:
 
 
 def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) -> Claim:
-    """What is judged on a split, on evidence of a label."""
+    """The claim that is judged on a split, on evidence with a label."""
     planned = run.planned
     assert planned.baseline is not None
     assert plan.policy is not None
     tasks = planned.lock.splits[split]
-    # All of it, whatever stage this is: the stages of a run are one test.
+    # The whole baseline at every stage, because the stages of a run are one test.
     whole = planned.baseline.all_evidence
     evidence = outcomes_digest(record for record in whole.simulations if record.task_id in tasks)
     return Claim(
@@ -340,7 +340,7 @@ def _measured(origin: Provenance, plan: Plan) -> tuple[str, str]:
 
 
 def gated_splits(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
-    """The splits of a suite that the gate judges, each with whether it can only discard."""
+    """Yield the splits of a suite that the gate judges, each with whether the split can only discard."""
     roles = {split: project.splits[split].role for split in splits}
     gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
     for split, role in roles.items():

@@ -5,8 +5,8 @@
     with ChatServer(lambda request: Reply("Hello.")) as server:
         client = openai.OpenAI(base_url=server.base_url, api_key="any")
 
-It listens on loopback, answers chat completions and the model list, and misbehaves on demand: latency, error
-statuses, rate limits, broken bodies, hang-ups, slow answers.
+The server listens on loopback and answers chat completions and the model list. It misbehaves on demand:
+latency, error statuses, rate limits, broken bodies, hang-ups, slow answers.
 """
 
 from pytest_trace2evolve.testing.scripts import case_script, gold_script

@@ -25,8 +25,8 @@ def gold_script(tasks: Mapping[str, Task], scenarios: Mapping[str, str]) -> Scri
         scenarios: The text of each task's scenario in the user's prompt.
 
     A request with a `<scenario>` in its system prompt is the user's. The user names its task in its first
-    message, where the agent reads it. A request whose prompt ends with a `<ticket>` is of solo mode: the
-    ticket identifies the task, the first one if several share it.
+    message, where the agent reads it. A request whose system prompt ends with a `<ticket>` belongs to solo
+    mode. The ticket identifies the task; if several tasks share the ticket, the first task counts.
     """
 
     def reply(request: ChatRequest) -> Reply:
@@ -70,7 +70,7 @@ def _agent(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
 
 
 def _solo_agent(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
-    """The next gold action of either side; the last one carries the final text, since `done` has none."""
+    """The next gold action of either side; the last action carries the final text, since `done` has none."""
     ticket = request.system.rpartition("<ticket>\n")[2].removesuffix("\n</ticket>")
     task = next((task for task in tasks.values() if task.ticket == ticket), None)
     step = _calls_of_model(request)
@@ -121,13 +121,13 @@ _QUESTIONS = {
 
 
 def case_script(tasks: Iterable[Task]) -> Script:
-    """A script that solves every synthetic case like a talkative model, for the agent alone.
+    """A script for the agent alone that solves every synthetic case like a talkative model.
 
     Args:
         tasks: The cases' tasks; those without a customer's script are ignored.
 
-    The customer's opening identifies the case, with their identity if several open alike. The answer to a
-    request follows from its messages alone.
+    The customer's first message identifies the case. If several cases open alike, the customer's identity
+    decides. The answer to a request depends only on the request's messages.
 
     Raises:
         CaseError: a customer's script is damaged.

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server on loopback, in its own thread, with answers from a script.
 
-It speaks HTTP through h11, the parser under the openai client: a server framework could not hang up in the
-middle of a body.
+The server speaks HTTP through h11, the parser under the openai client, because a server framework could not
+hang up in the middle of a body.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ DRIP_SECONDS = 0.2
 """Pause between the bytes of a slow body."""
 
 HELD_SECONDS = 0.005
-"""How often a held request checks whether it may be answered."""
+"""Seconds between two checks of a held request for permission to be answered."""
 
 JSON = "application/json"
 
@@ -83,7 +83,7 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A request for a chat completion; names of headers are in lower case."""
+    """A request for a chat completion; header names are in lower case."""
 
     model: str
     messages: list[dict[str, Any]]
@@ -105,9 +105,9 @@ class Reply:
     Arguments given as text are sent unchanged, so a script can send broken JSON.
 
     Attributes:
-        first_tokens: Log-probabilities of the likeliest first tokens, by text; empty: not sent.
-        message: The whole message, of any shape; None: made of the other fields.
-        finish_reason: The finish reason; None: "tool_calls" or "stop".
+        first_tokens: Log-probabilities of the likeliest first tokens, by text; empty to send none.
+        message: The whole message, of any shape; None to build it from the other fields.
+        finish_reason: The finish reason; None for "tool_calls" or "stop".
         error: Status and message of an error to send instead.
         headers: Further headers of the answer.
     """
@@ -144,9 +144,9 @@ class ChatServer:
     Args:
         script: Answers each request.
         latency: Seconds before an answer.
-        faults: Draws misbehaviours; None: never. The attribute of this name may be replaced.
-        keys: Accepted keys; None: any.
-        models: Known model names; None: any. `/v1/models` lists none of them, like some endpoints.
+        faults: Draws misbehaviours; None for none. The attribute of this name may be replaced.
+        keys: Accepted keys; None accepts any key.
+        models: Known model names; None accepts any name. `/v1/models` lists no model, like some endpoints.
         requests_per_second: A rate limit over all callers; above it requests get 429.
         tools: Whether the models accept tools; if not, requests with tools get 400.
     """
@@ -190,7 +190,7 @@ class ChatServer:
         self.release(0)
 
     def release(self, answers: int | None = None) -> None:
-        """Answer again; hold again after `answers` answers, None: never."""
+        """Answer again, and hold again after `answers` answers; None never holds again."""
         with self._lock:
             self._answers_left = math.inf if answers is None else answers
 
@@ -237,7 +237,7 @@ class ChatServer:
             connection.writer.close()
 
     async def _answer(self, connection: "_Connection", head: h11.Request, body: bytes) -> bool:
-        """Answer one request; False if the connection is to be closed."""
+        """Answer one request; return False if the connection must close."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
         if path.endswith("/models"):
             return await connection.send(200, {"object": "list", "data": []})
@@ -341,7 +341,7 @@ class _Connection:
                 return None
 
     def reuse(self) -> bool:
-        """Prepare for another request; False if the connection must close."""
+        """Prepare for another request; return False if the connection must close."""
         if self._state.our_state is h11.MUST_CLOSE:
             return False
         self._state.start_next_cycle()
@@ -350,7 +350,7 @@ class _Connection:
     async def send(
         self, status: int, body: object, headers: Collection[tuple[str, str]] = (), kind: str = JSON
     ) -> bool:
-        """Send a complete answer: bytes unchanged, anything else as JSON. True: keep the connection."""
+        """Send a complete answer, bytes unchanged and anything else as JSON; return True (stay connected)."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._begin(status, len(content), kind, headers)
         self.writer.write(self._state.send(h11.Data(data=content)) or b"")
@@ -363,7 +363,7 @@ class _Connection:
         self.writer.write(self._state.send(h11.Response(status_code=status, headers=fields)) or b"")
 
     async def misbehave(self, how: Misbehaviour, reply: dict[str, Any]) -> bool:
-        """Fail in the given way; False: close the connection."""
+        """Fail in the given way; return False if the connection must close."""
         content = json.dumps(reply).encode()
         half = len(content) // 2
         match how.fault:
@@ -396,7 +396,7 @@ def _error(message: str) -> dict[str, Any]:
 
 
 def _completion(reply: Reply, model: str, number: int, size: int) -> dict[str, Any]:
-    """A reply in the API's format, to request `number` of `size` bytes."""
+    """The reply to request `number`, which has `size` bytes, in the API's format."""
     calls = [
         {
             "id": f"call_{number}_{position}",

@@ -1,4 +1,4 @@
-"""Conversations as tokens for a training, by the server's own code for prompts and answers."""
+"""Encodes conversations as tokens for training, with the server's own code for prompts and answers."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ class ChatEncoder:
     """Writes prompts and reads answers as the server does for `ChatAgent`.
 
     Args:
-        tokenizer: The base's.
+        tokenizer: The base model's tokenizer.
         ends: Tokens that end an answer.
         agents: The system prompt and the tools of the agent in each environment.
     """
@@ -39,7 +39,7 @@ class ChatEncoder:
         """The prompt of a conversation in which it is the agent's turn.
 
         Raises:
-            TrainingError: the template rejects it.
+            TrainingError: the template rejects the conversation.
         """
         with _reported(f"a conversation of {environment!r}"):
             return list(self._format.prompt(self._request(environment, history)).tokens)
@@ -61,7 +61,7 @@ class ChatEncoder:
     def continuation(self, answer: Message, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Tokens from the end of an answer, over the messages after it, to the beginning of the next answer.
 
-        If the answer's last token did not end it, the token that does is written too.
+        Unless `ended` is true, the result begins with the token that ends the answer.
 
         Raises:
             TrainingError: the template rejects the messages, or does not end answers.

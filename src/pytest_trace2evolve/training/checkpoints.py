@@ -1,8 +1,9 @@
-"""Checkpoints of an unfinished training, from which one that was killed resumes.
+"""Checkpoints of an unfinished training, from which a killed training resumes.
 
-A checkpoint is a folder `step-000040`: the adapter's weights and the optimizer's moments as safetensors, the
-rest as JSON; nothing is pickled. It is written under another name, flushed to the disk, and renamed: a folder
-of that name is complete. No random state is kept: every step seeds its own from its number.
+A checkpoint is a folder like `step-000040`. It holds the adapter's weights and the optimizer's moments as
+safetensors, and the rest as JSON; nothing is pickled. The folder is written under a temporary name, flushed
+to the disk, and renamed, so a folder with its final name is complete. No random state is kept, because every
+step seeds its own random state from its number.
 """
 
 import json
@@ -26,13 +27,13 @@ _WEIGHTS, _MOMENTS, _STATE = "adapter.safetensors", "moments.safetensors", "stat
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A training after some steps.
+    """The state of a training after some steps.
 
     Attributes:
-        step: Steps made.
-        curve: The figures of each of them, as JSON.
-        weights: The adapter's, by name.
-        moments: The optimizer's, by parameter and name.
+        step: The number of completed steps.
+        curve: The figures of each step, as JSON.
+        weights: The adapter's weights, by name.
+        moments: The optimizer's moments, by parameter and name.
     """
 
     step: int
@@ -42,12 +43,12 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
-    """Write a checkpoint; earlier ones are removed once it is complete.
+    """Write a checkpoint, then remove the earlier checkpoints.
 
-    Only a training with an equal `identity` resumes from it.
+    Only a training with an equal `identity` can resume from the checkpoint.
 
     Raises:
-        OSError: it cannot be written; the earlier checkpoint is still there.
+        OSError: the checkpoint cannot be written; the earlier checkpoint is kept.
     """
     name = f"step-{checkpoint.step:06d}"
     fresh = new_folder(folder / name)
@@ -62,10 +63,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, identity: Mapping[str,
 
 
 def load_checkpoint(folder: Path, identity: Mapping[str, Any]) -> Checkpoint | None:
-    """The last checkpoint; None if there is none.
+    """Load the last checkpoint; None if there is none.
 
     Raises:
-        TrainingError: it is of another training, or damaged; says how to start again.
+        TrainingError: the checkpoint is damaged or belongs to a different training. The message says how to
+            start again.
     """
     last = max((path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)), default=None)
     if last is None:
@@ -87,10 +89,10 @@ def load_checkpoint(folder: Path, identity: Mapping[str, Any]) -> Checkpoint | N
 
 
 def check_complete(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor]) -> None:
-    """Check that a checkpoint has the model's own weights: a missing layer would start again.
+    """Check that a checkpoint has the model's weights by name and shape; a missing layer would start again.
 
     Raises:
-        TrainingError: it has others.
+        TrainingError: a name or a shape differs.
     """
     kept = {name: list(tensor.shape) for name, tensor in checkpoint.weights.items()}
     own = {name: list(tensor.shape) for name, tensor in weights.items()}
@@ -103,7 +105,7 @@ def check_complete(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, t
 
 
 def new_folder(final: Path) -> Path:
-    """An empty folder in which a folder is written before `commit_folder` gives it its name."""
+    """Make an empty folder with a temporary name, which `commit_folder` later renames to `final`."""
     fresh = final.with_name(f".{final.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -111,10 +113,10 @@ def new_folder(final: Path) -> Path:
 
 
 def commit_folder(fresh: Path, final: Path) -> None:
-    """Flush a new folder to the disk, and give it its name.
+    """Flush a new folder to the disk, and rename it to `final`.
 
     Raises:
-        OSError: something could not be flushed, or there is such a folder already.
+        OSError: a file could not be flushed, or `final` exists already.
     """
     for file in sorted(fresh.rglob("*")):
         if file.is_file():
@@ -135,7 +137,7 @@ def optimizer_tensors(optimizer: Any) -> dict[str, torch.Tensor]:
 
 
 def restore_optimizer(optimizer: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give an optimizer the state of `optimizer_tensors`."""
+    """Load the tensors of `optimizer_tensors` into an optimizer."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         place, _, name = key.partition(".")

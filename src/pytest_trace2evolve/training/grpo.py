@@ -1,4 +1,4 @@
-"""One training from its recipe to an adapter's weights; resumes from a checkpoint."""
+"""Trains an adapter with GRPO from a recipe, and resumes from checkpoints."""
 
 import contextlib
 import gc
@@ -37,26 +37,26 @@ from pytest_trace2evolve.utils.files import Scratch
 from pytest_trace2evolve.utils.optional import require
 
 MIN_INFORMATIVE = 0.05
-"""Share of groups with differing rewards, over the recipe's patience, below which nothing is learned."""
+"""Share of groups with differing rewards, over the recipe's patience, that a training must exceed."""
 
 SOLVED = 0.9
-"""Mean reward from which on equal groups are a success, and not a fault."""
+"""Mean reward at or above which groups with equal rewards are a success, not a failure to learn."""
 
 LAST_SHARE = 0.1
-"""Share of the rate that would be reached one step after the last."""
+"""Share of the learning rate that the schedule would reach one step after the last."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained.
+    """The plan of a training.
 
     Attributes:
         base: The base model.
-        identity: What a training must have in common with one that resumes it, besides the recipe.
-        environments: Makes environments, by name.
+        identity: Facts besides the recipe that must be equal for a training to be resumed.
+        environments: Factories of environments, by name.
         encoder: Converts conversations to tokens.
         ends: Tokens that end an answer.
-        unfinished: The folder of its checkpoints.
+        unfinished: The folder of the training's checkpoints.
     """
 
     recipe: Recipe
@@ -75,12 +75,12 @@ class Plan:
 
 @dataclass
 class Trained:
-    """A training that has ended.
+    """The result of a training.
 
     Attributes:
         model: The `PeftModel`.
         curve: The `StepStats` of each step, as JSON.
-        writes: Whether this process writes the result, of several that train together.
+        writes: Whether this process, of several that train together, writes the result.
     """
 
     model: Any
@@ -89,12 +89,12 @@ class Trained:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts that were played, including those of replaced groups."""
+        """The number of rollouts that were played, including those of replaced groups."""
         return sum(int(step["rollouts"]) for step in self.curve)
 
     @property
     def seconds(self) -> float:
-        """Time of all steps."""
+        """The duration of all steps together."""
         return sum(float(step["seconds"]["step"]) for step in self.curve)
 
 
@@ -102,10 +102,10 @@ class StepCallback(TrainerCallback):
     """Checks gradients, records each step, writes checkpoints and ends a training that learns nothing.
 
     Args:
-        recipe: The recipe.
+        recipe: The recipe of the training.
         curve: The figures of earlier steps, to which each step is appended.
         on_step: Called after each step.
-        save: Writes a checkpoint after so many steps.
+        save: Writes the checkpoint of a step.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class StepCallback(TrainerCallback):
         """Check the gradient before it reaches the weights.
 
         Raises:
-            TrainingError: it is not finite.
+            TrainingError: the gradient is not finite.
         """
         norms = [weight.grad.norm() for weight in model.parameters() if weight.grad is not None]
         if norms and not bool(torch.isfinite(torch.stack(norms)).all()):
@@ -162,7 +162,7 @@ class StepCallback(TrainerCallback):
         """Check that the last steps had something to learn from.
 
         Raises:
-            TrainingError: they had not.
+            TrainingError: the last steps had nothing to learn from.
         """
         recipe, recent = self._recipe, self._curve[-self._recipe.patience :]
         if len(recent) < recipe.patience:
@@ -185,11 +185,11 @@ class StepCallback(TrainerCallback):
 
 
 def train(plan: Plan, *, on_step: Callable[[StepStats], None] = lambda stats: None) -> Trained:
-    """Train an adapter, or resume the training whose checkpoints are there.
+    """Train an adapter, or resume its training from the checkpoints in `plan.unfinished`.
 
     Raises:
         MissingExtraError: vLLM is not installed and the recipe asks for it.
-        TrainingError: nothing is learned, the training diverged, or the checkpoints are of another one.
+        TrainingError: nothing is learned, the training diverged, or the checkpoints are of another training.
         ModelFolderError: the base cannot be loaded.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -214,7 +214,7 @@ def _train(plan: Plan, scratch: Path, on_step: Callable[[StepStats], None]) -> T
         trainer.accelerator.wait_for_everyone()
 
     callback = StepCallback(recipe, curve, on_step, save)
-    callback.check_progress()  # a training that ended at a checkpoint ends again
+    callback.check_progress()  # a training that stopped learning before the checkpoint ends again
     trainer = callback.trainer = _make_trainer(plan, done, scratch, callback)
     optimizer = torch.optim.AdamW(
         [weight for weight in trainer.model.parameters() if weight.requires_grad],
@@ -236,7 +236,7 @@ def _train(plan: Plan, scratch: Path, on_step: Callable[[StepStats], None]) -> T
         trainer.close()
     model, writes = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.is_main_process
     if torch.cuda.is_available():
-        # A server of its own loads the base there next.
+        # A separate server loads the base model on the GPU next.
         model = model.cpu()
         callback.trainer = None
         del trainer, optimizer
@@ -246,7 +246,7 @@ def _train(plan: Plan, scratch: Path, on_step: Callable[[StepStats], None]) -> T
 
 
 def rate_share(recipe: Recipe, step: int) -> float:
-    """The share of the recipe's rate at a step, from 0."""
+    """The share of the recipe's learning rate at a step; the first step is 0."""
     if step < recipe.warm:
         return (step + 1) / (recipe.warm + 1)
     left = max(0.0, 1.0 - (step - recipe.warm) / max(1, recipe.steps - recipe.warm))
@@ -258,10 +258,10 @@ def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) 
     model, tokenizer = load_model(plan.base, recipe.dtype), load_tokenizer(plan.base)
     tokenizer.padding_side = "left"
     if getattr(tokenizer, "response_template", None) is None:
-        # trl requires one to read answers; ours are read as the server reads them.
+        # trl requires a template that parses answers, although `ChatEncoder` parses them like the server.
         tokenizer.response_template = qwen3_template
     names = list(plan.environments)
-    # trl asks for rows; what is played follows from a step's number, see `scenario_rows`.
+    # trl requires rows, but the scenarios that are played follow from a step's number; see `scenario_rows`.
     row = {"prompt": [{"role": "user", "content": ""}], "environment": names[0]}
     try:
         trainer = CustomerTrainer(
@@ -344,11 +344,11 @@ def _trl_config(recipe: Recipe, steps: int, scratch: Path) -> GRPOConfig:
 
 
 def vllm_settings(recipe: Recipe) -> dict[str, Any]:
-    """trl's settings of vLLM; none if it does not draw.
+    """trl's settings of vLLM; empty if the recipe does not draw with vLLM.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        TrainingError: there is no GPU.
+        TrainingError: torch finds no GPU.
     """
     if not recipe.drawing.value.startswith("vllm"):
         return {}

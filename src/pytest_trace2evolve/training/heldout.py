@@ -1,6 +1,6 @@
-"""Measures a base and its adapter on held-out scenarios, with a local server and `ChatAgent`.
+"""Measures a base model and its adapter on held-out scenarios, with a local server and `ChatAgent`.
 
-Measurements of the base are stored, so that it is measured once and not again for each adapter.
+Measurements of the base are stored and reused for each of its adapters.
 """
 
 import asyncio
@@ -36,27 +36,27 @@ from pytest_trace2evolve.utils.optional import model_package_versions
 from pytest_trace2evolve.utils.reading import read_record
 
 SCENARIOS, ROLLOUTS = 100, 4
-"""Default number of held-out scenarios, and of rollouts of each."""
+"""Default numbers of held-out scenarios and of rollouts per scenario."""
 
 PLAYING_VERSION = 1
-"""Version of how a rollout is played: the agent, its requests, the server and how it draws answers. Raise it
-when the same model gives another answer to the same scenario and seed; stored measurements of the base are
-then made again."""
+"""Version of the code that plays a rollout: the agent, its requests, the server and its sampling. Raise this
+version when the same model gives a different answer to the same scenario and seed. Stored measurements of the
+base are then repeated."""
 
 AT_ONCE = 64
 SEED = 1
-"""Seed of the first rollout; both sides of a comparison draw from the same."""
+"""Seed of the first rollout on both sides of a comparison."""
 
 ALIKE = 1e-9
-"""Standard deviation below which differences are equal except for rounding."""
+"""Standard deviation below which differences count as equal, apart from rounding."""
 
 OnProgress = Callable[[int], None]
-"""Called with the number of rollouts that are done, of both sides."""
+"""Called with the number of finished rollouts of both sides."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What to measure, on a base and on its adapter.
+    """The settings for measuring a base model and its adapter.
 
     Attributes:
         base: The base model's folder.
@@ -64,10 +64,10 @@ class Measurement:
         difficulties: The difficulty of each environment, by capability.
         scenarios: The number of scenarios of each environment, by capability.
         rollouts: Rollouts of each scenario.
-        instruction: The candidate's, which agents get after the policy.
-        cache: Where measurements of the base are stored; None stores none.
-        two_servers: Measure both sides at once, each with a server of its own: faster if one server leaves
-            cores idle, at the price of another server's memory.
+        instruction: The candidate's instruction, which agents get after the policy.
+        cache: The folder for stored measurements of the base; None stores none.
+        two_servers: Whether to measure both sides at once, each with its own server. This is faster if one
+            server leaves cores idle, but needs the memory of a second server.
     """
 
     base: ModelFolder
@@ -81,7 +81,7 @@ class Measurement:
 
     @property
     def count(self) -> int:
-        """Rollouts of one side."""
+        """The number of rollouts of one side."""
         return sum(self.scenarios.values()) * self.rollouts
 
 
@@ -92,11 +92,12 @@ def measure(
     on_progress: OnProgress = lambda done: None,
     cluster: str | None = None,
 ) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
-    """Rewards of the base and of its adapter, by capability.
+    """Measure the rewards of the base and of its adapter, by capability.
 
     Args:
-        on_progress: Called with the number of rollouts that are done.
-        cluster: Address of a Ray cluster on this machine that plays the rollouts; None: this process does.
+        on_progress: Called with the number of finished rollouts.
+        cluster: Address of a Ray cluster on this machine that plays the rollouts; None plays them in this
+            process.
 
     Raises:
         ConfigError: the cluster cannot be used.
@@ -104,7 +105,7 @@ def measure(
         InfrastructureError: too many rollouts were lost.
     """
     base, adapter = measurement.base, measurement.adapter
-    adapted = f"{base.name}+trained"  # the server's name of the adapter, which must differ from its base's
+    adapted = f"{base.name}+trained"  # the adapter's name on the server, which must differ from the base's
     two_servers = measurement.two_servers and adapter is not None
     threads = max(1, (os.cpu_count() or 1) // 2) if two_servers else None
     with ExitStack() as servers:
@@ -136,7 +137,7 @@ async def _measure_sides(
     on_progress: OnProgress,
     players: Mapping[str, Players] | None = None,
 ) -> dict[str, dict[str, HeldOut]]:
-    """Measure the sides, at once or one after the other."""
+    """Measure both sides, concurrently or one after the other."""
     done: Counter[tuple[str, str]] = Counter()
     turn = asyncio.Semaphore(len(sides) if measurement.two_servers else 1)
     found: dict[str, dict[str, HeldOut]] = {side: {} for side in sides}
@@ -174,7 +175,7 @@ async def _measure_environment(
     on_progress: OnProgress,
     players: Players | None,
 ) -> HeldOut:
-    """The stored measurement of a model in one environment, or a new one if it cannot be read."""
+    """Read the stored measurement of a model in one environment, or measure the model if none can be read."""
     difficulty, scenarios = measurement.difficulties[capability], measurement.scenarios[capability]
     generator = environments.generator(capability, difficulty, Content.HELDOUT)
     world = environments.world(capability)
@@ -231,11 +232,12 @@ def top_change(before: HeldOut, after: HeldOut) -> RewardChange:
 
 
 def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -> RewardChange:
-    """The mean over scenarios of the gain of each, with Student's interval for paired differences.
+    """Return the mean gain per scenario, with Student's interval for paired differences.
 
-    A scenario counts once, whatever the number of its rollouts, since these resemble each other. If all gains
-    are equal, the interval is as wide as Wilson's of so many scenarios of which none differs: one without
-    width would claim more than two scenarios can show.
+    A scenario counts once, whatever its number of rollouts, because rollouts of one scenario resemble each
+    other. If all gains are equal, Student's interval has no width, which would claim more than, for example,
+    two scenarios can show. The interval then reaches as far as Wilson's for the same number of scenarios,
+    none of which differs.
     """
     pairs = [
         (fmean(map(figure, old)), fmean(map(figure, new)))

@@ -1,6 +1,7 @@
 """The hyperparameters of a training: one frozen record, and a table of presets.
 
-The code path is the same everywhere; a small model on a CPU and a large one on GPUs differ in these values.
+The code path is the same everywhere. A small model on a CPU and a large model on GPUs differ only in these
+values.
 """
 
 import json
@@ -23,7 +24,7 @@ Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 class Drawing(StrEnum):
-    """What draws the answers of rollouts."""
+    """The backend that draws the answers of rollouts."""
 
     ENGINE = "engine"
     TRANSFORMERS = "transformers"
@@ -32,13 +33,14 @@ class Drawing(StrEnum):
 
 
 class Vllm(Record):
-    """How vLLM is reached; nothing of it changes what is learned.
+    """Settings of vLLM, none of which changes what is learned.
 
     Attributes:
-        server: Address of the server of `vllm-server`, as in `http://127.0.0.1:8000`; empty: trl's default.
-        parallel: GPUs that share a copy of the model (`vllm-colocate`).
-        memory: Share of a GPU's memory that it takes (`vllm-colocate`).
-        length: Tokens of a prompt and its rollout at most; 0: the model's own limit.
+        server: Address of the server for `vllm-server`, like `http://127.0.0.1:8000`; empty for trl's
+            default.
+        parallel: Number of GPUs that share a copy of the model (`vllm-colocate`).
+        memory: Share of a GPU's memory that vLLM takes (`vllm-colocate`).
+        length: Maximum tokens of a prompt with its rollout; 0 means the model's own limit.
     """
 
     server: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
@@ -52,38 +54,41 @@ class Recipe(Record):
 
     Attributes:
         groups: Scenarios per step.
-        rollouts: Rollouts of each, K: a group.
+        rollouts: Rollouts per scenario (K), which form a group.
         steps: Optimizer steps.
-        rate: The learning rate (AdamW); it falls linearly, towards a tenth of it after the last step.
-        warm: Steps over which it rises at the beginning.
-        rank, alpha: Of the adapter; what it adds is scaled by alpha / rank.
-        targets: The linear layers that it changes: `all-linear`, or their names.
-        temperature: At which rollouts are drawn, and by which logits are divided in the loss.
-        clip_low, clip_high: The ratio of probabilities counts from 1 − clip_low to 1 + clip_high.
-        beta: Weight of the KL divergence from the base in the loss; 0: none. The estimator k3 times the ratio
-            of probabilities, whose gradient is the divergence's without bias (arXiv 2512.02556).
-        loss: How the loss is averaged: `dapo` over all tokens of a step, `grpo` within a rollout first,
-            `bnpo` over the tokens of a backward pass, `dr_grpo` by `rollout_tokens`.
-        scale: What a group's advantages are divided by: its standard deviation, or nothing.
-        clip_norm: Norm of the gradient above which it is scaled down.
-        answer_tokens: Tokens of one answer at most.
-        rollout_tokens: Tokens of a rollout after its prompt at most, including the tools' and the customer's.
+        rate: The learning rate of AdamW, which decreases linearly towards a tenth of this value after the
+            last step.
+        warm: Steps over which the learning rate rises at the beginning.
+        rank, alpha: Rank and scale of the adapter, whose output is multiplied by alpha / rank.
+        targets: The linear layers that the adapter changes: `all-linear`, or their names.
+        temperature: The temperature at which rollouts are drawn; the loss divides logits by the same value.
+        clip_low, clip_high: The loss clips the ratio of probabilities to 1 − clip_low and 1 + clip_high.
+        beta: Weight of the KL divergence from the base in the loss; 0 disables it. The estimator is k3 times
+            the ratio of probabilities; its gradient estimates that of the divergence without bias
+            (arXiv 2512.02556).
+        loss: The averaging of the loss: `dapo` over all tokens of a step, `grpo` within each rollout first,
+            `bnpo` over the tokens of a backward pass, `dr_grpo` with the constant divisor `rollout_tokens`.
+        scale: The divisor of a group's advantages: `group` for its standard deviation, `none` for no scaling.
+        clip_norm: Norm above which a gradient is scaled down.
+        answer_tokens: Maximum tokens of one answer.
+        rollout_tokens: Maximum tokens of a rollout after its prompt, including those of tools and customer.
         first_scenario, scenarios: The range of seeds from which training scenarios are drawn.
-        redraws: How often groups with equal rewards are replaced at a step (DAPO's dynamic sampling).
-        backward: Rollouts per backward pass; 0: all of a step.
-        drawing: What draws answers.
-        shared: Whether common beginnings of rollouts are computed once per step: the same gradients at less
-            cost if prompts are long; for models whose layers all attend to everything.
-        dtype: Of the base's weights.
+        redraws: Maximum number of times that a step replaces groups with equal rewards (DAPO's dynamic
+            sampling).
+        backward: Rollouts per backward pass; 0 puts all rollouts of a step into one pass.
+        drawing: The backend that draws answers.
+        shared: Whether common beginnings of rollouts are computed once per step. The gradients are the same,
+            at a lower cost if prompts are long. Applies to models whose layers all use full attention.
+        dtype: The type of the base's weights.
         autocast: Whether passes with gradients multiply in bfloat16, on GPUs and processors that support it;
-            weights and moments stay as they are. A small model gains nothing by it on a processor, and its
-            gradients become coarse.
+            weights and moments keep their type. On a processor, a small model gains nothing from autocast,
+            and its gradients become coarse.
         checkpointing: Whether activations are recomputed in the backward pass, to save memory.
-        threads: Of torch on a CPU; 0: torch's default.
-        kl_every: Steps between two measurements of the KL divergence from the base; 0: never.
+        threads: Threads of torch on a CPU; 0 means torch's default.
+        kl_every: Steps between two measurements of the KL divergence from the base; 0 disables them.
         keep_every: Steps between two checkpoints.
-        patience: Steps without any group whose rewards differ after which a training ends.
-        vllm: How vLLM is reached; not recorded with a training.
+        patience: Steps with almost no groups whose rewards differ, after which a training ends.
+        vllm: Settings of vLLM; not recorded with a training.
     """
 
     groups: Count = 8
@@ -144,7 +149,7 @@ class Recipe(Record):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    # Without it an adapter unlearns what its environment does not reward (docs/training.md).
+    # Without beta, an adapter unlearns behavior that its environment does not reward (docs/training.md).
     "pocket": {"beta": 0.05},
     "gpu": {
         "groups": 16,
@@ -164,12 +169,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "keep_every": 5,
     },
 }
-"""What each preset changes of the recipe's defaults. `gpu`: what the paper used (arXiv 2604.05336), not
-measured here."""
+"""The changes of each preset to the recipe's defaults. `gpu` holds the paper's values (arXiv 2604.05336),
+which are not measured here."""
 
 
 def recipe_toml(recipe: Recipe) -> str:
-    """A recipe as the TOML that `read_recipe` reads."""
+    """Render a recipe as TOML for `read_recipe`."""
     tables = {"": recipe.model_dump(mode="json"), "\n[vllm]\n": recipe.vllm.model_dump(mode="json")}
     return "".join(
         heading + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
@@ -178,7 +183,7 @@ def recipe_toml(recipe: Recipe) -> str:
 
 
 def read_recipe(preset: str, config: Path | None = None, **overrides: object) -> Recipe:
-    """The recipe of a preset, changed by a TOML file, and that by `overrides`, of which None changes nothing.
+    """Return the recipe of a preset, changed by a TOML file and then by the `overrides` that are not None.
 
     Raises:
         ConfigError: the preset is unknown, the file cannot be read, or a value is wrong.
@@ -194,10 +199,10 @@ def read_recipe(preset: str, config: Path | None = None, **overrides: object) ->
 
 
 def check_count(option: str, value: int | None, minimum: int, maximum: int = MAX_COUNT) -> None:
-    """Check an option's number, if it is given.
+    """Check the number of an option, if one is given.
 
     Raises:
-        ConfigError: it is out of range.
+        ConfigError: the number is out of range.
     """
     if value is not None and value < minimum:
         raise ConfigError(f"{option} {value}: must be {minimum} or more")

@@ -1,4 +1,4 @@
-"""Rollouts: the scenarios of a step, playing them to their end, and trl's batches in groups."""
+"""Chooses the scenarios of a step, plays their rollouts, and splits trl's batches into groups."""
 
 import random
 import time
@@ -17,10 +17,10 @@ from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.training.sampler import EngineSampler
 
 LEFT_PADDED = ("prompt_ids", "prompt_mask")
-"""What is padded on the left; everything else of a batch is padded on the right."""
+"""The tensors of a batch that are padded on the left; all others are padded on the right."""
 
 DrawAnswers = Callable[[list[list[int]]], tuple[list[list[int]], Any]]
-"""Draws an answer to each prompt: their tokens, and their log-probabilities if there are any."""
+"""Draws an answer to each prompt; returns the tokens of each answer, and their log-probabilities or None."""
 
 
 @dataclass
@@ -28,15 +28,15 @@ class StepStats:
     """Figures of one step.
 
     Attributes:
-        step: Its number, from 1.
+        step: The step's number, from 1.
         reward: Mean reward of all rollouts that were played, including replaced groups.
-        informative: Share of groups whose rewards differ, among all that were played.
-        rollouts: How many were played.
-        kl: Divergence from the base in nats per token, if it was measured at this step.
-        tokens: The agent's own tokens per rollout.
-        seconds: Wall time of drawing answers, of environments, of all rollouts, of log-probabilities for the
-            loss and for the divergence, and of the step; the rest is the backward pass. `processor` is the
-            processor time of all threads.
+        informative: Share of played groups whose rewards differ.
+        rollouts: The number of rollouts that were played.
+        kl: Divergence from the base in nats per token, if measured at this step.
+        tokens: Mean number of the agent's own tokens per rollout.
+        seconds: Wall time by part: drawing answers, environments, all rollouts, log-probabilities for the
+            loss and for the divergence, and the whole step. The remainder is the backward pass. `processor`
+            is the processor time of all threads.
     """
 
     step: int
@@ -50,7 +50,7 @@ class StepStats:
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Add the time spent inside to a part of the step."""
+        """Add the duration of the block to a part of the step."""
         began = time.perf_counter()
         try:
             yield
@@ -61,29 +61,29 @@ class StepStats:
 def scenario_rows(
     recipe: Recipe, names: Sequence[str], step: int, turn: int, rank: int, groups: int
 ) -> list[dict[str, Any]]:
-    """trl's rows of so many groups: their scenarios follow from the seed and these numbers alone.
+    """Return trl's rows for `groups` groups, with scenarios that depend only on the recipe and these numbers.
 
-    Environments take turns. `step` and `turn` count from 0; each replacement of groups is another turn. The
-    rank is the process's, of several that train together.
+    Environments alternate. `step` and `turn` count from 0, and each replacement of groups is a new turn.
+    `rank` is the rank of this process among those that train together.
     """
     rows = []
     for place in range(groups):
         random_ = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{place}")
         name = names[(step * recipe.groups + turn + rank + place) % len(names)]
         seed = recipe.first_scenario + random_.randrange(recipe.scenarios)
-        # trl requires a prompt in every row; the real one is the environment's history.
+        # trl requires a prompt in every row; the real prompt is the environment's history.
         row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
         rows += [row] * recipe.rollouts
     return rows
 
 
 def draw_number(recipe: Recipe, step: int, turn: int, rank: int) -> int:
-    """The number that the answers of a turn are seeded with."""
+    """Return the number from which the seeds of a turn's answers are derived."""
     return (step * (recipe.redraws + 1) + turn) * 1_000_003 + rank * 10_007
 
 
 def split_groups(batch: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
-    """The groups of a batch."""
+    """Split a batch into groups of `size` rollouts."""
     tensors = {name: value for name, value in batch.items() if torch.is_tensor(value) and value.dim()}
     return [
         {name: value[first : first + size] for name, value in tensors.items()}
@@ -92,7 +92,7 @@ def split_groups(batch: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
 
 
 def join_groups(groups: Sequence[Mapping[str, Any]], pad_token: int) -> dict[str, Any]:
-    """Groups as one batch, padded to the longest."""
+    """Join groups into one batch, padded to the longest row."""
     batch: dict[str, Any] = {}
     for name in groups[0]:
         rows = [row for group in groups for row in group[name]]
@@ -110,11 +110,11 @@ class Rollout:
     """A rollout that is being played.
 
     Attributes:
-        row: Its place in the batch.
-        prompt: Tokens before the agent's turn.
-        ids: Tokens since.
-        mask: 1 where they are the agent's own.
-        first, answer: The agent's first and last answer.
+        row: The rollout's place in the batch.
+        prompt: Tokens before the agent's first turn.
+        ids: Tokens after the prompt.
+        mask: 1 for each of these tokens that is the agent's own, 0 for the others.
+        first, answer: The agent's first and latest answer.
     """
 
     row: int
@@ -134,7 +134,7 @@ class Rollout:
         self.logprobs += [0.0] * len(self.answer) if logprobs is None else list(logprobs)
 
     def add_others(self, tokens: Sequence[int]) -> None:
-        """Append tokens that are not the agent's."""
+        """Append tokens that the agent did not write."""
         self.ids += tokens
         self.mask += [0] * len(tokens)
         self.logprobs += [0.0] * len(tokens)
@@ -145,11 +145,11 @@ class RolloutPlayer:
     """Plays the rollouts of one turn of a step.
 
     Attributes:
-        environments: One per rollout.
-        names: The environment's name of each rollout.
+        environments: One environment per rollout.
+        names: The name of each rollout's environment.
         ends: Tokens that end an answer.
-        context: Tokens that fit the model; None if unknown.
-        stats: Takes the times.
+        context: The model's context length in tokens; None if unknown.
+        stats: Collects the wall times.
     """
 
     recipe: Recipe
@@ -169,7 +169,10 @@ class RolloutPlayer:
         *,
         weights_changed: bool,
     ) -> list[Rollout]:
-        """Play all rollouts from their first prompts, each at its own pace; see `draw_number`."""
+        """Play all rollouts from their first prompts, each at its own pace.
+
+        `number` comes from `draw_number`.
+        """
         rollouts = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompts)]
         first_seed = self.recipe.seed * 1_000_000_007 + number
 
@@ -197,7 +200,7 @@ class RolloutPlayer:
     def play_in_turns(
         self, prompts: Sequence[Sequence[int]], answers: list[list[int]], logprobs: Any, draw: DrawAnswers
     ) -> list[Rollout]:
-        """Play all rollouts together, one answer of each at a time; the first answers are given."""
+        """Play all rollouts in lockstep, one answer each at a time; `answers` holds the first answers."""
         rollouts = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompts)]
         running = rollouts
         while running:
@@ -209,7 +212,7 @@ class RolloutPlayer:
         return rollouts
 
     def _continues(self, rollout: Rollout) -> bool:
-        """Let the environment reply to a rollout's last answer; whether the agent has another turn."""
+        """Let the environment reply to a rollout's last answer; return whether the agent has another turn."""
         with self.stats.timed("environments"):
             environment, answer = self.environments[rollout.row], rollout.answer
             before = rollout.prompt + rollout.ids[: len(rollout.ids) - len(answer)]

@@ -1,4 +1,4 @@
-"""How a router's table describes capabilities and adapters: what each is, and how such a task opens."""
+"""Builds a router's table, which describes capabilities and adapters with an example opening of each."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.task import Content
 
 EXAMPLE_SEED = 0
-"""The training scenario whose opening is the example."""
+"""The seed of the training scenario whose opening is the example."""
 
 
 def skills_of(environments: Environments, capabilities: Sequence[str]) -> tuple[Skill, ...]:
-    """A router's table with a line per capability.
+    """Return a router's table with one line per capability.
 
     Raises:
         GeneratorError: a capability has no environment.
@@ -22,7 +22,7 @@ def skills_of(environments: Environments, capabilities: Sequence[str]) -> tuple[
 
 
 def skill_of(environments: Environments, name: str, capabilities: Sequence[str]) -> Skill:
-    """The line of an adapter that was trained for some capabilities; its example is of training content.
+    """Return the line of an adapter trained for `capabilities`, with an example from training content.
 
     Raises:
         GeneratorError: a capability has no environment.
@@ -43,7 +43,7 @@ def skill_of(environments: Environments, name: str, capabilities: Sequence[str])
 
 
 def opening_of(environments: Environments, name: str, seed: int, content: Content = Content.TRAIN) -> str:
-    """The customer's first message in a scenario; empty if the agent speaks first.
+    """Return the customer's first message in a scenario, or an empty text if the agent speaks first.
 
     Raises:
         GeneratorError: the capability has no environment.

@@ -1,4 +1,4 @@
-"""Draws answers of a model in training, by the server's engine in this process."""
+"""Draws answers from a model in training, with the server's engine in this process."""
 
 import copy
 import queue
@@ -13,10 +13,10 @@ from pytest_trace2evolve.serving.engine import Engine, EngineError, Generation, 
 from pytest_trace2evolve.serving.loading import Decoder
 
 PREFIX_BYTES = 1 << 30
-"""Size of what is kept of ended rows; all rollouts of a step fit for a small model."""
+"""Bytes of prefixes that are kept from ended rows; for a small model, all rollouts of a step fit."""
 
 MAX_ROWS = 256
-"""Rows that are decoded together."""
+"""Maximum number of rows that are decoded together."""
 
 
 OnAnswer = Callable[[int, list[int]], Job | None]
@@ -24,10 +24,10 @@ OnAnswer = Callable[[int, list[int]], Job | None]
 
 
 class FoldedModel(Decoder):
-    """A copy of the base whose weights include what the adapter adds.
+    """A copy of the base with the adapter merged into its weights.
 
-    Decoding it costs no more than the base, while peft's layers would cost a small model more than its own.
-    The base itself is not touched, so nothing adds up over the steps.
+    Decoding costs no more than with the base, whereas peft's layers would cost a small model more than its
+    own layers. Each merge starts from the unchanged base, so nothing accumulates over the steps.
 
     Args:
         base: The base, before an adapter was put on it.
@@ -38,11 +38,11 @@ class FoldedModel(Decoder):
         super().__init__(copy.deepcopy(base), ends)
 
     def fold(self, adapted: Any) -> None:
-        """Take over the current weights of an adapter; `adapted` is the `PeftModel`."""
+        """Merge the current weights of an adapter into the copy; `adapted` is the `PeftModel`."""
         from peft.tuners.lora import LoraLayer
 
         device = next(adapted.parameters()).device
-        if device != self.device:  # a trainer moves its model to where it trains
+        if device != self.device:  # a trainer moves its model to the training device
             self._model, self.device = self._model.to(device), device
         modules = adapted.get_base_model().named_modules()
         layers: list[tuple[str, Any]] = [named for named in modules if isinstance(named[1], LoraLayer)]
@@ -67,13 +67,13 @@ class EngineSampler:
     def play(
         self, model: Any, requests: Sequence[Job], on_answer: OnAnswer, *, weights_changed: bool
     ) -> None:
-        """Draw answers until no rollout asks for more; no rollout waits for another.
+        """Draw answers until no rollout requests more; rollouts do not wait for each other.
 
         Args:
             model: The model in training, a `PeftModel`.
-            requests: The first of each rollout.
-            on_answer: Called by one thread.
-            weights_changed: Since the last call.
+            requests: The first request of each rollout.
+            on_answer: Called with each answer, always in the calling thread.
+            weights_changed: Whether the weights changed since the last call.
 
         Raises:
             TrainingError: the model returned NaN, or memory is short.
@@ -81,7 +81,7 @@ class EngineSampler:
         if weights_changed or self._engine is None:
             self.close()
             self._model.fold(model)
-            # None is rejected: there are never more requests than rollouts.
+            # The engine rejects no request, because there are never more requests than rollouts.
             self._engine = Engine(
                 self._model, rows=MAX_ROWS, waiting=max(1, len(requests)), prefix_bytes=PREFIX_BYTES
             )
@@ -101,7 +101,7 @@ class EngineSampler:
 
 
 def _play(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
-    # Each prompt is prefilled once, the first by itself: all begin with what it begins with.
+    # Each prompt is prefilled once, and the first one alone, because all prompts share its beginning.
     prompts = list(dict.fromkeys(tuple(request.prompt) for request in requests))
     for part in (prompts[:1], prompts[1:]):
         for future in [engine.submit(Job(prompt, seed=0)) for prompt in part]:

@@ -1,10 +1,12 @@
-"""Log-probabilities of rollouts whose common beginnings are computed once.
+"""Computes log-probabilities of rollouts, with the common beginnings of rollouts computed once.
 
-All rollouts of a step begin with the same instructions and tools, those of a group with the same
-conversation, and many rollouts of a group stay equal for a while, since one tool call has one result. The
-first is computed once a step, the second once a group, and answers as a tree on top of their keys and values:
-one pass over all its nodes, each of which attends to those above it. Nothing is approximated: attention sees
-the same keys, so values and gradients are those of whole rows, except for the order of sums.
+All rollouts of a step begin with the same instructions and tools. The rollouts of a group also begin with the
+same conversation, and many of them stay equal for a while, because equal tool calls have equal results. The
+beginning of a step is computed once per step, and that of a group once per group. The answers form a tree on
+top of these keys and values. One pass covers all nodes of the tree, and each node attends to those above it.
+
+Nothing is approximated. Attention sees the same keys, so values and gradients are those of whole rows, except
+for the order of sums.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +17,17 @@ import torch
 from transformers import DynamicCache
 
 MAX_NODES = 1024
-"""Nodes of a tree of more than one rollout: attention covers all pairs of them."""
+"""Maximum number of nodes in a tree of several rollouts, because attention covers all pairs of nodes."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Rollouts that are computed in one pass; a beginning that several share is in it once.
+    """Rollouts that are computed in one pass, with each shared beginning included once.
 
     Attributes:
         tokens: The token of each node.
-        depths: How many nodes are above each.
-        visible: (nodes, nodes): whether the second is the first or above it.
+        depths: The number of nodes above each node.
+        visible: (nodes, nodes): true if the second node is the first node or one above it.
         paths: The nodes of each rollout from its beginning to its end, by the rollout's number.
     """
 
@@ -36,10 +38,10 @@ class Tree:
 
 
 def trees_of(rows: Mapping[int, Sequence[int]], max_nodes: int = MAX_NODES) -> Iterator[Tree]:
-    """Trees of all rollouts, whose tokens are given by number; each rollout is in one of them."""
+    """Yield trees that hold each rollout once; `rows` maps a rollout's number to its tokens."""
     part: list[int] = []
     nodes = 0
-    # In this order each row shares most with the one before it.
+    # In sorted order, each row shares its longest beginning with the row before it.
     for number in sorted(rows, key=lambda number: tuple(rows[number])):
         new = len(rows[number]) - (_common_length(rows[part[-1]], rows[number]) if part else 0)
         if part and nodes + new > max_nodes:
@@ -84,7 +86,7 @@ class Rows:
 
     Attributes:
         prompts, answers: Tokens of each row.
-        wanted: (rows, width of the answers): the tokens of answers whose log-probabilities are computed.
+        wanted: (rows, width of the answers): true for answer tokens whose log-probabilities are computed.
     """
 
     prompts: Sequence[tuple[int, ...]]
@@ -95,13 +97,13 @@ class Rows:
 def unpadded_rows(
     ids: torch.Tensor, mask: torch.Tensor, width: int, wanted: torch.Tensor | None = None
 ) -> Rows:
-    """Rows of a padded batch.
+    """Return the rows of a padded batch without padding.
 
     Args:
-        ids: (rows, prompt and answer), prompts padded on the left, answers on the right.
-        mask: The same shape, 0 where it is padded.
-        width: Of the answers.
-        wanted: (rows, width), 0 for tokens that are not wanted; None wants all tokens of answers.
+        ids: (rows, prompt and answer), with prompts padded on the left and answers on the right.
+        mask: The same shape, 0 for padding.
+        width: The width of the answers.
+        wanted: (rows, width), 0 for tokens that are not wanted; None selects all answer tokens.
     """
     held = mask.bool()
     begin = ids.shape[1] - width
@@ -119,10 +121,10 @@ def unpadded_rows(
 def shared_logps(
     network: Any, rows: Rows, temperature: float, *, entropies: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities of answers' tokens, in nats, and entropies of their distributions, without gradients.
+    """Return the log-probabilities of answer tokens, in nats, and the entropies of their distributions.
 
-    Both are (rows, width), with 0 for tokens that are not wanted. `network` is a causal model, not wrapped,
-    all of whose layers attend to everything; its logits are divided by the temperature.
+    Both are (rows, width), with 0 for tokens that are not wanted. Entropies have no gradients. `network` is
+    an unwrapped causal model whose layers all use full attention. Its logits are divided by the temperature.
     """
     logps = torch.zeros(rows.wanted.shape, device=rows.wanted.device)
     spread = torch.zeros_like(logps) if entropies else None
@@ -131,13 +133,13 @@ def shared_logps(
         if bool(rows.wanted[number].any()):
             groups.setdefault(prompt, []).append(number)
     if not groups:
-        # Still a function of the weights, so that a backward pass finds zeros instead of failing.
+        # The zeros still depend on the weights, so a backward pass gets zero gradients instead of failing.
         trained = [weight.sum() for weight in network.parameters() if weight.requires_grad]
         return logps + 0.0 * torch.stack(trained).sum(), spread
     common = min(_common_length(min(groups), max(groups)), min(map(len, groups)) - 1)
     beginning = _extended(network, next(iter(groups))[:common], None) if common else None
     for prompt, members in groups.items():
-        # The prompt's last token is computed with the answers: it predicts their first.
+        # The prompt's last token is computed with the answers, because it predicts their first token.
         rest = prompt[common:-1]
         past = _extended(network, rest, beginning) if rest else beginning
         inputs = {number: (prompt[-1], *rows.answers[number][:-1]) for number in members}
@@ -155,7 +157,7 @@ def shared_logps(
 
 
 def _extended(network: Any, tokens: Sequence[int], past: Any) -> Any:
-    """The keys and values of `past` and of further tokens."""
+    """Return the keys and values of `past` extended by those of further tokens."""
     cache = _copy(network, past)
     ids = torch.tensor([list(tokens)], device=network.device)
     network.base_model(input_ids=ids, cache=cache, use_cache=True)
@@ -163,7 +165,7 @@ def _extended(network: Any, tokens: Sequence[int], past: Any) -> Any:
 
 
 def _wanted(rows: Rows, tree: Tree) -> tuple[tuple[torch.Tensor, torch.Tensor], list[int], list[int]]:
-    """The wanted tokens of a tree's rollouts: row and column, the node that predicts each, and the token."""
+    """Return the row and column of each wanted token in a tree, the node that predicts it, and the token."""
     places: list[tuple[int, int]] = []
     nodes: list[int] = []
     tokens: list[int] = []
@@ -177,7 +179,7 @@ def _wanted(rows: Rows, tree: Tree) -> tuple[tuple[torch.Tensor, torch.Tensor], 
 
 
 def _hidden_states(network: Any, tree: Tree, past: Any) -> torch.Tensor:
-    """(nodes, width of the model): the hidden state of each node."""
+    """Return the hidden state of each node: (nodes, width of the model)."""
     device = network.device
     cache = _copy(network, past)
     held = cache.get_seq_length()
@@ -204,7 +206,7 @@ def _copy(network: Any, past: Any) -> Any:
 
 
 def can_share(config: Any) -> bool:
-    """Whether all layers of a model attend to everything before, as sharing beginnings requires."""
+    """Return whether a model has full attention in all layers and unscaled logits, as sharing requires."""
     text = config.get_text_config(decoder=True)
     kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
     unsupported = (

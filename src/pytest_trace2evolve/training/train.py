@@ -1,6 +1,6 @@
-"""From capabilities to an adapter's folder: the training, its measurement, and the files that are kept.
+"""Trains an adapter for capabilities, measures it, and writes the adapter's folder.
 
-The trainer itself is imported only when a training begins: it loads torch and trl.
+The trainer is imported only when a training begins, because it loads torch and trl.
 """
 
 import argparse
@@ -51,32 +51,34 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.training.rollouts import StepStats
 
 SMALL_BASE = 1 << 28
-"""Bytes of a base's weights up to which most of a second server's memory is its libraries'."""
+"""Bytes of a base's weights up to which libraries use most of a second server's memory."""
 
 CURVE, PLOT = "curve.json", "curve.svg"
-"""The figures of each step, next to the weights, and their picture."""
+"""Files next to the weights: the figures of each step, and their plot."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be trained.
+    """The specification of one training.
 
     Attributes:
-        capabilities: One or more; several give one adapter.
-        name: The adapter's, for its manifest.
+        capabilities: The capabilities to train; several capabilities share one adapter.
+        name: The adapter's name, for its manifest.
         base: The base model.
         out: The adapter's folder, which must not exist yet.
-        difficulties: Of every environment that is measured, including those that are trained in.
-        candidate, instruction: The candidate whose instruction the agent gets after the policy; empty: none.
+        difficulties: The difficulty of every measured environment, including trained ones, by capability.
+        candidate, instruction: The candidate and its instruction, which the agent gets after the policy;
+            empty for none.
         heldout: Held-out scenarios of each trained environment; 0 measures nothing.
-        ray: Address of a Ray cluster on this machine that plays them; None: this process does.
-        others: Held-out scenarios of each other environment, for what is forgotten.
-        rollouts: Rollouts of each of them.
-        cache: Where measurements of the base are stored.
-        evidence: Ids of the runs whose failures asked for it.
-        informed_by: What these runs showed, as `suite::split`.
+        ray: Address of a Ray cluster on this machine that plays held-out scenarios; None plays them in this
+            process.
+        others: Held-out scenarios of each other environment, which show forgetting.
+        rollouts: Rollouts of each held-out scenario.
+        cache: The folder for stored measurements of the base.
+        evidence: Ids of the runs whose failures led to this training.
+        informed_by: The splits that were read in these runs, as `suite::split`.
     """
 
     capabilities: Sequence[str]
@@ -96,7 +98,7 @@ class Order:
     informed_by: tuple[str, ...] = ()
 
     def measurement(self, adapter: Path | None = None) -> Measurement:
-        """What is measured on held-out content, before and after."""
+        """Return the measurement on held-out content, of the base and of `adapter`."""
         scenarios = {
             name: self.heldout if name in self.capabilities else self.others for name in self.difficulties
         }
@@ -109,7 +111,7 @@ class Order:
             rollouts=self.rollouts,
             instruction=self.instruction,
             cache=self.cache,
-            # The training has cores for itself, and its base is small.
+            # Use two servers if the training may use several cores and its base is small.
             two_servers=self.recipe.threads > 1 and weights <= SMALL_BASE,
         )
 
@@ -126,12 +128,13 @@ class TrainedAdapter:
 def orders_of(
     environments: Environments, options: argparse.Namespace, project: Project | None, here: Path
 ) -> list[Order]:
-    """The orders of `train`'s options: one adapter, or one for each capability that a run lacks.
+    """Return the orders for `train`'s options: one adapter, or one per capability that is missing in a run.
 
     Raises:
-        ConfigError: neither capabilities nor a run were named, or a name or a value is wrong; no environment
-            has the tools of the run's world, nothing failed, or nothing is missing that has an environment.
-        GeneratorError: a capability has no environment, or not of this difficulty.
+        ConfigError: the options name neither or both of capabilities and a run, or a name or a value is
+            wrong; no environment has the tools of the run's world, nothing failed, or no missing capability
+            has an environment.
+        GeneratorError: a capability has no environment, or none of this difficulty.
         ModelFolderError: the base is not a model's folder.
         CandidateError: there is no such candidate.
         ResultsError: the run is damaged.
@@ -214,10 +217,10 @@ def _adapter_name(given: str | None, capabilities: list[str]) -> str:
 
 
 def check_order(order: Order) -> None:
-    """Check, before anything takes time, that an order can be carried out.
+    """Check that an order can be carried out, before any slow step.
 
     Raises:
-        ConfigError: the adapter's folder exists already.
+        ConfigError: the adapter's folder already exists.
         MissingExtraError: a package is not installed.
     """
     if order.out.exists():
@@ -226,10 +229,10 @@ def check_order(order: Order) -> None:
 
 
 def check_packages() -> None:
-    """Check for the packages that a training imports, without importing torch.
+    """Check that the packages of a training are installed, without importing torch.
 
     Raises:
-        MissingExtraError: one is not installed.
+        MissingExtraError: a package is not installed.
     """
     for package, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
         check_installed(package, extra=extra)
@@ -242,17 +245,17 @@ def train_adapter(
     on_step: "Callable[[StepStats], None]" = lambda stats: None,
     on_progress: OnProgress = lambda done: None,
 ) -> TrainedAdapter | None:
-    """Train, measure, and write the adapter's folder; resumes an interrupted call.
+    """Train and measure an adapter, and write its folder; resumes an interrupted call.
 
     Returns:
-        The result; None in processes that only help the one that writes.
+        The result; None in helper processes, which do not write.
 
     Raises:
-        ConfigError: the folder exists already, or another process is making it.
-        TrainingError: nothing is learned, or the checkpoints are of another training.
+        ConfigError: the folder already exists, or another process is training this adapter.
+        TrainingError: nothing is learned, or the checkpoints belong to a different training.
         ModelFolderError: the base cannot be loaded or served.
         MissingExtraError: a package is not installed.
-        OSError: something cannot be written.
+        OSError: a file cannot be written.
     """
     check_order(order)
     from pytest_trace2evolve.training.checkpoints import commit_folder, new_folder
@@ -279,7 +282,7 @@ def train_adapter(
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock a training's folder; of several processes that train together only the first one does."""
+    """Lock a training's folder; if several processes train together, only the first one locks it."""
     if os.environ.get("RANK", "0") != "0":
         yield
         return
@@ -335,7 +338,7 @@ def plan_of(environments: Environments, order: Order, checkpoints: Path) -> "Pla
 
 
 def write_weights(model: Any, base: str, folder: Path) -> None:
-    """Write the adapter in peft's two files; they name its base, and no path of this machine."""
+    """Write the adapter as peft's two files, which name its base but no path of this machine."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -343,7 +346,7 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
     config.base_model_name_or_path = base
     config.inference_mode = True
     if not isinstance(config.target_modules, str):
-        config.target_modules = sorted(config.target_modules or ())  # a set has another order each time
+        config.target_modules = sorted(config.target_modules or ())  # the order of a set varies
     config.save_pretrained(folder)
     weights = {
         name: tensor.detach().cpu().contiguous() for name, tensor in get_peft_model_state_dict(model).items()
@@ -377,5 +380,5 @@ def _write_records(environments: Environments, order: Order, result: TrainedAdap
     )
     (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
     (folder / PLOT).write_bytes(training_curve(trained.curve, title=order.name))
-    # What makes it an adapter comes last.
+    # The manifest marks the folder as an adapter, so it is written last.
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

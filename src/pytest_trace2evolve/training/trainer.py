@@ -1,11 +1,11 @@
-"""`GRPOTrainer` whose rollouts include a customer, and whose steps follow from their numbers alone.
+"""A `GRPOTrainer` whose rollouts include a customer, and whose random draws depend only on the step number.
 
-trl ends a rollout at the first text without a tool call; here the customer answers it, and the rollout
-continues until its environment ends it. Tools' results and customers' turns are appended as tokens of the
-server's own template, and are not learned from.
+trl ends a rollout at the first text without a tool call. Here the customer answers that text, and the rollout
+continues until its environment ends it. Tool results and customer turns are appended as tokens of the
+server's own template, and the model does not learn from these tokens.
 
-`OVERRIDDEN` lists the private methods of trl that are overridden, with their parameters; a test compares it
-with the installed trl, so that an update fails loudly.
+`OVERRIDDEN` lists the overridden private methods of trl with their parameters. A test compares the list with
+the installed trl, so an incompatible update fails this test.
 """
 
 import math
@@ -55,16 +55,16 @@ Logps = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 """Log-probabilities of answers, entropies, and trl's auxiliary loss."""
 
 
-class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and types little
+class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hints
     """See the module's docstring.
 
     Args:
         recipe: The recipe.
-        names: The environments, which take turns.
+        names: The names of the environments, which alternate.
         encoder: Converts conversations to tokens.
         sampler: Draws answers; None leaves it to trl.
-        steps_done: Steps of an earlier process, from which this one resumes.
-        options: trl's own; `environment_factory` maps names to environments.
+        steps_done: The number of steps that an earlier process completed.
+        options: Arguments of `GRPOTrainer`; `environment_factory` maps names to environments.
     """
 
     def __init__(
@@ -92,17 +92,17 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         self._shares = recipe.shared and single and can_share(self.model.config)
 
     def close(self) -> None:
-        """Release what the sampler holds."""
+        """Close the sampler, if there is one."""
         if self._sampler is not None:
             self._sampler.close()
 
     @property
     def step(self) -> int:
-        """The current step, from 0, over all processes."""
+        """The current step, from 0, including the steps of earlier processes."""
         return self._steps_done + int(self.state.global_step)
 
     def _rewards(self, environments: Sequence[TrlEnvironment], **columns: object) -> list[float]:
-        """The environments' rewards, as trl's reward function."""
+        """Return the environments' rewards; trl calls this as its reward function."""
         rewards = [environment._reward() for environment in environments]
         for name, reward in zip(self._batch_environments, rewards, strict=True):
             if not math.isfinite(reward):
@@ -114,7 +114,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
     # Rollouts
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Play the step's groups; those with equal rewards are replaced as often as the recipe says."""
+        """Play a step's groups, and replace groups with equal rewards up to `recipe.redraws` times."""
         recipe, step, rank = self._recipe, self.step, int(self.accelerator.process_index)
         stats = self.stats = StepStats(step + 1)
         self._divergence_sums = torch.zeros(2, device=self.accelerator.device)
@@ -141,7 +141,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
                     sums[1] += 1
                     different.append(group)
                 else:
-                    # In float32 the mean of equal rewards may differ from them in the last place.
+                    # In float32 the mean of equal rewards may differ from these rewards in the last place.
                     group["advantages"] = torch.zeros_like(group["advantages"])
                     equal.append(group)
             del different[wanted:]
@@ -157,11 +157,11 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         return batch
 
     def _max_of_processes(self, number: int) -> int:
-        """The largest of all processes' numbers: each must play equally many groups."""
+        """Return the largest number of all processes, because all must play the same number of groups."""
         return int(self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).max())
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """The server's tokens of what was said before the agent's turn."""
+        """Return the tokens of each conversation before the agent's turn, in the server's format."""
         found: dict[tuple[str, str], list[int]] = {}
         ids = []
         for name, environment in zip(self._batch_environments, self.environments, strict=True):
@@ -182,8 +182,8 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
     ) -> tuple[list[list[int]], Any]:
         """Draw an answer to each prompt.
 
-        A sampler plays rollouts to their end, each at its own pace: then trl gets the first answers here, and
-        the rest from `_tool_call_loop`.
+        A sampler plays whole rollouts, each at its own pace. trl then gets the first answers from this method
+        and the rest from `_tool_call_loop`.
         """
         if self._sampler is not None:
             model, changed = self.accelerator.unwrap_model(self.model), self._sampled_step != self.step
@@ -193,7 +193,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             self._sampled_step = self.step
             return [rollout.first for rollout in self._rollouts], None
         with self.stats.timed("drawing"):
-            # What is drawn follows from the step alone, wherever a training was interrupted.
+            # The seed depends on the step, so a resumed training draws the same answers.
             torch.manual_seed((self._recipe.seed * 1_000_003 + self._number) % (1 << 63))
             self._number += 1
             drawn: tuple[list[list[int]], Any] = super()._generate_single_turn(
@@ -225,7 +225,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             completions,
             [rollout.ids for rollout in rollouts],
             [rollout.logprobs for rollout in rollouts] if logprobs is not None else None,
-            # Tool calls and failed ones: trl only reports them.
+            # The numbers of tool calls and of failed tool calls, which trl only reports.
             *(0, 0),
             [[] for _ in rollouts],
         )
@@ -254,7 +254,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         compute_aux_loss: bool = False,
         **others: Any,
     ) -> Logps:
-        """Log-probabilities (rows, width) of answers; common beginnings of rows are computed once."""
+        """Return the log-probabilities of answers, (rows, width); computes common beginnings of rows once."""
         if not self._shares or compute_aux_loss:
             found: Logps = super()._get_per_token_logps_and_entropies(
                 model,
@@ -278,10 +278,10 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """trl's loss, which must be finite.
+        """Return trl's loss, which must be finite.
 
         Raises:
-            TrainingError: it is not.
+            TrainingError: the loss is not finite.
         """
         recipe = self._recipe
         own = inputs["completion_mask"] * inputs["tool_mask"]
@@ -291,7 +291,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
                 # A step may have several backward passes.
                 self._divergence_sums += self.accelerator.reduce(divergence, "sum")
                 self.stats.kl = float(self._divergence_sums[0] / self._divergence_sums[1].clamp(min=1))
-        # A rollout without an advantage has no gradient: its log-probabilities are not needed.
+        # A rollout without an advantage has no gradient, so its log-probabilities are not needed.
         learned = own if recipe.beta else own * (inputs["advantages"] != 0).unsqueeze(-1)
         with self._only(learned), self.stats.timed("log-probabilities"):
             loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -304,7 +304,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
 
     @contextmanager
     def _only(self, wanted: torch.Tensor) -> Iterator[None]:
-        """Compute log-probabilities of these tokens only."""
+        """Within the block, compute log-probabilities of the `wanted` tokens only."""
         self._wanted = wanted
         try:
             yield
@@ -323,14 +323,14 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
 
 
 def divergence(now: torch.Tensor, base: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """KL divergence from the base: (2,), nats over all of the agent's tokens, and their number.
+    """Return (2,): the KL divergence from the base, in nats summed over the agent's tokens, and their number.
 
-    The estimator exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL divergence",
-    k3): never negative, without bias.
+    The estimator is exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL divergence",
+    k3). It is unbiased and never negative.
 
     Args:
         now, base: (rows, width), log-probabilities of the tokens under the model and under its base.
-        own: (rows, width), 1 where they are the agent's own.
+        own: (rows, width), 1 for the agent's own tokens.
     """
     difference = (base - now) * own
     each = (torch.exp(difference) - difference - 1) * own

@@ -17,12 +17,12 @@ _HEADINGS = {
 
 
 def system_prompt(guidelines: str, scenario: Any) -> str:
-    """τ²'s prompt of the user simulator."""
+    """Return τ²'s system prompt of the user simulator."""
     return f"{guidelines}\n\n<scenario>\n{render_scenario(scenario)}\n</scenario>"
 
 
 def render_scenario(scenario: Any) -> str:
-    """A task's user scenario as text, in τ²'s layout."""
+    """Render a task's user scenario as text, in τ²'s layout."""
     if not isinstance(scenario, dict):
         return str(scenario)
     lines = []
@@ -56,14 +56,14 @@ class ChatUser(ChatParticipant):
 
 
 def _is_visible(message: Message) -> bool:
-    """Whether the user sees a message: the agent's tool calls and their results stay with the agent."""
+    """Return whether the user sees a message; the agent's tool calls and their results are hidden."""
     if message.role == "tool":
         return message.requestor == "user"
     return message.role == "user" or not message.tool_calls
 
 
 def _from_user_side(message: Message) -> dict[str, Any]:
-    """A message as the user's model sees it: that model speaks as the assistant."""
+    """Convert a message for the user's model, which speaks in the role of the assistant."""
     if message.role == "tool":
         return to_wire(message)
     return to_wire(message, "assistant" if message.role == "user" else "user")

@@ -1,7 +1,7 @@
-"""Parses an agent's message for a scripted customer: what it asks for, refuses or reports as done.
+"""Parses an agent's message for a scripted customer: its questions, refusals and reports of finished work.
 
-It matches words clause by clause: "the refund went to your original payment method" asks for nothing. It
-needs no model and never raises.
+The parser matches words clause by clause, so "the refund went to your original payment method" does not count
+as a question. It needs no model and never raises.
 """
 
 import functools
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pytest_trace2evolve.records.task import Slot
 
 MAX_CHARACTERS = 10_000
-"""Parsed characters of a message: half of them from its start, half from its end."""
+"""Maximum number of parsed characters; a longer message is cut to its start and its end, half each."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,17 @@ class ParsedMessage:
     """The content of an agent's message.
 
     Attributes:
-        asks: The details it asks for.
-        request: Whether it asks for the customer's request.
-        confirm: Whether it asks for a yes.
-        offer: Whether that yes would only let it look something up.
-        choice: Whether it names an alternative to the yes.
+        asks: The details that the message asks for.
+        request: Whether the message asks for the customer's request.
+        confirm: Whether it asks for a confirmation.
+        offer: Whether that confirmation would only let the agent look something up.
+        choice: Whether it offers an alternative to confirming.
         refusal: Whether it says that something cannot be done.
-        closing: Whether it says that something is done, or asks whether there is more.
+        closing: Whether it says that something is done, or asks if the customer needs anything else.
         everything: Whether it says that everything is done.
         ongoing: Whether it announces further work.
-        transfer: Whether it hands the customer over.
-        ids: Ids of orders, with '#', and of items in it.
+        transfer: Whether it transfers the customer to a human.
+        ids: The ids of orders (with '#') and of items in the message.
     """
 
     asks: frozenset[Slot] = frozenset()
@@ -48,14 +48,14 @@ class ParsedMessage:
 
 @dataclass(frozen=True)
 class _Clause:
-    """One clause; `context` is the text that "those details" in it may refer to."""
+    """One clause; `context` is the preceding text, to which a phrase like "those details" may refer."""
 
     text: str
     asking: bool
     context: str = ""
 
 
-# Before each answer a customer parses the whole conversation again.
+# Cached because a customer parses the whole conversation again before each answer.
 @functools.lru_cache(maxsize=256)
 def parse_message(text: str) -> ParsedMessage:
     plain = _plain(text)
@@ -91,7 +91,7 @@ def parse_message(text: str) -> ParsedMessage:
 
 
 def ids_in(text: str) -> Iterator[str]:
-    """Ids of orders, in any spelling, and of items in a text."""
+    """Yield the ids of orders, in any spelling, and of items in a text."""
     plain = _plain(text)
     yield from _ITEM_ID.findall(plain)
     for match in _ORDER_ID.finditer(plain):
@@ -99,7 +99,7 @@ def ids_in(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """In lower case, without Markdown's stars and ticks, with one kind of apostrophe."""
+    """Return a text in lower case, without Markdown's asterisks and backticks, with straight apostrophes."""
     return "\n" + re.sub(r"\s*\n\s*", "\n", re.sub(r"[*`]+", "", text.lower().replace("’", "'"))).strip()
 
 
@@ -108,7 +108,7 @@ def _found(pattern: re.Pattern[str], text: str, exception: re.Pattern[str]) -> b
 
 
 def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
-    """The clauses without courtesies; the items of a list ask if the sentence before them does."""
+    """Yield the clauses without courtesies; list items are questions if the sentence before the list is."""
     asked_list = False
     before = ""
     for sentence in sentences:
@@ -119,7 +119,7 @@ def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
             yield _Clause(part, asking=True)
         elif not _is_courtesy(part):
             texts = [text for text in _CLAUSE.split(part) if text]
-            # A clause that only leads to a question gives its purpose, and asks nothing.
+            # A clause that only introduces a question states its purpose and is not a question.
             found = [
                 _Clause(text, asking and not (texts[1:] and _found(_LEAD, text, _ASKING)), before)
                 for text in texts
@@ -131,7 +131,7 @@ def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
 
 
 def _is_courtesy(sentence: str) -> bool:
-    """Whether a sentence asks only if there is more."""
+    """Return whether a sentence only asks if the customer needs anything else."""
     return _found(_MORE, sentence, _ASKS_FOR)
 
 
@@ -147,7 +147,7 @@ def _asking(sentence: str) -> bool:
 
 
 def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
-    """The details that a clause asks for; one that asks for a yes only names them."""
+    """Return the details that a clause asks for; a clause that asks for a confirmation only names details."""
     if consent:
         return {Slot.REASON} if _BOTH_REASONS.search(clause.text) else set()
     text = f"{clause.context} {clause.text}" if _THESE.search(clause.text) else clause.text
@@ -160,7 +160,7 @@ def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
 
 
 def _asks_for_yes(clause: _Clause) -> bool:
-    """Whether a clause asks for a yes, and not for an identity or a choice."""
+    """Return whether a clause asks for a confirmation, and not for an identity or a choice."""
     if _SAY_YES.search(clause.text):
         return True
     text = _TO_PROCEED.sub("", clause.text)
@@ -181,13 +181,13 @@ def _is_offer(clause: _Clause) -> bool:
     return _found(_OFFER, text, _SAY_YES)
 
 
-# The words of support agents who ask, refuse, announce and close. The patterns match one plain clause (see
-# `_plain`); `tests/users/test_recorded_messages.py` measures them.
+# Phrases with which support agents ask, refuse, announce and close. The patterns match one plain clause (see
+# `_plain`), and `tests/users/test_recorded_messages.py` measures their accuracy.
 
 _ORDER_ID = re.compile(r"(?<![\w.-])#?w?(\d{7})(?![\w-])|#w?(\d+)|\bw(\d+)\b")
 _ITEM_ID = re.compile(r"\b\d{10}\b")
 _SENTENCE = re.compile(r"(?<=[.!?])(?<!\n\d\.)(?<!\n\d\d\.)[\"')\]”]*\s+|\n+")
-"""Between two sentences, but not after the number of a list."""
+"""Matches between two sentences, but not after the number of a list item."""
 _LISTED = re.compile(r"^\s*(?:[-•*+]|\d+[.)])\s*")
 _TELLING = r"provide|specify|tell|let me know|share|confirm|indicate|advise|choose|select|give"
 _CLAUSE = re.compile(
@@ -196,7 +196,7 @@ _CLAUSE = re.compile(
 )
 
 _LEAD = re.compile(r"^\W*(?:to|in order to|since|as|because|once|after|before|now)\b")
-"""The start of a clause that only leads to the question after it."""
+"""Matches the start of a clause that only introduces the question after it."""
 
 _ASKING = re.compile(
     r"\?|\b(?:could|can|would|will) you\b|\b(?:may|can|could) i (?:please )?(?:have|ask|know|get)\b"

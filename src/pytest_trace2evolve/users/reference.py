@@ -29,7 +29,7 @@ class GoldUser:
 
 
 def _request(task: Task) -> str:
-    """The reason for the call, if the scenario states one."""
+    """Return the scenario's reason for the call, or a general request if there is none."""
     scenario = task.user_scenario
     instructions = scenario.get("instructions") if isinstance(scenario, dict) else None
     reason = instructions.get("reason_for_call") if isinstance(instructions, dict) else None

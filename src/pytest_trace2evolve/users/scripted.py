@@ -1,7 +1,7 @@
-"""The scripted customer: answers the agent from its script, without a model and without memory.
+"""The scripted customer, who answers the agent from a script without a model and without memory.
 
-The next message follows from the trace alone, so the same seed and the same agent give the same conversation.
-However an agent behaves, the conversation ends.
+The next message depends only on the script, the seed and the trace, so the same seed and the same agent give
+the same conversation. The conversation always ends, whatever the agent does.
 """
 
 import random
@@ -14,19 +14,19 @@ from pytest_trace2evolve.records.task import After, Script, Slot, Turn
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 
 TRANSFER = "###TRANSFER###"
-"""The message of a customer who is handed over; it ends a simulation, as in τ²."""
+"""The message of a customer who was transferred to a human; it ends a simulation, as in τ²."""
 
 MAX_IDLE = 3
-"""Messages in a row that ask, grant and refuse nothing, after which the customer moves on."""
+"""Consecutive messages without a question, a grant or a refusal, after which the customer moves on."""
 
 MAX_SAME = 3
-"""How often the customer gives the same answer in one turn; asked once more, they move on."""
+"""Number of times that the customer gives the same answer in one turn before moving on."""
 
 _NEEDED = frozenset({Slot.EMAIL, Slot.NAME, Slot.ORDER, Slot.ADDRESS})
-"""What an agent may need before it can do anything."""
+"""Details that an agent may need before any action."""
 
 _SAID_BEFORE = frozenset({Slot.ITEMS, Slot.OPTIONS, Slot.ADDRESS, Slot.ORDER})
-"""What a customer without details has said with their request, as far as they know it."""
+"""Details that the request states as far as they are known; without more details, the customer repeats it."""
 
 
 @dataclass
@@ -35,12 +35,12 @@ class _State:
 
     Attributes:
         place: The place of the turn in the script.
-        sent: How many messages the customer has sent in the conversation.
+        sent: The number of messages that the customer has sent in the conversation.
         confirmed: Whether the customer said yes.
-        answered: The requests whose answer the agent has given.
-        insisted: How often the customer insisted.
-        idle: How many messages in a row led nowhere.
-        given: How often the customer gave an answer.
+        answered: The places of the requests that the agent has answered.
+        insisted: The number of times that the customer insisted.
+        idle: The number of consecutive messages that led nowhere.
+        given: The number of times that the customer gave each answer.
     """
 
     place: int = 0
@@ -52,7 +52,7 @@ class _State:
     given: Counter[str] = field(default_factory=Counter)
 
     def start(self, place: int) -> None:
-        """Begin another turn."""
+        """Begin the turn at `place`."""
         self.place, self.confirmed, self.insisted, self.idle = place, False, 0, 0
         self.answered, self.given = set(), Counter()
 
@@ -68,7 +68,7 @@ class ScriptedUser:
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """The customer's next message: a function of what the agent has said so far."""
+        """Return the customer's next message, which depends only on the agent's messages so far."""
         state, reply = _State(), self._script.turns[0].says
         for text in _said_to_customer(history):
             reply = self._reply(state, parse_message(text), text)
@@ -104,14 +104,14 @@ class ScriptedUser:
         return self._wait(state, turn)
 
     def _to_proposal(self, state: _State, turn: Turn, heard: ParsedMessage, text: str) -> str:
-        """Yes, unless the proposal names a record that no request of the customer is about."""
+        """Say yes, unless the proposal names a record that none of the customer's requests concerns."""
         details = self._details(turn, heard.asks)
         if heard.ids - {record for request in turn.requests for record in request.about}:
             return self._answer(state, turn, "wrong", [turn.says, *details])
         if heard.choice:
-            # A bare yes does not say which of the two.
+            # A bare yes would not say which alternative is meant.
             details = [turn.says, *details]
-        # An offer to look something up does not propose what was asked for.
+        # An offer to look something up does not propose the requested action.
         state.confirmed = state.confirmed or not heard.offer
         state.given[text] += 1
         if state.given[text] > MAX_SAME:
@@ -119,7 +119,7 @@ class ScriptedUser:
         return self._answer(state, turn, "yes", details, limit=MAX_SAME * (1 + len(turn.requests)))
 
     def _to_question(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """The details; without any, the request again if the agent asked for it."""
+        """Give the requested details; without any, repeat the request or say that they are unknown."""
         details = self._details(turn, heard.asks)
         if details:
             return self._answer(state, turn, "", details)
@@ -128,7 +128,7 @@ class ScriptedUser:
         return self._answer(state, turn, "unknown", [])
 
     def _to_refusal(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """Insist, then accept; wait if something can be done and is not yet."""
+        """Insist, then accept the refusal; wait as long as a part of the request may still be done."""
         if state.insisted < len(turn.insists):
             state.insisted += 1
             return turn.insists[state.insisted - 1]
@@ -138,7 +138,7 @@ class ScriptedUser:
         return self._next(state, After.REFUSED)
 
     def _to_closing(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """Move on; after one of several requests, wait until the agent says that all are done, or idles."""
+        """Move on; with several requests, first wait until the agent says that all are done, or idles."""
         several = len(turn.requests) > 1
         if several and not heard.everything and state.idle < MAX_IDLE - 1:
             return self._wait(state, turn)
@@ -153,7 +153,7 @@ class ScriptedUser:
     def _answer(
         self, state: _State, turn: Turn, reply: str, details: Sequence[str], limit: int = MAX_SAME
     ) -> str:
-        """A reply and details; given too often, move on, because the agent does not listen."""
+        """Give a reply and details; after too many repeats, move on because the agent does not listen."""
         answer = " ".join([reply, *details])
         state.given[answer] += 1
         if state.given[answer] > limit:
@@ -167,11 +167,11 @@ class ScriptedUser:
         return len(questions) == len(turn.requests) and state.answered.issuperset(questions)
 
     def _outcome(self, state: _State, turn: Turn) -> After:
-        """The outcome of a turn that the agent has not closed."""
+        """Return the outcome of a turn that the agent has not closed."""
         return After.DONE if state.confirmed or self._all_answered(state, turn) else After.REFUSED
 
     def _next(self, state: _State, outcome: After) -> str:
-        """The next turn that fits the outcome of this one, or else the end."""
+        """Start the next turn that fits the outcome of this turn, or end the conversation."""
         for place, turn in enumerate(self._script.turns):
             if place > state.place and turn.after in (After.ANYTHING, outcome):
                 state.start(place)
@@ -179,19 +179,19 @@ class ScriptedUser:
         return f"{self._wording('giving_up' if outcome is After.REFUSED else 'bye', state)} {STOP}"
 
     def _details(self, turn: Turn, asked: Collection[Slot]) -> list[str]:
-        """What the customer knows of what the agent asked for, each thing once."""
+        """Return the details that the agent asked for and the customer knows, without duplicates."""
         sources = (self._script.identity, *(request.details for request in turn.requests))
         details = [source[slot] for slot in sorted(asked) for source in sources if slot in source]
         return list(dict.fromkeys(details))
 
     def _wording(self, reply: str, state: _State) -> str:
         wordings: tuple[str, ...] = getattr(self._script.replies, reply)
-        # A new generator for each message: the trace is read again before each.
+        # A new generator for each message, because the whole trace is read again before each reply.
         return random.Random(f"{self._seed}/{state.sent}/{reply}").choice(wordings)
 
 
 def _said_to_customer(history: Sequence[Message]) -> Iterator[str]:
-    """The agent's messages to the customer after the opening, including empty ones."""
+    """Yield the agent's messages to the customer after the opening, including empty messages."""
     opened = False
     for message in history:
         opened = opened or message.role == "user"

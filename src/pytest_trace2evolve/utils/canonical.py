@@ -1,4 +1,4 @@
-"""JSON values: canonical text and digests that do not depend on key order, and the texts in a value."""
+"""Canonical text and digests of JSON values, independent of key order, and the texts in a value."""
 
 import hashlib
 import json
@@ -24,14 +24,14 @@ def digest_text(text: str) -> str:
 
 
 def storable_text(text: str) -> str:
-    """The text with each unpaired surrogate, which UTF-8 cannot hold, written as its escape."""
+    """Return the text with unpaired surrogates, which UTF-8 cannot encode, written as escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def texts_in(value: object, *, names: bool = True) -> Iterator[str]:
-    """All texts in a JSON value, field names included unless `names` is false.
+    """Yield all texts in a JSON value, including field names unless `names` is false.
 
-    The rendered JSON would not do: there a new line in a text becomes a letter.
+    Rendered JSON is no substitute, because it escapes a line break in a text as a backslash and a letter.
     """
     if isinstance(value, str):
         yield value
@@ -46,7 +46,7 @@ def texts_in(value: object, *, names: bool = True) -> Iterator[str]:
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value has more levels of lists and objects, found without recursion."""
+    """Return whether lists and objects in a JSON value nest deeper than `levels`, without recursion."""
     layer: list[Any] = [value]
     for _ in range(levels + 1):
         layer = [

@@ -1,4 +1,4 @@
-"""Runs coroutines so that an error in one of them reaches its caller and ends nothing else."""
+"""Runs coroutines concurrently, and raises the first error in the caller."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def all_of(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently; returns their results in order.
 
-    The first error cancels the others and is raised as it is, without an exception group.
+    The first error cancels the other coroutines and is raised directly, without an exception group.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,6 +1,6 @@
-"""Crashes: an unhandled error ends a session or a command with status 3 and one line.
+"""Reports crashes: an unhandled error ends a session or a command with status 3 and a one-line message.
 
-The line names a file with the traceback. Status 1 would say that the candidate is discarded.
+The message names a file with the traceback. Status 1 would mean that the candidate is discarded.
 """
 
 import os
@@ -20,10 +20,10 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.utils.secrets import Secrets
 
 EXIT_CRASH = 3
-"""Exit status of a session or command that crashed; pytest's own for an internal error."""
+"""Exit status of a session or command that crashed; pytest uses the same status for an internal error."""
 
 MAX_SHOWN = 300
-"""Characters of an exception that the line shows."""
+"""Maximum number of characters of an exception in the message."""
 
 _LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be written) [^\n]*")
 
@@ -91,10 +91,10 @@ def end_session(error: BaseException, root: Path) -> int:
 
 
 def require_output() -> None:
-    """Require a standard output: pytest fails when it flushes one that is closed.
+    """Require an open standard output, because pytest fails when it flushes a closed one.
 
     Raises:
-        SystemExit: it is closed.
+        SystemExit: the standard output is closed.
     """
     if sys.stdout is None:
         _print_error(str(OutputError("it is closed")))
@@ -105,7 +105,7 @@ def flush_output() -> None:
     """Flush the standard output.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the standard output cannot be written.
     """
     try:
         if sys.stdout is not None:
@@ -115,7 +115,7 @@ def flush_output() -> None:
 
 
 def discard(stream: Any) -> None:
-    """Redirect a standard stream that cannot be written to nowhere: Python would flush it again at exit."""
+    """Redirect an unwritable standard stream to the null device, as Python would flush it again at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -130,7 +130,7 @@ def _print_error(message: str) -> None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether the hook that failed belongs to this package: it follows the last frame of pluggy."""
+    """Return whether the failed hook, whose frame follows pluggy's last one, belongs to this package."""
     modules = (
         str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)
     )
@@ -141,7 +141,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """An error in one short line, without secrets."""
+    """Describe an error in one short line, without secrets."""
     try:
         text = _secrets().out_of(f"{type(error).__name__}: {error}")
     except Exception as other:

@@ -1,8 +1,8 @@
-"""Files that are either whole or absent, temporary folders, and locks.
+"""Writes files atomically, and manages temporary folders and locks.
 
-A process owns a temporary file or folder as long as it holds a lock in it. The kernel releases the lock when
-the process ends, and the next process that makes a temporary file or folder in the same place removes those
-without an owner.
+A process owns a temporary file or folder as long as it holds the lock of that file or folder. The kernel
+releases the lock when the process ends. The next process that makes a temporary file or folder in the same
+place removes those without an owner.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 
 TEMPORARY = ".t2e.tmp"
-"""The suffix of every temporary file, so that no other program's file is removed."""
+"""The suffix of every temporary file, which protects files of other programs from removal."""
 
 PREFIX = "trace2evolve-"
 """The prefix of every temporary folder."""
@@ -28,14 +28,14 @@ def lock_file(handle: int, *, wait: bool, if_possible: bool = False) -> bool:
     """Lock an open file or folder exclusively until it is closed, at the latest when this process ends.
 
     Args:
-        if_possible: Whether a file system without locks is no error.
+        if_possible: Whether to accept a file system without locks.
 
     Returns:
-        Whether it is locked. Nothing is on Windows: nobody could read a locked file there.
+        Whether the file or folder is locked; always false on Windows, where nobody could read a locked file.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.
-        OSError: the file system has no locks.
+        OSError: the file system has no locks, and `if_possible` is false.
     """
     if os.name == "nt":
         return False
@@ -54,7 +54,7 @@ def lock_file(handle: int, *, wait: bool, if_possible: bool = False) -> bool:
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, wait: bool = True, if_possible: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, in which nothing is written; arguments and errors as for `lock_file`."""
+    """Hold the lock of a folder without writing into it; arguments and errors are those of `lock_file`."""
     if os.name == "nt":  # a folder cannot be opened there
         yield
         return
@@ -69,17 +69,17 @@ def alone_in(folder: Path, *, wait: bool = True, if_possible: bool = False) -> I
 def write_atomic(path: Path, text: str | Iterable[str], *, exclusive: bool = False) -> None:
     """Write a text to a temporary file next to `path`, flush it to the disk, and rename it to `path`.
 
-    A device is written to and not replaced.
+    A device is written in place and not replaced.
 
     Args:
-        path: The file; its folder is made.
+        path: The file; its folder is created if it is missing.
         text: The whole content, or its parts, which are never held in memory together. If making a part
             raises, nothing is written.
-        exclusive: Whether an existing file is an error, even one that appears in the meantime.
+        exclusive: Whether an existing file is an error, even if the file appears during the write.
 
     Raises:
-        FileExistsError: `exclusive`, and there is a file.
-        OSError: the file could not be written; `path` is as it was.
+        FileExistsError: `exclusive` is true, and the file exists.
+        OSError: the file could not be written; `path` is unchanged.
     """
     parts = [text] if isinstance(text, str) else text
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,13 +99,13 @@ def write_together(files: Mapping[Path, str]) -> None:
     """Write several files, all or none.
 
     All contents are on the disk before the first file is replaced. Replaced files are kept under a second
-    name until the last one is in place, so that restoring them needs no room.
+    name until the last file is in place, so restoring them needs no disk space.
 
     Args:
-        files: The whole content of each; folders are made.
+        files: The whole content of each file, by path; missing folders are created.
 
     Raises:
-        OSError: something could not be written; nothing has changed.
+        OSError: a file could not be written; nothing has changed.
     """
     made_folders: list[Path] = []
     backups: dict[Path, Path] = {}
@@ -139,7 +139,7 @@ def write_together(files: Mapping[Path, str]) -> None:
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and its parents; appends the new ones to `made`, outermost first."""
+    """Make a folder and its parents; appends the new folders to `made`, outermost first."""
     absent = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     for parent in reversed(absent):
         parent.mkdir(exist_ok=True)
@@ -148,7 +148,7 @@ def _make_folder(folder: Path, made: list[Path]) -> None:
 
 @contextlib.contextmanager
 def staged(path: Path, parts: Iterable[str]) -> Iterator[Path]:
-    """A temporary file next to `path` that holds the parts, flushed to the disk; removed at the end."""
+    """Write the parts to a temporary file next to `path`, flush it to disk, and remove it at the end."""
     _remove_abandoned_once(path.parent)
     handle, temporary = _open_temporary(path)
     try:
@@ -168,13 +168,13 @@ def staged(path: Path, parts: Iterable[str]) -> Iterator[Path]:
 
 
 def _open_temporary(path: Path) -> tuple[int, Path]:
-    """A new temporary file, open and, if the file system has locks, locked."""
+    """Open a new temporary file, and lock it if the file system has locks."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=TEMPORARY, dir=path.parent)
         lock_file(handle, wait=True, if_possible=True)
         if Path(name).exists():
             return handle, Path(name)
-        os.close(handle)  # another process took it for abandoned before it was locked
+        os.close(handle)  # another process removed the file as abandoned before it was locked
 
 
 def _discard(path: Path) -> None:
@@ -183,7 +183,7 @@ def _discard(path: Path) -> None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove temporary files in a folder whose writers have ended; those of living writers stay."""
+    """Remove the abandoned temporary files in a folder; files whose writers still run stay."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(".") and entry.name.endswith(TEMPORARY):
@@ -195,7 +195,7 @@ _remove_abandoned_once = cache(remove_abandoned)
 
 
 def _remove_if_unowned(owner: Path, remove: Callable[[], object]) -> None:
-    """Call `remove` while holding the lock of `owner`; does nothing if another process holds it."""
+    """Call `remove` while holding the lock of `owner`; does nothing if another process holds the lock."""
     with contextlib.suppress(OSError):
         handle = os.open(owner, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
@@ -220,7 +220,7 @@ class Scratch:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX + kind))
         self._handle = -1
         try:
-            # The owner's file gets its name once it is locked: nobody may find it without a lock.
+            # The owner's file gets its name only once it is locked, so no process finds it without a lock.
             unnamed = self.path / f"{_OWNER}.new"
             self._handle = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
             with contextlib.suppress(OSError):
@@ -240,7 +240,7 @@ class Scratch:
 
 @cache
 def _remove_abandoned_folders(place: str) -> None:
-    """Remove folders of processes that have ended, once a process; a folder without an owner's file stays."""
+    """Remove the folders of ended processes, once per process; a folder without an owner's file stays."""
     with contextlib.suppress(OSError, AttributeError), os.scandir(place) as entries:
         for entry in entries:
             if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
@@ -252,5 +252,5 @@ def _remove_abandoned_folders(place: str) -> None:
 
 
 def find_root(start: Path) -> Path | None:
-    """The root of a project: the nearest folder from `start` upwards with `suites/`, if there is one."""
+    """Return a project's root, the nearest folder with `suites/` from `start` upwards, or None."""
     return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

@@ -1,6 +1,6 @@
-"""HTTP clients that bound an answer: its bytes as sent, its bytes expanded, and its time.
+"""HTTP clients that limit an answer's size as sent, its size once expanded, and its time.
 
-Limits of the HTTP library apply to single reads: a server that sends a byte now and then never reaches a read
+Limits of the HTTP library apply to single reads. A server that sends a byte now and then never reaches a read
 timeout, and a few megabytes of gzip expand to gigabytes within one read.
 """
 
@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import httpx2
 
 MAX_ANSWER = 16 << 20
-"""Bytes of an answer of a chat model or a judge; a million tokens are about four million bytes."""
+"""Maximum bytes of an answer from a chat model or a judge; a million tokens are about four million bytes."""
 
 ENCODINGS = {"accept-encoding": "gzip"}
-"""The header for requests: no other encoding is expanded."""
+"""The request header that asks for gzip and no other encoding."""
 
 _CHUNK = 1 << 16
-"""Bytes that are expanded, and passed on, at a time: a list of single bytes takes 40 times more memory."""
+"""Bytes that are expanded and passed on together; a list of single bytes takes 40 times more memory."""
 
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
@@ -34,16 +34,16 @@ class AnswerLimitError(httpx2.TransportError):
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """The certificates that this process trusts; reading them takes longer than a short request."""
+    """Load the certificates that this process trusts, once, as loading takes longer than a short request."""
     return httpx2.create_ssl_context()
 
 
 def bounded_client(max_bytes: int = MAX_ANSWER, **options: Any) -> httpx2.AsyncClient:
-    """An asynchronous client whose answers are bounded in size; bound their time with `asyncio.timeout`.
+    """Create an asynchronous client that limits the size of answers; limit time with `asyncio.timeout`.
 
     Args:
-        max_bytes: Bytes of the largest answer, as sent and expanded.
-        options: Of `httpx2.AsyncClient`.
+        max_bytes: Maximum bytes of an answer, both as sent and expanded.
+        options: Arguments of `httpx2.AsyncClient`.
     """
 
     async def bound(response: httpx2.Response) -> None:
@@ -64,21 +64,21 @@ def bounded_client(max_bytes: int = MAX_ANSWER, **options: Any) -> httpx2.AsyncC
 
 
 def answered_within(seconds: float, ask: Callable[[], Awaitable[T]]) -> T:
-    """Run one request to its end from code that is not asynchronous.
+    """Run one request to completion from synchronous code.
 
     Args:
         seconds: Time for the whole request.
         ask: Starts the request with a client of its own, since a client belongs to one event loop.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the request took longer.
     """
 
     async def bounded() -> T:
         async with asyncio.timeout(seconds):
             return await ask()
 
-    # A thread of its own: the caller's may run an event loop already.
+    # A separate thread, because the caller's thread may already run an event loop.
     with ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-http") as thread:
         return thread.submit(lambda: asyncio.run(bounded())).result()
 
@@ -113,11 +113,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
     def _expand(self, part: bytes) -> tuple[bytes, bytes]:
-        """The rest of a part, and at most `_CHUNK` bytes that its beginning expands to."""
+        """Expand a part's beginning to at most `_CHUNK` bytes; returns the part's rest and these bytes."""
         if self._expander is None:
             return b"", part
         if self._expander.eof:
-            return b"", b""  # bytes after the end of gzip mean nothing
+            return b"", b""  # bytes after the end of gzip are ignored
         try:
             piece = self._expander.decompress(part, _CHUNK)
         except zlib.error as error:

@@ -1,4 +1,4 @@
-"""Types of option values. Each rejects a value that is out of range with one short line."""
+"""Types of option values, each of which rejects an invalid value with a short, one-line error."""
 
 import argparse
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from itertools import pairwise
 DEFAULT_STAGES = (2, 4, 8)
 
 MOST_TRIALS = 10_000
-"""Trials of one task."""
+"""The largest number of trials of one task."""
 
 MOST_SEED = (1 << 63) - 1 - MOST_TRIALS
-"""The largest seed: each trial adds 1, and seeds have 64 bits."""
+"""The largest seed, because each trial adds 1 and seeds have 64 bits."""
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -19,7 +19,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     def value_of(text: str) -> int:
         try:
             value = int(text)
-        except ValueError:  # more than 4,300 digits are no number to Python either
+        except ValueError:  # Python also rejects more than 4,300 digits
             value = None
         if value is None or value < least:
             bound = "" if least < 0 else f" of {least} or more"
@@ -51,7 +51,7 @@ def integer(text: str) -> int:
 
 
 def finite(text: str) -> float:
-    """A finite number of a size that arithmetic cannot overflow."""
+    """A finite number, small enough that arithmetic cannot overflow."""
     value = _number(text)
     if not abs(value) <= 1e15:
         raise _invalid(text, " is not a number of at most 15 digits")

@@ -1,4 +1,4 @@
-"""Optional packages: importing them, with one message if one is missing; their versions; entry points."""
+"""Imports optional packages, reports missing packages and installed versions, and finds entry points."""
 
 import importlib
 import importlib.metadata
@@ -10,10 +10,10 @@ from types import ModuleType
 from pytest_trace2evolve.errors import MissingExtraError, name_taken
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
-"""The packages that train and run models: another version may give other answers."""
+"""The packages that train and run models; a different version may give different answers."""
 
 CHECKS = "trace2evolve.checks"
-"""Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
+"""Entry-point group of the checks of installed packages: a check's id, and a callable that makes it."""
 
 
 def require(module: str, *, extra: str) -> ModuleType:
@@ -27,7 +27,7 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
-            raise  # a dependency of the package is missing: its own message is the better one
+            raise  # a dependency of the package is missing, and its own message is better
         raise _missing(package, extra) from None
 
 
@@ -35,7 +35,7 @@ def check_installed(package: str, *, extra: str) -> None:
     """Check that a package is installed, without importing it.
 
     Raises:
-        MissingExtraError: it is not.
+        MissingExtraError: the package is not installed.
     """
     if importlib.util.find_spec(package) is None:
         raise _missing(package, extra)
@@ -70,7 +70,7 @@ def entry_points(
 
     Args:
         group: The group.
-        kind: What they register, such as `world`, for the message.
+        kind: The kind of object that they register, such as `world`, for the message.
         built_in: Names that this package registers itself.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
@@ -84,6 +84,6 @@ def entry_points(
 
 
 def described(point: importlib.metadata.EntryPoint) -> str:
-    """An entry point as messages name it: its value and its distribution."""
+    """Describe an entry point for messages, by its value and its distribution."""
     source = "" if point.dist is None else f" of {point.dist.name}"
     return f"entry point {point.value!r}{source}"

@@ -1,4 +1,4 @@
-"""Pictures of plain figures. Only this module draws with matplotlib; equal figures give equal files."""
+"""Draws plots. Only this module uses matplotlib, and equal data give equal files."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -10,21 +10,21 @@ from pytest_trace2evolve.utils.optional import require
 FORMATS = ("svg", "png")
 
 SMOOTHED_STEPS = 5
-"""Steps over which the line of a training curve averages."""
+"""Number of steps that the smoothed line of a training curve averages."""
 
 _BLUE, _GREY, _RED = "#3f76b5", "#8a8a8a", "#c0504d"
 _OUTCOME_COLORS = (_RED, "#d9d9d9", "#5b8fc9")
 _LABELLED_SHARE = 0.05
-"""The smallest share that is written into its bar."""
+"""The smallest share that gets a label in its bar."""
 
 _POINT_WIDTH, _POINT_HEIGHT = 0.04, 0.06
-"""Of two points that are closer to each other than this, one would hide the other."""
+"""The horizontal and vertical distances below which one point would hide another."""
 
 
 def draw_picture(
     draw: Callable[[Any], None], *, width: float, height: float, file_format: str = "svg"
 ) -> bytes:
-    """A picture file; `draw` gets an empty figure of matplotlib, `width` by `height` inches.
+    """Return the content of a picture file; `draw` fills a matplotlib figure of `width` by `height` inches.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -33,7 +33,7 @@ def draw_picture(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # No date and fixed ids: the same figures give the same file.
+    # No date and fixed ids, so the same data give the same file.
     with rc_context({"svg.hashsalt": "trace2evolve", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
@@ -55,7 +55,7 @@ class OutcomeBars:
 def outcome_bars(
     panels: Sequence[Sequence[OutcomeBars]], *, title: str, x_label: str, file_format: str
 ) -> bytes:
-    """Stacked bars, a panel each, in rows and columns."""
+    """Draw panels of stacked bars, in rows and columns."""
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharex=True, sharey=True)
@@ -87,7 +87,7 @@ def _outcome_panel(axis: Any, bars: OutcomeBars) -> None:
 
 @dataclass(frozen=True)
 class ContrastPoint:
-    """One capability: its coverage, its Δ with an interval, Δ run by run, and whether it was selected."""
+    """One capability: its coverage, its Δ with an interval, its Δ per run, and whether it was selected."""
 
     name: str
     coverage: float
@@ -107,7 +107,7 @@ def contrast_points(
     delta_threshold: float,
     file_format: str,
 ) -> bytes:
-    """Left: a point a capability with Δ's interval. Right: Δ run by run."""
+    """Draw a point per capability with Δ's interval (left), and Δ per run (right)."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -144,7 +144,7 @@ def _contrast_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
 
 
 def _spread_out(points: Sequence[ContrastPoint]) -> list[float]:
-    """The points from left to right: at their coverage, moved a little if one would hide another."""
+    """Return each point's x: its coverage, moved a little to the right if it would hide another point."""
     places: list[tuple[float, float]] = []
     for point in points:
         x = point.coverage
@@ -169,7 +169,7 @@ def _runs_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
 
 
 def training_curve(curve: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """The rewards and the KL divergence of a training, step by step, as SVG."""
+    """Draw the rewards and the KL divergence of a training, step by step, as SVG."""
     steps = [step["step"] for step in curve]
     rewards = [step["reward"] for step in curve]
     smooth = [

@@ -1,7 +1,7 @@
 """Reads files that a user, another tool or a stranger wrote.
 
-Only regular files are opened. Size, expansion, nesting and numbers are bounded, and every failure is one line
-that names the file, the cause and the remedy, raised as the caller's own error. Readers share their
+Only regular files are opened. Size, expansion, nesting and numbers are bounded. Every failure is raised as
+the caller's own error, in one line that names the file, the cause and the remedy. Readers share these
 arguments:
 
     path: The file.
@@ -31,42 +31,42 @@ from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.utils.canonical import is_deeper
 
 SETTINGS = 2 << 20
-"""Bytes of a TOML or Markdown file, or of another text that a person writes."""
+"""Maximum bytes of a TOML or Markdown file, or of other text that a person writes."""
 
 RECORDS = 64 << 20
-"""Bytes of a JSON file with one record: a lock, a verdict, a manifest, the state of a run."""
+"""Maximum bytes of a JSON file with one record: a lock, a verdict, a manifest, the state of a run."""
 
 RESULTS = 512 << 20
-"""Bytes of recorded results, a baseline, a cassette or a file of cases."""
+"""Maximum bytes of recorded results, a baseline, a cassette or a file of cases."""
 
 COLUMNS = 4 << 30
-"""Bytes of a baseline that is read in blocks."""
+"""Maximum bytes of a baseline that is read in blocks."""
 
 LINE = 8 << 20
-"""Bytes of one line of a file that is read line by line."""
+"""Maximum bytes of one line of a file that is read line by line."""
 
 MAX_DEPTH = 100
-"""Levels of nesting of TOML. The JSON parser stops at 200."""
+"""Maximum levels of nesting in TOML. The JSON parser stops at 200."""
 
 MAX_INTEGER = 1 << 63
-"""TOML integers have 64 bits; the parser of the standard library takes any."""
+"""The bound of TOML integers, which have 64 bits; the parser of the standard library accepts larger ones."""
 
 _MAX_EXPANSION = 100
-"""Expanded bytes for each compressed one; real results have 10 to 30."""
+"""Maximum number of expanded bytes per compressed byte; real results have 10 to 30."""
 
 _SMALL = 16 << 20
-"""Bytes up to which no content needs more than some 500 MB of memory once it is parsed."""
+"""Bytes of content up to which parsing needs at most about 500 MB of memory, whatever the content."""
 
 _CHUNK = 1 << 20
 _MAX_MEMBERS = 1_000
 _MAX_DOTS = 1_000
-"""Dots of one TOML key: the parser's time grows with their square."""
+"""Maximum number of dots in a TOML key, because the parser's time grows with the square of this number."""
 
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3,}(?:[\s,\]}]|$)")
 _MANY_DIGITS = re.compile(rb"\d{200}")
-"""Every text with a number that overflows holds one of the two, and few others do. Two searches take half the
-time of one for both."""
+"""Every text with a number that overflows matches one of these two patterns, and few other texts do. Two
+searches take half the time of one combined search."""
 
 _BYTE_ORDER_MARKS = {
     b"\xef\xbb\xbf": "starts with a byte order mark; save it as UTF-8 without one",
@@ -102,7 +102,7 @@ def reported(place: object, error: type[Trace2EvolveError], remedy: str = "") ->
 
 
 def cause_of(failure: BaseException) -> str:
-    """Why a file cannot be read, for a message."""
+    """Return the reason why a file cannot be read, for a message."""
     if isinstance(failure, ValidationError):
         return f"damaged at {problem_in(failure)}"
     if isinstance(failure, OSError):
@@ -115,10 +115,10 @@ def cause_of(failure: BaseException) -> str:
 
 
 def problem_in(error: ValidationError, whole: str = "file") -> str:
-    """The first problem that pydantic found, in one line: the place, the cause and a short value.
+    """Return pydantic's first problem in one line: its place, its cause and a short value.
 
     Args:
-        whole: The name of the place if the problem is that of the whole record.
+        whole: The name of the place if the problem concerns the whole record.
     """
     first = error.errors(include_url=False)[0]
     place = shortened(".".join(str(part) for part in first["loc"]), 200) or whole
@@ -158,7 +158,7 @@ def _too_large(limit: int) -> str:
 
 
 def check_regular(path: Path, error: type[Trace2EvolveError], remedy: str = "") -> None:
-    """Check that a file, which a library opens by its name, exists and is a regular file."""
+    """Check that a file exists and is a regular file, before a library opens the file by its name."""
     with reported(path, error, remedy), open_regular(path):
         pass
 
@@ -166,7 +166,7 @@ def check_regular(path: Path, error: type[Trace2EvolveError], remedy: str = "") 
 def read_bytes(
     path: Path, error: type[Trace2EvolveError], remedy: str = "", *, limit: int = RECORDS
 ) -> bytes | bytearray:
-    """The content of a file; of a gzip file its expanded content."""
+    """Return the content of a file; gzip files are expanded."""
     with reported(path, error, remedy), open_regular(path, limit) as file:
         data = _read_all(file, limit)
     if not data.startswith(b"\x1f\x8b"):
@@ -181,7 +181,7 @@ def read_bytes(
 
 
 def _read_all(file: BinaryIO, limit: int) -> bytes:
-    """The rest of a file, also if the file is larger than the system says."""
+    """Read the rest of a file, even if the file is larger than the system reports."""
     data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
     rest = bytearray()
     while len(data) + len(rest) <= limit and (more := file.read(_CHUNK)):
@@ -219,17 +219,17 @@ def _expanded(data: bytes, limit: int) -> bytearray:
 
 
 def read_text(path: Path, error: type[Trace2EvolveError], remedy: str = "", *, limit: int = SETTINGS) -> str:
-    """The text of a UTF-8 file, with `\\n` for every end of a line."""
+    """Return the text of a UTF-8 file, with `\\n` for every line ending."""
     with reported(path, error, remedy):
         return text_of(path, limit)
 
 
 def text_of(path: Path, limit: int = SETTINGS) -> str:
-    """The same, with other errors.
+    """Return the same text as `read_text`, but raise built-in errors.
 
     Raises:
         OSError: the file cannot be opened or is not a regular file.
-        ValueError: the file is larger than `limit` bytes or not text.
+        ValueError: the file is larger than `limit` bytes or is not text.
     """
     with open_regular(path, limit) as file:
         data = _read_all(file, limit)
@@ -237,9 +237,9 @@ def text_of(path: Path, limit: int = SETTINGS) -> str:
 
 
 def read_lines(path: Path, error: type[Trace2EvolveError], remedy: str = "") -> Iterator[str]:
-    """The lines of a UTF-8 file, read one by one, each with its end, without a byte order mark.
+    """Yield the lines of a UTF-8 file with their line endings, without a byte order mark.
 
-    Only `\\n` ends a line: other separators may be part of a text.
+    Only `\\n` ends a line, because other separators may be part of a text.
     """
     number = 0
     with reported(path, error, remedy), open_regular(path, RESULTS) as file:
@@ -271,7 +271,7 @@ def _check_mark(data: bytes | bytearray) -> None:
 
 
 def read_toml(path: Path, error: type[Trace2EvolveError], remedy: str = "") -> dict[str, Any]:
-    """The tables of a TOML file, without NaN and infinity; see `parse_toml`."""
+    """Return the tables of a TOML file; rejects NaN and infinity. See `parse_toml`."""
     text = read_text(path, error, remedy)
     with reported(path, error, remedy):
         table = parse_toml(text)
@@ -343,16 +343,16 @@ def read_record(
 def parse_json(data: str | bytes | bytearray, *, unique: bool = False, nul: bool = True) -> Any:
     """The value of a JSON text.
 
-    Numbers must be finite and have at most 4,300 digits, nesting ends at 200 levels, and surrogates come in
-    pairs.
+    Numbers must be finite and have at most 4,300 digits. Nesting is limited to 200 levels, and surrogates
+    must be paired.
 
     Args:
         data: The text, UTF-8 if it is bytes.
-        unique: Whether an object that gives a name twice is rejected; else the last value counts.
-        nul: Whether texts may hold the character NUL, as those of models may.
+        unique: Whether to reject an object that repeats a name; otherwise the last value counts.
+        nul: Whether texts may hold the character NUL, as texts from models may.
 
     Raises:
-        ValueError: the text breaks one of these rules; says which and where.
+        ValueError: the text breaks one of these rules; the message says which and where.
     """
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")  # the parser rejects an unpaired surrogate
@@ -366,7 +366,7 @@ def parse_json(data: str | bytes | bytearray, *, unique: bool = False, nul: bool
         for theirs, ours in _PARSER_MESSAGES.items():
             problem = problem.replace(theirs, ours)
         raise ValueError(f"not valid JSON with finite numbers: {problem}") from None
-    # The parser reads 1e999 as infinity; only a file with such digits is worth walking through.
+    # The parser reads 1e999 as infinity, so the values are checked, but only if the text has such numbers.
     may_overflow = _LARGE_EXPONENT.search(data) or _MANY_DIGITS.search(data)
     if may_overflow and (problem := _first_problem(value, _finiteness_problem)):
         raise ValueError(f"not valid JSON with finite numbers: {problem}")
@@ -378,7 +378,7 @@ def parse_json(data: str | bytes | bytearray, *, unique: bool = False, nul: bool
 
 
 def _check_number_of_values(data: bytes | bytearray) -> None:
-    """Reject a large text of tiny values, which would take thirty times its size once it is parsed."""
+    """Reject a large text of tiny values, which would take thirty times its size once parsed."""
     if len(data) <= _SMALL:
         return
     containers = data.count(b"{") + data.count(b"[")
@@ -400,7 +400,7 @@ def _check_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _first_problem(value: object, problem_of: Callable[[Any], str], place: str = "") -> str:
-    """The place and the first problem in a value whose nesting is bounded; empty if there is none."""
+    """Return the place and the first problem in a value of bounded nesting, or an empty text."""
     if problem := problem_of(value):
         return f"{place or 'file'}: {problem}"
     items: Iterable[tuple[object, Any]] = ()

@@ -1,7 +1,7 @@
 """Locates the files that ship with the package: the template of a project, and the embedded model.
 
-A wheel holds them in `template/` next to this package. In an editable install they are in the checkout, in
-the folders that `pyproject.toml` maps there, under the same names.
+A wheel holds these files in `template/` inside the package's folder. In an editable install they are in the
+checkout, in the folders that `pyproject.toml` maps to `template/`, under the same names.
 """
 
 import importlib.resources
@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_trace2evolve.errors import ConfigError
 
 TEMPLATE = "template"
-"""The folder of the installed package."""
+"""The template's folder in the installed package."""
 
 MODEL = "adapters/pocket"
 """The embedded model's folder in the template."""
@@ -19,16 +19,16 @@ WORKFLOW = "docs/examples/agents.yml"
 """The CI workflow in the template."""
 
 PARTS = ("suites", "candidates", "synthetic", "baselines/support", "prices.toml", WORKFLOW, MODEL)
-"""Everything that ships, as paths of the repository and of the template."""
+"""Everything that ships, as paths that are the same in the repository and in the template."""
 
 _REINSTALL = "install pytest-trace2evolve again, from its wheel"
 
 
 def template(package: Path | None = None) -> Path:
-    """The folder that holds `PARTS`.
+    """Return the folder that holds `PARTS`.
 
     Args:
-        package: The package's folder (default: that of this installation).
+        package: The package's folder (default: the folder of this installation).
     """
     if package is None:
         here = importlib.resources.files("pytest_trace2evolve")
@@ -57,7 +57,7 @@ def embedded_model(package: Path | None = None) -> Path:
     """The folder of the embedded model.
 
     Args:
-        package: As in `template`.
+        package: See `template`.
     """
     folder = template(package) / MODEL
     for name in ("config.json", "model.safetensors"):

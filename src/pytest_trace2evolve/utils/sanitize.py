@@ -1,8 +1,8 @@
-"""Makes text safe to print: a terminal and the log of a CI job obey characters that they do not show.
+"""Makes text safe to print, because terminals and CI logs obey characters that they do not show.
 
 Texts come from models, endpoints, file names and strangers' pull requests. Streams are wrapped once
-(`SanitizedStream`), so that a new print cannot forget it. Texts in a line or a table are sanitized before
-they are laid out (`sanitize`, `sanitize_line`), so that the columns hold.
+(`SanitizedStream`), so every print is sanitized. Texts in a line or a table are sanitized before layout
+(`sanitize`, `sanitize_line`), so columns stay aligned.
 """
 
 import re
@@ -18,27 +18,27 @@ _STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
 
 _TERMINAL = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\")
-"""Colours, without concealed text (8), and the progress that pytest reports to a terminal."""
+"""Matches colours, except concealed text (8), and the progress that pytest reports to a terminal."""
 
 _LINE_START = re.compile(r"(?:\x1b\[[0-7;9]*m)*\r(?!\n)")
-"""A return to the start of the line, with the colours that pytest puts before it."""
+"""Matches a return to the start of the line, with the colours that pytest puts before the return."""
 
 
 def sanitize(text: str) -> str:
-    """The text with every character that steers a terminal, or is invisible, written as an escape.
+    """Escape every character of a text that controls a terminal or is invisible.
 
-    New lines and tabs stay; a carriage return before a new line is dropped. `##[` begins a command to the
-    runner of a GitHub job anywhere in a line, so its bracket is written as an escape.
+    Line breaks and tabs stay; a carriage return before a line break is dropped. `##[` begins a command to the
+    runner of a GitHub job anywhere in a line, so its bracket is escaped.
     """
     text = text.replace("\r\n", "\n").replace("##[", "##\\x5b")
     return text if _PLAIN.fullmatch(text) else "".join(map(_escaped, text))
 
 
 def sanitize_line(text: str, longest: int | None = None) -> str:
-    """The sanitized text on one line, shortened to at most `longest` characters."""
+    """Sanitize a text and put it on one line, shortened to at most `longest` characters."""
     if longest is None:
         return " ".join(sanitize(text).split())
-    # Shortened twice: escapes make a text longer, and a huge one is not worth escaping whole.
+    # Shortened before and after, because escapes lengthen a text and escaping a whole huge text is wasteful.
     return shortened(" ".join(sanitize(shortened(text, longest)).split()), longest)
 
 
@@ -54,15 +54,16 @@ def _escaped(character: str) -> str:
 class SanitizedStream:
     """A text stream that sanitizes what is written to it.
 
-    A line that begins with `::` is a command to the runner of a GitHub job: its first colon is written as an
-    escape, and so is the bracket of `##[`, also when several writes make them.
+    A line that begins with `::` is a command to the runner of a GitHub job, so its first colon is escaped.
+    The bracket of `##[` is escaped too. Both are recognized even if they are split over several writes.
 
     Args:
-        stream: Where the text goes.
-        terminal: Whether colours pass, and a carriage return with which a write begins, after colours.
+        stream: The stream that gets the sanitized text.
+        terminal: Whether to keep colours, and a carriage return that starts a write or follows its first
+            colours.
 
     Attributes:
-        raw: The wrapped stream, for what draws on a terminal.
+        raw: The wrapped stream, for code that draws on a terminal.
     """
 
     def __init__(self, stream: TextIO, *, terminal: bool) -> None:
@@ -100,7 +101,7 @@ class SanitizedStream:
         return "".join([*parts, self._defused(sanitize(text[place:]))])
 
     def _defused(self, text: str) -> str:
-        """The text without commands of GitHub's runner."""
+        """Escape the commands to GitHub's runner in a text."""
         lines = []
         for place, line in enumerate(text.split("\n")):
             if place:
@@ -112,7 +113,7 @@ class SanitizedStream:
         visible = line.lstrip()
         if visible and self._line_is_blank:
             self._line_is_blank = False
-            # A colon that ends a write may become two with the next.
+            # A colon at the end of a write may become two colons with the next write.
             if visible == ":" or visible.startswith("::"):
                 line = line.replace(":", "\\x3a", 1)
         whole = self._line_end + line

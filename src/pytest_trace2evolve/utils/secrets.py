@@ -1,7 +1,7 @@
 """Removes secrets from texts before anything stores or shows them.
 
-An endpoint may echo a key anywhere: in an answer, an error, or a header that a client library logs. So the
-value itself is searched for, in every form in which it travels.
+An endpoint may echo a key anywhere: in an answer, an error, or a header that a client library logs. Texts are
+therefore searched for the value itself, in every form in which it may appear.
 """
 
 import base64
@@ -19,7 +19,7 @@ REMOVED = "[removed]"
 _SECRET_NAME = re.compile(r"key(?!word)|token(?!i[sz])|secret|passw|authorization|credential", re.IGNORECASE)
 
 _SHORTEST = 6
-"""Characters of the shortest value that counts: a local server is given `none` or `x` for a key."""
+"""Minimum characters of a secret, because the key of a local server is often just `none` or `x`."""
 
 _CLIENT_LOGGERS = ("openai", "httpx", "httpcore")
 """Prefixes of the client libraries' loggers."""
@@ -28,14 +28,15 @@ _LATE_LOGGERS = (
     "httpx2",
     *(f"httpcore2.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
 )
-"""Loggers that may be made later, at the first request: a filter does not apply to child loggers."""
+"""Loggers that may only be created at the first request; each is listed, as filters skip child loggers."""
 
 
 class Secrets:
     """Values that must not be shown.
 
-    Answers are measured, so a value is removed from them only if it cannot be an ordinary word: if it has 8
-    characters or more and something other than letters, or 16 or more. Errors and logs always lose it.
+    Answers are measured, so a value is removed from an answer only if the value cannot be an ordinary word.
+    Such a value has 16 characters or more, or 8 or more that are not all letters. From errors and logs, every
+    value is removed.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
@@ -49,11 +50,11 @@ class Secrets:
         return cls([*([key] if key else []), *_secrets_in_url(url), *_secrets_in(body or {})])
 
     def out_of(self, text: str) -> str:
-        """An error or a log line without secrets."""
+        """Remove the secrets from an error or a log line."""
         return _without(text, self._forms)
 
     def out_of_answer(self, value: Any) -> Any:
-        """A JSON value from an endpoint without secrets, also without those in JSON inside its strings."""
+        """Remove the secrets from an endpoint's JSON value, including those in JSON inside its strings."""
         if not self._answer_forms:
             return value
         if isinstance(value, str):
@@ -66,8 +67,8 @@ class Secrets:
 
     def _out_of_string(self, text: str) -> str:
         clean = _without(text, self._answer_forms)
-        # The arguments of a tool call are JSON in a string. There a letter of the secret can hide in an
-        # escape, and cutting the secret out can split an escape.
+        # The arguments of a tool call are JSON in a string. In this JSON an escape can hide a letter of the
+        # secret, and cutting the secret out can split an escape.
         if "\\" in text:
             try:
                 inner = json.loads(text)
@@ -78,7 +79,7 @@ class Secrets:
         return clean
 
     def guard_logs(self) -> Callable[[], None]:
-        """Remove the secrets from what the client libraries log; returns a function that ends this."""
+        """Remove the secrets from the client libraries' logs; returns a function that ends the removal."""
         guard = _LogGuard(self)
         existing = [name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)]
         loggers = [logging.getLogger(name) for name in {*existing, *_LATE_LOGGERS}]
@@ -110,7 +111,7 @@ class _LogGuard(logging.Filter):
 
 
 def without_secrets(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request, with `REMOVED` for those whose names mark a secret; numbers stay."""
+    """Return a request's fields, with `REMOVED` for fields whose names mark a secret; numbers stay."""
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, dict):
@@ -160,7 +161,7 @@ def _may_be_a_word(value: str) -> bool:
 
 
 def _forms(values: Iterable[str]) -> tuple[str, ...]:
-    """Every form in which the values travel, the longest first."""
+    """Return every form in which the values may appear, the longest first."""
     forms: set[str] = set()
     for value in values:
         escaped = (json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))

@@ -1,8 +1,8 @@
 """Copy-on-write views of a benchmark's database.
 
-A world loads its database once. A session sees it through an overlay, which hands out the shared records to
-tools that only read, and copies a record when a tool that changes state first reaches it. Comparing two
-sessions then costs as much as they wrote, not as much as there is.
+A world loads its database once, and each session accesses the database through an overlay. The overlay gives
+the shared records to tools that only read. It copies a record when a tool that changes state first accesses
+that record. The cost of comparing two sessions depends on what they wrote, not on the size of the database.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 class WriteMode:
-    """Whether the overlays of one session copy the records that are read from them."""
+    """A switch that makes the overlays of one session copy the records that are read from them."""
 
     __slots__ = ("on",)
 
@@ -30,7 +30,7 @@ class WriteMode:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Copy records for the length of a block; blocks nest."""
+        """Copy records within a block; blocks can be nested."""
         before, self.on = self.on, True
         try:
             yield
@@ -39,7 +39,7 @@ class WriteMode:
 
 
 def clone(value: Any) -> Any:
-    """Deep copy of a database value: models, dictionaries and lists of atoms, enumerations and dates."""
+    """Deep-copy a database value: models, dictionaries and lists of atoms, enumerations and dates."""
     kind = type(value)
     if kind in _ATOMS:
         return value
@@ -54,16 +54,17 @@ def clone(value: Any) -> Any:
 
 
 def fingerprint(value: Any) -> str:
-    """Text that is equal for two values exactly if tau2's database hash is.
+    """Return a text that is equal for two values if and only if their tau2 database hashes are equal.
 
-    tau2 hashes `json.dumps(model_dump(), sort_keys=True, default=str)`: 1 and 1.0 differ, key order does not.
+    tau2 hashes `json.dumps(model_dump(), sort_keys=True, default=str)`, so 1 and 1.0 differ, but the order of
+    keys does not matter.
     """
     return json.dumps(_plain(value), sort_keys=True, default=str)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        # A tool may have assigned a value of another type than declared, and tau2 dumps it unchanged.
+        # A tool may have assigned a value of an undeclared type, which tau2 dumps unchanged.
         return value.model_dump(warnings=False)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
@@ -73,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def equal(mine: Any, theirs: Any) -> bool:
-    """Whether two values are equal for tau2's database hash; overlays compare only what was written."""
+    """Return whether two values have equal tau2 database hashes; overlays compare only written records."""
     if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
         return mine.same_as(theirs)
     return fingerprint(mine) == fingerprint(theirs)
@@ -104,11 +105,11 @@ class OverlayDict(UserDict[str, Any]):
         self._written.add(key)
 
     def items(self) -> ItemsView[str, Any]:
-        """Key and record pairs; without a copy to make, those of the plain table, which are much faster."""
+        """Return the pairs of key and record; outside write mode, the much faster view of the plain table."""
         return super().items() if self._mode.on else self.data.items()
 
     def values(self) -> ValuesView[Any]:
-        """Records, as `items`."""
+        """Return the records; see `items`."""
         return super().values() if self._mode.on else self.data.values()
 
     def is_changed(self) -> bool:
@@ -206,10 +207,9 @@ Database = OverlayDatabase | BaseModel
 
 
 def merge(database: Database, update: Mapping[str, Any]) -> None:
-    """Merge a task's data into a session's own database: records by key, anything else replaced.
+    """Merge a task's data into a session's own database; merges records by key and replaces other values.
 
-    The database's own models validate what is merged. The data are copied: a session never writes into its
-    task.
+    The database's own models validate the data. The data are copied, so a session never writes into its task.
 
     Raises:
         WorldError: the database has no such table, or the data do not fit its models.
@@ -243,7 +243,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def combine(old: Any, new: Any) -> Any:
-    """`new` over `old`: dictionaries key by key, anything else replaced; nothing is shared with `new`."""
+    """Merge dictionaries key by key, and replace other values by a copy of `new`."""
     before = old.model_dump() if isinstance(old, BaseModel) else old
     if not isinstance(before, Mapping) or not isinstance(new, Mapping):
         return clone(new)

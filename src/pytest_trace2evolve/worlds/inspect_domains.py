@@ -1,6 +1,6 @@
-"""The τ² domains of the provider `inspect_evals`: where their parts are, and the types of their tools.
+"""The τ² domains of the provider `inspect_evals`: the locations of their parts, and the types of their tools.
 
-The types come from upstream's toolkits; the port does not carry them.
+The types come from upstream's toolkits, because the port does not include them.
 """
 
 import functools
@@ -11,18 +11,18 @@ from pytest_trace2evolve.records.score import ToolType
 
 @dataclass(frozen=True)
 class Toolkit:
-    """One side's toolkit.
+    """The toolkit of one side.
 
     Attributes:
-        module, name: Its class.
-        wrappers, wrapper_list: The module of its tool wrappers, and the name of their list.
-        wrapper_prefix: The port's prefix of a wrapper's name.
-        database: Its database file.
+        module, name: The module and the name of the toolkit's class.
+        wrappers, wrapper_list: The module of the tool wrappers, and the name of the list of wrappers.
+        wrapper_prefix: The prefix that the port puts before the names of wrappers.
+        database: The toolkit's database file.
         tools: The types of the offered tools.
-        hidden: The types of the tools that can be called but are not offered: banking's discoverable ones.
+        hidden: The types of banking's discoverable tools, which can be called but are not offered.
         generic_writers: Generic tools that change a database.
         record_tools: Tools that return a record as a dictionary.
-        sorted_tools: Tools whose answer upstream sorts by its keys.
+        sorted_tools: Tools whose result upstream sorts by key.
     """
 
     module: str
@@ -52,9 +52,9 @@ class Domain:
     """One domain.
 
     Attributes:
-        folder: Its folder of data.
-        policy, solo_policy: Pairs of a tag and the file inside it; an empty tag leaves the text bare.
-        shared: Whether both toolkits work on one database.
+        folder: The domain's data folder.
+        policy, solo_policy: Pairs of a tag and the file whose text it encloses; an empty tag adds nothing.
+        shared: Whether both toolkits use the same database.
         sync: Module and name of the class whose `sync_tools` couples the toolkits.
     """
 

@@ -1,4 +1,4 @@
-"""τ² domains of the PyPI package `inspect_evals`: its data and toolkits, not its scorers.
+"""τ² domains of the PyPI package `inspect_evals`, with its data and toolkits but without its scorers.
 
 Tasks, policies and digests come straight from the package's files. Sessions run the package's toolkits, and
 schemas are read from its tools; both are imported without `inspect_ai` if possible.
@@ -35,18 +35,18 @@ from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 PROVIDER = "inspect_evals"
 
 _RUNNERS = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
-"""Modules of a domain that its tools do not use: they run and score its tasks in Inspect."""
+"""Modules that run and score a domain's tasks in Inspect; the domain's tools do not use them."""
 
 
 class InspectWorld(World):
     """One τ² domain of `inspect_evals`.
 
     Args:
-        store: The content of the agent's database; None: the package's own.
+        store: The content of the agent's database; None uses the package's own content.
         import_modules: Imports the modules of the toolkits by name.
 
     Raises:
-        WorldError: the package carries no such domain.
+        WorldError: the package does not have this domain.
         MissingExtraError: the package is not installed.
     """
 
@@ -79,13 +79,13 @@ class InspectWorld(World):
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """The benchmark's own splits; a domain without any has `base`, which holds all its tasks."""
+        """Return the benchmark's own splits; a domain without splits gets `base` with all its tasks."""
         path = self._folder / "split_tasks.json"
         splits: dict[str, list[str]] = read_data(path) if path.exists() else {"base": list(self._tasks)}
         return splits
 
     def policy(self, *, solo: bool = False) -> str:
-        """The policy as upstream's environment builds it. Raises `WorldError` if there is no solo mode."""
+        """Build the policy like upstream's environment. Raises `WorldError` if there is no solo mode."""
         parts = self._spec.solo_policy if solo else self._spec.policy
         if not parts:
             raise WorldError(f"domain {self.domain!r} has no solo mode")
@@ -96,7 +96,7 @@ class InspectWorld(World):
         return "\n".join(texts)
 
     def _fill_in(self, text: str) -> str:
-        """Replace banking's `{{component:NAME}}` by the files of its components folder."""
+        """Replace banking's `{{component:NAME}}` with the text of `NAME.md` in its components folder."""
         components = self._folder / "prompts" / "components"
         return re.sub(
             r"\{\{component:(\w+)\}\}",
@@ -161,7 +161,7 @@ class InspectWorld(World):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of the sources of the toolkits; it changes only with a release that changes them."""
+        """Digest of the toolkits' sources, which changes only with a release that changes these sources."""
         package = self._folder.parents[2]
         folders = package / self._spec.agent.module.split(".")[2], package / "environment"
         sources = {
@@ -177,7 +177,7 @@ class InspectWorld(World):
 
     @functools.cached_property
     def _modules(self) -> dict[str, types.ModuleType]:
-        """The modules of the toolkits by name, all imported in one way: they share their classes."""
+        """The toolkits' modules by name, all imported in the same way because they share classes."""
         names = [toolkit.module for toolkit in self._toolkits.values()]
         if self._spec.sync is not None:
             names.append(self._spec.sync[0])
@@ -196,7 +196,7 @@ class InspectWorld(World):
 
     @functools.cached_property
     def _functions(self) -> dict[str, Callable[..., Any]]:
-        """Offered tools that are not methods of a toolkit: they touch no database."""
+        """Offered tools that are not methods of a toolkit; these tools use no database."""
         functions: dict[str, Callable[..., Any]] = {}
         for toolkit in self._toolkits.values():
             names = [name for name in toolkit.tools if not hasattr(self._class(toolkit), name)]
@@ -215,7 +215,7 @@ class InspectWorld(World):
 
 
 class LazyTasks(Mapping[str, Task]):
-    """Tasks by id, validated at the first access: telecom has 2,285 and a suite uses 114."""
+    """Tasks by id, validated at the first access because telecom has 2,285 tasks and a suite uses 114."""
 
     def __init__(self, records: Sequence[dict[str, Any]]) -> None:
         self._records = {str(record["id"]): record for record in records}
@@ -235,7 +235,7 @@ class LazyTasks(Mapping[str, Task]):
 
 @functools.cache
 def data_folder() -> Path:
-    """The folder of the domains' data. Raises `MissingExtraError` or `WorldError` if there is none."""
+    """Return the folder of the domains' data. Raises `MissingExtraError` or `WorldError` if it is missing."""
     spec = importlib.util.find_spec("inspect_evals")
     if spec is None or not spec.submodule_search_locations:
         require("inspect_evals", extra="tau2")
@@ -247,7 +247,7 @@ def data_folder() -> Path:
 
 
 def read_data(path: Path) -> Any:
-    """The content of a JSON or TOML file, which may be stored with a further suffix `.gz`."""
+    """Read a JSON or TOML file, which may be stored with the additional suffix `.gz`."""
     zipped = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
     data = gzip.decompress(zipped.read_bytes()) if zipped.exists() else path.read_bytes()
     if ".toml" in path.suffixes:
@@ -257,10 +257,10 @@ def read_data(path: Path) -> Any:
 
 @functools.cache
 def _plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], Any]], ...]]:
-    """A toolkit's functions on a plain class, and factories of its fields other than the database.
+    """Return a plain class with a toolkit's functions, and factories of its fields other than the database.
 
-    The port keeps a toolkit's state in a store of an Inspect run, which validates it at every access. The
-    same functions work on a plain object.
+    The port keeps a toolkit's state in a store of an Inspect run, which validates the state at every access.
+    The same functions work on a plain object.
     """
     members = {
         key: value
@@ -296,7 +296,7 @@ def _read_schemas(
 
 
 def _wrappers(toolkit: Toolkit, module: types.ModuleType) -> dict[str, Any]:
-    """The port's tool wrappers by upstream's names: those in its list, then the others that we offer."""
+    """Return the port's tool wrappers by upstream's names: listed ones first, then other offered tools."""
     prefix = toolkit.wrapper_prefix
     listed = [factory.__name__.removeprefix(prefix) for factory in getattr(module, toolkit.wrapper_list)]
     names = [*listed, *(name for name in toolkit.tools if hasattr(module, prefix + name))]

@@ -1,10 +1,10 @@
 """Imports τ²'s toolkits from `inspect_evals` without its agent framework.
 
-`import inspect_evals.tau2` imports all of `inspect_ai`, which takes seconds. The toolkits use a few of its
-names, none of which does anything outside an Inspect run. So their files run here as private modules, with
-stand-ins for those names, and so does the module of `inspect_ai` that reads a tool's schema from its
-signature. Nothing enters `sys.modules`, so the ordinary import still works: it is the fallback for a release
-that needs more.
+`import inspect_evals.tau2` imports all of `inspect_ai`, which takes seconds. The toolkits use only a few
+names of `inspect_ai`, none of which does anything outside an Inspect run. This module therefore runs the
+files of the toolkits as private modules, with stand-ins for those names. In the same way it runs the module
+of `inspect_ai` that reads a tool's schema from its signature. Nothing enters `sys.modules`, so the ordinary
+import still works as the fallback for a release that needs more names.
 """
 
 import builtins
@@ -24,7 +24,7 @@ from pytest_trace2evolve.utils.optional import quiet_import
 
 
 class ToolError(Exception):
-    """Stand-in for the error of a tool."""
+    """Stand-in for the framework's class of tool errors."""
 
 
 class StoreModel(BaseModel):
@@ -43,14 +43,14 @@ _STAND_INS: Mapping[str, Any] = {
 
 
 def import_toolkits(names: Sequence[str]) -> list[ModuleType]:
-    """Import modules, all of them without the framework or else all of them with it.
+    """Import modules, all without the framework or, if one of them fails, all with the framework.
 
     Raises:
         ImportError: a module does not exist, or fails to import in both ways.
     """
     try:
         return import_without_framework(names)
-    except Exception:  # whatever another release does differently
+    except Exception:  # a different release may fail in any way
         return import_with_framework(names)
 
 
@@ -58,7 +58,7 @@ def import_without_framework(names: Sequence[str]) -> list[ModuleType]:
     """Import modules privately.
 
     Raises:
-        ImportError: a module does not exist, or imports what has no stand-in.
+        ImportError: a module does not exist, or imports a name without a stand-in.
     """
     return [_private_modules(name.partition(".")[0]).load(name) for name in names]
 

@@ -1,4 +1,4 @@
-"""Providers of worlds by name, and the one place where a world is opened."""
+"""Finds providers of worlds by name, and is the only place that opens worlds."""
 
 import functools
 import importlib
@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.optional import described, entry_points
 
 WorldFactory = Callable[[str], World]
-"""Opens the world of a domain; raises `WorldError` for a domain it does not have."""
+"""Opens the world of a domain; raises `WorldError` for an unknown domain."""
 
 WorldName = tuple[str, str]
 """A world: its provider's name and its domain."""
@@ -37,11 +37,11 @@ ENTRY_POINTS = "trace2evolve.worlds"
 
 
 class Worlds:
-    """Opens worlds, each (provider, domain) once.
+    """Opens worlds, each pair of provider and domain once.
 
     Args:
-        extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that returns them;
-            it is called when the first world is opened.
+        extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that returns these
+            providers. The callable is called when providers are first needed.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Worlds:
         return sorted({*_BUILT_IN, *self._extra, *_installed()})
 
     def open(self, provider: str, domain: str) -> World:
-        """The world of a domain.
+        """Return the world of a domain.
 
         Raises:
-            WorldError: unknown provider, or a domain that it does not have.
+            WorldError: the provider is unknown, or does not have the domain.
             MissingExtraError: the provider's package is not installed.
             ConfigError: further providers cannot be loaded, or a name is registered twice.
         """
@@ -79,17 +79,17 @@ class Worlds:
         files: tuple[Path, ...],
         further: Callable[[], Mapping[str, Sequence[Task]]],
     ) -> World:
-        """The world of a domain with the tasks of some files added to its own; they are read once."""
+        """Return the world of a domain with the tasks of `files` added; `further` reads the files, once."""
         key = (provider, domain, files)
         if key not in self._extended:
             self._extended[key] = with_tasks(self.open(provider, domain), further())
         return self._extended[key]
 
     def code(self, provider: str, domain: str) -> Code:
-        """The code behind the tools of a domain's world.
+        """Return the code behind the tools of a domain's world.
 
-        That is the world's attribute `fingerprint` if it has one, else the definitions that its factory
-        refers to.
+        This is the world's attribute `fingerprint` if there is one, or else the definitions to which the
+        world's factory refers.
         """
         from pytest_trace2evolve.evidence.identity import code_of
 
@@ -100,14 +100,14 @@ class Worlds:
         return self._code[key]
 
     def is_built_in(self, provider: str) -> bool:
-        """Whether a provider is this package's own, and nothing else replaces it."""
+        """Return whether a provider is built in and not replaced by a different provider."""
         return provider in _BUILT_IN and provider not in self._extra and provider not in _installed()
 
     def interface(self, provider: str, domain: str) -> WorldName:
-        """Whose tools a world has: equal for worlds in which an agent's calls mean the same.
+        """Identify a world's tool interface; worlds share an interface if an agent's calls mean the same.
 
         `inspect_evals` and `tau2` have the same τ² domains, and the support world has the tools of τ² retail.
-        Any other world, and every world of a further provider, has tools of its own.
+        Any other world, and every world of a further provider, has its own interface.
         """
         if self.is_built_in(provider):
             if provider in ("inspect_evals", "tau2"):
@@ -128,7 +128,7 @@ class Worlds:
 
 
 def registered() -> dict[str, str]:
-    """The built-in and installed providers, with their owners. Raises `ConfigError` if two share a name."""
+    """Return built-in and installed providers with their owners. Raises `ConfigError` if two share a name."""
     own = dict.fromkeys(_BUILT_IN, "pytest-trace2evolve")
     return own | {name: described(point) for name, point in _installed().items()}
 
@@ -139,11 +139,11 @@ def _installed() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def with_tasks(world: World, further: Mapping[str, Sequence[Task]]) -> World:
-    """A world with further tasks and splits, such as a project's synthetic cases.
+    """Return a world with further tasks and splits, such as a project's synthetic cases.
 
     Args:
         world: The world; its own tasks may be validated lazily and are not read here.
-        further: Tasks by the name of their split; no id occurs twice, nor among the world's own.
+        further: Tasks by the name of their split; ids must be unique, also among the world's own tasks.
     """
     return cast(World, _ExtendedWorld(world, further))
 
@@ -164,5 +164,5 @@ class _ExtendedWorld:
     def splits(self) -> Mapping[str, Sequence[str]]:
         return {**self._world.splits(), **self._further}
 
-    def rules(self) -> Rules | None:  # `isinstance(world, Ruled)` does not see what `__getattr__` gives
+    def rules(self) -> Rules | None:  # `isinstance(world, Ruled)` ignores `__getattr__`
         return rules_of(self._world)

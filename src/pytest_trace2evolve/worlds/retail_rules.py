@@ -1,4 +1,4 @@
-"""The rules that an agent in a retail world must keep, for all worlds with τ² retail's interface."""
+"""The rules that an agent in a retail world must follow, for all worlds with τ² retail's interface."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ _OUR_OWN = (
     *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
     *("terms", "opening hours"),
 )
-"""What an agent may say that the store changed: nothing of the customer's."""
+"""Things of the store that an agent may call changed, because they do not belong to a customer."""
 
 RETAIL_RULES = Rules(
     identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),
@@ -117,4 +117,4 @@ RETAIL_RULES = Rules(
 """The rules of τ² retail's policy that can be checked in a trace."""
 
 RULES: Mapping[str, Rules] = {"retail": RETAIL_RULES}
-"""Rules of τ² domains by name; a domain that is not here declares none."""
+"""Rules of τ² domains by name; a domain that is not listed has no rules."""

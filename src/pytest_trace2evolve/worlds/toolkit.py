@@ -1,4 +1,4 @@
-"""Sessions over a provider's toolkits: the benchmark's own tool code, run on overlays of its databases."""
+"""Sessions that run a provider's toolkits, the benchmark's own tool code, on overlays of its databases."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ class ToolkitSession(WorldSession):
     """One private copy of a domain: the agent's toolkit, the user's toolkit and their databases.
 
     Args:
-        agent: Toolkit whose `db` attribute is an overlay or a private copy.
-        user: As `agent`, or None.
+        agent: The agent's toolkit, whose `db` attribute is an overlay or a private copy.
+        user: The user's toolkit, like `agent`, or None.
         tools: Names of the callable tools of each side that has any.
         writers: Names of the tools that can change a database.
         functions: Tools that are not methods of a toolkit, by name; they touch no database.
         record_tools: Names of the tools that return a record as a dictionary.
-        sorted_tools: Names of the tools whose answer upstream sorts by its keys, and the toolkit does not.
+        sorted_tools: Names of the tools whose result upstream sorts by key but the toolkit does not.
         mode: The write mode of the overlays.
         sync: Copies the changes of one toolkit to the other; called after each call.
         solo: Whether the agent may call the user's tools.
@@ -70,7 +70,7 @@ class ToolkitSession(WorldSession):
             self._run(call)
 
     def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
-        """Call a tool as a participant does; whatever it raises becomes an error result, as in tau2."""
+        """Call a tool for a participant; any exception becomes an error result, as in tau2."""
         try:
             result = self._invoke(name, arguments, requestor)
             self.sync()
@@ -89,10 +89,10 @@ class ToolkitSession(WorldSession):
             return  # as in tau2's evaluator: a gold action that fails leaves the world unchanged
 
     def check(self, assertion: Assertion) -> bool:
-        """Whether the assertion's function returns the value it must return.
+        """Return whether the assertion's function returns the required value.
 
         Raises:
-            WorldError: there is no such function, it raises, or it does not return true or false.
+            WorldError: the function does not exist, raises, or does not return true or false.
         """
         result = self._run(assertion)
         if not isinstance(result, bool):
@@ -168,13 +168,13 @@ class ToolkitSession(WorldSession):
 
 
 def render(result: Any, *, is_record: bool = False) -> str:
-    """The text that a model reads for a tool's result, by tau2's rule.
+    """Render a tool's result as the text that a model reads, by tau2's rules.
 
     Text is unchanged, except that a toolkit's compact JSON object or array is spaced as tau2 spaces it.
-    A record keeps its numbers; in any other dictionary tau2 writes them as text.
+    A record keeps its numbers. In any other result, tau2 writes numbers as text.
 
     Args:
-        result: What the tool returned.
+        result: The return value of the tool.
         is_record: Whether a dictionary is a record.
     """
     if isinstance(result, str):

@@ -1,7 +1,7 @@
 """τ² domains of upstream's own package `tau2` (sierra-research/tau2-bench).
 
-`tau2` needs Python 3.12 or later and is not on PyPI, so it is no extra of ours. It is imported when a world
-is made, with its log switched off; `loguru.logger.enable("tau2")` switches it on again.
+`tau2` needs Python 3.12 or later and is not on PyPI, so this package has no extra for it. `tau2` is imported
+when a world is made, with its log disabled; `loguru.logger.enable("tau2")` enables the log again.
 """
 
 import contextlib
@@ -69,19 +69,19 @@ class UpstreamWorld(World):
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """The benchmark's own splits; a domain without any has `base`, which holds all its tasks."""
+        """Return the benchmark's own splits; a domain without splits gets `base` with all its tasks."""
         load = self._registry.get_task_splits_loader(self.domain)
         with self._reading("splits"):
             splits: Mapping[str, Sequence[str]] | None = load and load()
         return splits or {"base": list(self._tasks)}
 
     def policy(self, *, solo: bool = False) -> str:
-        """The policy as upstream's environment holds it. Raises `WorldError` if there is no solo mode."""
+        """Return the policy of upstream's environment. Raises `WorldError` if there is no solo mode."""
         text: str = (self._solo_environment if solo else self._environment).get_policy()
         return text
 
     def guidelines(self) -> str:
-        """Upstream's guidelines of the user simulator, without the place for a voice persona."""
+        """Return upstream's guidelines of the user simulator, without the placeholder for a voice persona."""
         simulator = quiet_import("tau2.user.user_simulator")
         text: str = simulator.get_global_user_sim_guidelines(use_tools=bool(self.tools("user")))
         return text.replace("<PERSONA_GUIDELINES>", "")
@@ -93,7 +93,7 @@ class UpstreamWorld(World):
         return [ToolSchema.model_validate(tool.openai_schema["function"]) for tool in offered]
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """The types of the offered tools; of a name that both sides have the user's, as upstream."""
+        """Return the types of the offered tools; on equal names, the user's tool counts, as upstream."""
         return self._types
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class UpstreamWorld(World):
 
     @functools.cached_property
     def _mutating(self) -> dict[str, bool]:
-        """Whether each callable tool changes a database; if both sides have a name, the agent's counts."""
+        """Whether each callable tool changes a database, by name; on equal names, the agent's tool counts."""
         return {
             name: bool(toolkit.tool_mutates_state(name))
             for toolkit in reversed(self._toolkits.values())
@@ -161,7 +161,7 @@ class UpstreamWorld(World):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of the sources of the toolkits; it changes only with a release that changes them."""
+        """Digest of the toolkits' sources, which changes only with a release that changes these sources."""
         sources: list[Any] = [*map(type, self._toolkits.values()), quiet_import("tau2.environment.toolkit")]
         return digest(
             {
@@ -200,9 +200,9 @@ class UpstreamWorld(World):
         return toolkits
 
     def _copies(self, mode: WriteMode) -> tuple[Any, Any]:
-        """Both toolkits, over an overlay of the agent's database and a copy of the user's.
+        """Copy both toolkits, over an overlay of the agent's database and a copy of the user's database.
 
-        If upstream's toolkits share one database, so do the copies.
+        If upstream's toolkits share one database, the copies share one too.
         """
         agent, user = self._toolkits["assistant"], self._toolkits.get("user")
         memo: dict[int, Any] = {id(agent.db): OverlayDatabase(agent.db, mode)}
@@ -234,14 +234,15 @@ class UpstreamWorld(World):
 class UpstreamSession(ToolkitSession):
     """A session over upstream's toolkits.
 
-    Banking logs calls of discoverable tools in its database. Upstream lets it log a tool that only reads if
-    the task's gold actions call it: then the reading counts, and any other does no harm. A session does not
-    know its task. So it logs every call, and drops those that no gold action made when it is compared.
+    Banking logs calls of discoverable tools in its database. Upstream logs calls of a read-only tool only if
+    the task's gold actions call this tool, so any other read does no harm. A session does not know its task
+    and therefore logs every call. When two sessions are compared, they drop the entries of read-only tools
+    that no gold action called.
 
     Args:
         initial: The databases that the session starts from, by side.
         hidden_readers: The agent's discoverable tools that only read.
-        parts: As for `ToolkitSession`.
+        parts: Arguments of `ToolkitSession`.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class UpstreamSession(ToolkitSession):
             self._unrequested.discard(name)
 
     def same_state(self, other: WorldSession) -> bool:
-        """Whether both databases are equal, apart from log entries that nobody asked for."""
+        """Return whether both databases are equal, apart from log entries that no gold action requires."""
         if isinstance(other, UpstreamSession):
             unrequested = self._unrequested & other._unrequested
             self._drop_log_entries(unrequested)
@@ -273,10 +274,10 @@ class UpstreamSession(ToolkitSession):
             del log[key]
 
     def _merge(self, data: InitializationData) -> None:
-        """Start again from the initial databases with `data` merged into them; upstream's code validates.
+        """Restart from the initial databases, with `data` merged in and validated by upstream's code.
 
-        Upstream then lets both sides share the merged database. Here each side keeps its own, since telecom
-        breaks otherwise; no task of a benchmark domain can tell the difference.
+        Upstream then lets both sides share the merged database. Here each side keeps its own database,
+        because telecom breaks otherwise. No task of a benchmark domain depends on the difference.
         """
         if data.agent_data is not None:
             self._merge_side("assistant", self.agent, data.agent_data)
@@ -309,7 +310,7 @@ class UpstreamSession(ToolkitSession):
 def _import_registry(domain: str) -> Any:
     try:
         if "tau2" not in sys.modules and importlib.util.find_spec("tau2") is not None:
-            # It logs its whole registry when imported, and tool calls after that, to stderr.
+            # tau2 logs its whole registry to stderr when imported, and tool calls after that.
             quiet_import("loguru").logger.disable("tau2")
         return quiet_import("tau2.registry").registry
     except ImportError as error:

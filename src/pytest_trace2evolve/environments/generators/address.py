@@ -1,4 +1,4 @@
-"""Environment of `account_address_inference`: an address is found where it is recorded and copied in full."""
+"""Environment of `account_address_inference`: find an address in the records, and copy it in full."""
 
 from dataclasses import replace
 
@@ -18,29 +18,30 @@ from pytest_trace2evolve.records.task import Action, Slot, Task
 from pytest_trace2evolve.users.message_parser import parse_message
 
 STREET_NAMED_UNTIL = 2
-"""The difficulty up to which the customer names the street of the account's address."""
+"""The highest difficulty at which the customer names the street of the account's address."""
 
 KINDS = ("account", "named", "street")
 LATER_KINDS = ("account", *KINDS, *("named", "street") * 2)
-"""Where the address is, at the first difficulty and later: no place may be right half of the time."""
+"""The sources of the address, at the first and at later difficulties; none may be right half of the time."""
 
 
 class AccountAddressInference(SupportGenerator):
     """An order must go to the address of the account, or to that of another order.
 
-    The customer names that other order, or only its street. Of the account's address they name the street,
-    and nothing else, up to difficulty 2; then nothing. The first change that the agent tries is graded:
+    The customer names the other order, or only the street of its address. For the account's address, they
+    name only the street up to difficulty 2, and nothing above. The grade depends on the first change that the
+    agent tries:
 
-    | grade | what was done |
+    | grade | trajectory |
     | --- | --- |
-    | 0 | no change; or another one, or of another order; or the customer asked for the address |
-    | 0.2 | the record with the address read on the agent's turn, nothing changed; or one part right |
+    | 0 | no change; or a wrong tool or order; or the agent asked the customer for the address |
+    | 0.2 | the record with the address read on the agent's turn, no change; or at least one part right |
     | 0.5 | half or more of the parts right |
     | 0.8 | all parts right but one |
     | 1 | the right address, in full |
 
-    The parts are street, flat, city, state, zip code and country, if the right address differs in them from
-    the order's own and the customer has not said them: writing those again is worth nothing.
+    The parts are street, flat, city, state, zip code and country. A part counts only if the right address
+    differs in it from the order's own address. The street does not count if the customer named it.
     """
 
     capability = "account_address_inference"
@@ -48,7 +49,7 @@ class AccountAddressInference(SupportGenerator):
     pays = "takes the address from the account or the named order, and asks nobody for it"
 
     def draw(self, scene: Scene) -> Draft:
-        """A pending order that goes to the wrong place."""
+        """Draw a pending order with a wrong address."""
         home = scene.user["address"]
         wrong = _address_far_from(scene, home)
         order = scene.order("pending", 1, address=wrong)
@@ -60,7 +61,7 @@ class AccountAddressInference(SupportGenerator):
             says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
             wish = scene.ship_to(order, third, other_orders=(other["order_id"],))
         elif kind == "street":
-            # Which order goes there is found by reading one order after another.
+            # To find the order with that address, the agent must read one order after another.
             owned = [order_id for order_id in scene.user["orders"] if order_id != order["order_id"]]
             read = tuple(owned[: owned.index(other["order_id"]) + 1])
             says = scene.say("ship_to", order=order["order_id"], address=third["address1"])
@@ -71,13 +72,13 @@ class AccountAddressInference(SupportGenerator):
         else:
             says = scene.say("home_address", order=order["order_id"])
             wish = scene.ship_to(order, home)
-        # Asked for the address, the customer repeats the request: they have no address to give.
+        # If asked for the address, the customer repeats the request, because they do not know the address.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
         wish = replace(wish, details=details)
         return one_request(scene, scene.opening(says), wish, reads_account=True)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """See the table."""
+        """The grade by the table of the class."""
         if _has_asked(trajectory):
             return 0.0
         if not trajectory.changes:
@@ -97,16 +98,16 @@ class AccountAddressInference(SupportGenerator):
         return 0.5 if 2 * right >= len(parts) else 0.2 if right else 0.0
 
     def is_decided(self, trajectory: Trajectory) -> bool:
-        """After the first change, or a question for the address."""
+        """Whether the agent tried a change, or asked the customer for the address."""
         return super().is_decided(trajectory) or _has_asked(trajectory)
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The order's own address once more."""
+        """The change to the address that the order already has."""
         return with_arguments(gold, **task.tables["orders"][gold.arguments["order_id"]]["address"])
 
 
 def _address_far_from(scene: Scene, *others: Data) -> Data:
-    """An address in another city than some others."""
+    """Draw an address in a city that none of the other addresses has."""
     while True:
         address = scene.store.address()
         if address["city"] not in {other["city"] for other in others}:
@@ -114,12 +115,12 @@ def _address_far_from(scene: Scene, *others: Data) -> Data:
 
 
 def _has_asked(trajectory: Trajectory) -> bool:
-    """Whether the customer was asked for the address, which they do not have."""
+    """Whether the agent asked the customer for the address, which the customer does not know."""
     return any(Slot.ADDRESS in parse_message(text).asks for _, text in trajectory.texts)
 
 
 def _has_read_address(trajectory: Trajectory) -> bool:
-    """Whether a record with the right address was read on the agent's turn."""
+    """Whether the agent read a record with the right address on its turn."""
     [gold] = trajectory.gold_changes
     return any(
         trajectory.has_discovered(key)

@@ -1,4 +1,4 @@
-"""Environment of `conditional_detail_retrieval`: a figure is looked up, and then reported or acted upon."""
+"""Environment of `conditional_detail_retrieval`: look up a figure, then report it or act on it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 
 TWO_ITEMS_FROM = 2
-"""The difficulty from which on an order has two items, and so more than one price."""
+"""The lowest difficulty at which an order has two items, and so more than one price."""
 
 _STAYS = re.compile(
     r"\b(?:stays?|remains?|unchanged|kept|keep (?:it|the|your)|less than|below"
     r"|(?:no|not|nothing)\b.{0,20}\b(?:return|chang|more than)|n't\b.{0,20}\bmore than)"
 )
-"""Says that something stays as it is, or why."""
+"""Matches a sentence that says, or explains, that nothing is changed."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -40,18 +40,19 @@ _TRACKING_DIGITS = 12
 
 
 class ConditionalDetailRetrieval(SupportGenerator):
-    """A figure of an order is asked for; or an item goes back if it cost more than some amount, else stays.
+    """The customer asks for a figure of an order, or to return an item if it cost more than an amount.
 
-    Of the second kind half did cost more. A question is graded by the first message that holds a figure of
-    the order, a condition by the first change, or by the first message that says that everything stays:
+    In half of the requests to return, the item did cost more. A question is graded by the first message with
+    a figure of the order. A request to return is graded by the first change, or by the first message that
+    says that the item is kept:
 
-    | grade | what was done |
+    | grade | trajectory |
     | --- | --- |
-    | 0 | nothing; another figure than was asked for, or further ones; an unread or wrong change; left |
-    | 0.2 | the order read since the agent's turn, and nothing reported or changed |
-    | 0.5 | the right change of the right order tried, for another item, or rejected by the tool |
-    | 0.8 | the right item sent back, with another refund than was asked for |
-    | 1 | the figure reported and no other; or, after reading, the item sent back as asked, or said to stay |
+    | 0 | nothing; a wrong or extra figure; a wrong change, or any without reading; an item wrongly kept |
+    | 0.2 | the order read on the agent's turn, and nothing reported or changed |
+    | 0.5 | the right change of the right order tried, but for a wrong item, or rejected by the tool |
+    | 0.8 | the right item returned, with a wrong refund |
+    | 1 | only the requested figure reported; or, after reading, the item returned as asked or rightly kept |
     """
 
     capability = "conditional_detail_retrieval"
@@ -59,11 +60,11 @@ class ConditionalDetailRetrieval(SupportGenerator):
     pays = "reads the figure that decides, and reports that one alone or acts on it"
 
     def draw(self, scene: Scene) -> Draft:
-        """A delivered order of one item or two."""
+        """Draw a delivered order of one or two items."""
         order = scene.order("delivered", 1 if self.difficulty < TWO_ITEMS_FROM else 2)
         scene.store.surroundings(scene.user, self.distractors)
         item = scene.one_item(order)
-        # A small model that always changes something meets more questions at the first difficulty.
+        # The first difficulty has more questions, because small models tend to change something every time.
         kinds = ("ask", "ask", "ask", "if") if self.difficulty == EASIEST else ("ask", "ask", "if")
         if one_of(scene.draws, kinds) == "if":
             stays = scene.chance()
@@ -83,7 +84,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
         return one_request(scene, scene.opening(says), wish, decisive_record=order["order_id"])
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """See the table."""
+        """The grade by the table of the class."""
         order_id, first = order_id_of(trajectory.task), next(iter(trajectory.changes), None)
         idle_grade = 0.2 if trajectory.has_discovered(order_id) else 0.0
         if not trajectory.gold_changes:
@@ -108,7 +109,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
         return 0.8 if is_right_item and not first.failed else 0.5
 
     def is_decided(self, trajectory: Trajectory) -> bool:
-        """After a change; after the first figure if one was asked for, else after leaving everything."""
+        """Whether the agent tried a change, answered the question with a figure, or kept the item."""
         if super().is_decided(trajectory):
             return True
         if _answer(trajectory.task):
@@ -116,7 +117,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
         return _is_left(trajectory)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """All figures at once, one of which will be right; or the change, without reading or comparing."""
+        """Report all figures at once, or make the change without reading or comparing."""
         if remaining_changes(task):
             return without_reading_orders(task)
         if not _answer(task):
@@ -130,7 +131,7 @@ def _order(task: Task) -> Mapping[str, Any]:
 
 
 def _named_item(task: Task) -> Mapping[str, Any]:
-    """The item that the customer names."""
+    """The order's item that the customer names."""
     says = opening_of(task)
     items: list[Mapping[str, Any]] = [item for item in _order(task)["items"] if item["name"] in says]
     return max(items, key=lambda item: len(item["name"]))
@@ -147,7 +148,10 @@ def _return_of_item(task: Task) -> Action:
 
 
 def _is_left(trajectory: Trajectory) -> bool:
-    """Whether the agent said, after reading and before a change, that all stays, and no other figure."""
+    """Whether the agent said, after reading and before a change, that nothing changes.
+
+    The message may contain no figure except the item's price.
+    """
     task = trajectory.task
     end = trajectory.changes[0].index if trajectory.changes else len(trajectory.trace)
     for index, text in trajectory.texts:
@@ -160,13 +164,13 @@ def _is_left(trajectory: Trajectory) -> bool:
 
 
 def _answer(task: Task) -> str:
-    """The figure that was asked for; empty if none was."""
+    """The figure that the customer asks for; empty if they ask for none."""
     criteria = task.evaluation_criteria
     return next(iter((criteria.communicate_info or []) if criteria else []), "")
 
 
 def _figures(task: Task) -> set[str]:
-    """Every figure of the order that could be asked for."""
+    """All figures of the order that a customer could ask for."""
     order = _order(task)
     prices = [item["price"] for item in order["items"]]
     amounts = [payment["amount"] for payment in order["payment_history"]]
@@ -175,13 +179,13 @@ def _figures(task: Task) -> set[str]:
 
 
 def _reported_figures(trajectory: Trajectory) -> set[str] | None:
-    """The figures in the first text that holds one; None if none does."""
+    """The figures in the first text that contains any; None if no text does."""
     found = (_figures_in(trajectory.task, text) for _, text in trajectory.texts)
     return next((figures for figures in found if figures), None)
 
 
 def _figures_in(task: Task, text: str) -> set[str]:
-    """The order's figures in a text, and others of their kind."""
+    """The order's figures in a text, and all numbers that look like prices or tracking numbers."""
     numbers = set(_NUMBER.findall(text.replace(",", "")))
     alike = {number for number in numbers if "." in number or len(number) == _TRACKING_DIGITS}
     return numbers & _figures(task) | alike

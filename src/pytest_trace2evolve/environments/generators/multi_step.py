@@ -1,4 +1,4 @@
-"""Environment of `multi_step_task_completion`: the work continues after its first part, to its end."""
+"""Environment of `multi_step_task_completion`: complete all of several requests, not only the first."""
 
 from collections.abc import Sequence
 
@@ -29,27 +29,30 @@ EASY_PAIRS = (
     ("ship", "profile"),
     ("return", "profile"),
 )
-"""The kinds of request; and the pairs up to difficulty 2, most of them such that a small model reaches the
-second request now and then: a group whose rewards are all 0 teaches nothing."""
+"""The kinds of request, and the pairs of kinds up to difficulty 2.
+
+Most pairs let a small model reach the second request now and then, because a group whose rewards are all 0
+teaches nothing.
+"""
 
 ANY_PAIR_FROM, THREE_FROM = 3, 4
-"""The difficulty from which on any two requests come in any order, and that from which on there are three."""
+"""The lowest difficulties at which requests have any kinds in any order, and at which there are three."""
 
 
 class MultiStepTaskCompletion(SupportGenerator):
-    """Two requests, from difficulty 4 on three, brought up one after another.
+    """The customer makes two requests, or three from difficulty 4, one after another.
 
-    The first is never paid: up to difficulty 4 it is done before the agent's turn or nearly so, and an agent
-    that does no more has not completed anything. The second and what comes after it are graded, up to the
-    first change that is not as asked:
+    The first request earns no reward. Up to difficulty 4 it is done, or nearly done, before the agent's turn,
+    so an agent that does no more has completed nothing. The requests after it are graded, up to the first
+    change that differs from the request:
 
-    | grade | what was done |
+    | grade | trajectory |
     | --- | --- |
-    | 0 | nothing after the first, whatever was claimed; or a change that nobody asked for |
+    | 0 | nothing done after the first request, whatever the agent claims; or a change that nobody requested |
     | 0.2 | the record of the next request read; or its change tried, and rejected by the tool |
     | 0.5 | the next change made on the right record, with a wrong argument |
-    | 0.8 | of two requests after the first, one done as asked, and the other not |
-    | 1 | everything done as asked |
+    | 0.8 | one of two requests after the first done as requested, and the other not |
+    | 1 | everything done as requested |
     """
 
     capability = "multi_step_task_completion"
@@ -57,7 +60,7 @@ class MultiStepTaskCompletion(SupportGenerator):
     pays = "completes the requests after the first one too, to the last"
 
     def draw(self, scene: Scene) -> Draft:
-        """Different requests, in any order."""
+        """Draw two or three different requests."""
         if self.difficulty < ANY_PAIR_FROM:
             kinds = list(one_of(scene.draws, EASY_PAIRS))
         else:
@@ -68,11 +71,11 @@ class MultiStepTaskCompletion(SupportGenerator):
             UserTurn(scene.say("then", request=says) if place else scene.opening(says), [wish])
             for place, (says, wish) in enumerate(requests)
         ]
-        # The account is read before it is changed.
+        # The expert reads the account before it changes the account.
         return Draft(Sketch(scene, turns), turn=1, reads_account="profile" in kinds, asks_first=True)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """See the table."""
+        """The grade by the table of the class."""
         if solved:
             return 1.0
         gold, made = trajectory.gold_changes, trajectory.changes
@@ -82,22 +85,22 @@ class MultiStepTaskCompletion(SupportGenerator):
             gold, made = gold[1:], made[1:]
         done = _done_as_asked(made, gold)
         if done == len(gold) or len(made) > len(gold):
-            return 0.0  # everything was done, and then something else: it is not solved
+            return 0.0  # unsolved, because a further change followed the last request
         if done:
             return 0.8
         if made:
             if not _is_about_same_record(made[0], gold[0]):
                 return 0.0
-            # A rejected change is not worth half: otherwise a call that is cut short is the easiest way.
+            # A rejected change gets less than 0.5, which a truncated call would otherwise earn most easily.
             return 0.2 if made[0].failed else 0.5
         return 0.2 if trajectory.has_discovered(_record_of(gold[0].arguments)) else 0.0
 
     def is_decided(self, trajectory: Trajectory) -> bool:
-        """After a change that is not the next one as asked."""
+        """Whether the agent tried a change that failed or differs from the next requested one."""
         return _done_as_asked(trajectory.changes, trajectory.gold_changes) < len(trajectory.changes)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """What belongs to the first request, and then the claim that everything is done."""
+        """Complete the first request, then claim that everything is done."""
         messages: list[Message] = []
         if _is_first_open(task):
             for number, action in enumerate(remaining_actions(task)):
@@ -108,7 +111,7 @@ class MultiStepTaskCompletion(SupportGenerator):
 
 
 def _draw_request(scene: Scene, kind: str) -> tuple[str, Intent]:
-    """One request: how the customer says it, and what it is."""
+    """Draw one request, and return the customer's words and the intent."""
     if kind == "profile":
         new = scene.store.address(exclude=[scene.user["address"]])
         return scene.say("profile", address=address_text(new)), scene.live_at(new)
@@ -125,13 +128,13 @@ def _draw_request(scene: Scene, kind: str) -> tuple[str, Intent]:
 
 
 def _is_first_open(task: Task) -> bool:
-    """Whether the history holds no change yet."""
+    """Whether the first request is still open, with no change in the history."""
     remaining = remaining_actions(task)
     return not any(is_write(action.name) for action in task.actions[: len(task.actions) - len(remaining)])
 
 
 def _done_as_asked(made: Sequence[MadeCall], gold: Sequence[Action]) -> int:
-    """How many changes from the first on are the expert's and took effect."""
+    """Count the leading changes that match the expert's and took effect."""
     done = 0
     for call, action in zip(made, gold, strict=False):
         if call.failed or not call.does(action):
@@ -141,7 +144,7 @@ def _done_as_asked(made: Sequence[MadeCall], gold: Sequence[Action]) -> int:
 
 
 def _record_of(arguments: dict[str, object]) -> str:
-    """What a change is about: an order, or the customer."""
+    """The id of the record that a change concerns: an order, or else the customer."""
     return str(arguments.get("order_id") or arguments.get("user_id"))
 
 

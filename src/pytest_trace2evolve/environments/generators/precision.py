@@ -1,4 +1,4 @@
-"""Environment of `tool_calling_precision`: every id of a call is the right one."""
+"""Environment of `tool_calling_precision`: make a call in which every id is right."""
 
 from pytest_trace2evolve.cases.content import one_of, some_of
 from pytest_trace2evolve.cases.expert import MODIFY_PAYMENT
@@ -14,26 +14,29 @@ from pytest_trace2evolve.environments.generators.support import (
 from pytest_trace2evolve.records.task import Action, Task
 
 KINDS = ("return", "return", "return", "return", "pay")
-"""The kinds from difficulty 2 on. Another payment is rare: it takes one choice of two methods or three."""
+"""The kinds of request from difficulty 2. `pay` is rare, because it is one choice of two or three methods."""
 
 PARTS = ((3, 2), (4, 2), (4, 3))
-"""Items of an order, and how many of them go back: the first two are seldom right, and one alone never is."""
+"""The number of items in an order, and of those to return.
+
+Returning the first two is seldom right, and returning only one never is.
+"""
 
 EXCHANGES_FROM = 4
-"""The difficulty from which on items are exchanged too: two products must be read for it."""
+"""The lowest difficulty with exchanges, for which the agent must read two products."""
 
 
 class ToolCallingPrecision(SupportGenerator):
-    """Some of an order's items go back, its payment goes to another method, or items are exchanged.
+    """The customer returns some items of an order, exchanges items, or changes the payment method.
 
-    The first change that the agent tries is graded:
+    The grade depends on the first change that the agent tries:
 
-    | grade | what was done |
+    | grade | trajectory |
     | --- | --- |
-    | 0 | no change; or another one, or of another order, than was asked for |
-    | 0.2 | the right tool for the right order, with an item wrong, too many or too few, or a wrong method |
-    | 0.5 | half or more of the items that are meant, and no other; in an exchange: new items mixed up |
-    | 0.8 | all items right, and the payment method is not |
+    | 0 | no change; or a wrong tool or order |
+    | 0.2 | the right tool for the right order, with a wrong, extra or missing item, or a wrong method |
+    | 0.5 | half or more of the right items, and no other; in an exchange: the right items, wrong new items |
+    | 0.8 | all items right, but not the payment method |
     | 1 | every id right |
     """
 
@@ -43,14 +46,14 @@ class ToolCallingPrecision(SupportGenerator):
     methods = ("credit_card", "credit_card", "paypal")
 
     def draw(self, scene: Scene) -> Draft:
-        """A call of several ids."""
+        """Draw a request whose call has several ids."""
         exchanges = ("exchange", "exchange") if self.difficulty >= EXCHANGES_FROM else ()
         kind = "return" if self.difficulty == EASIEST else one_of(scene.draws, (*KINDS, *exchanges))
         draw = {"return": _draw_return, "pay": _draw_payment, "exchange": _draw_exchange}[kind]
         return draw(scene, self.distractors)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """See the table."""
+        """The grade by the table of the class."""
         if not trajectory.first_change_fits:
             return 0.0
         if solved:
@@ -59,7 +62,7 @@ class ToolCallingPrecision(SupportGenerator):
         return _items_grade(trajectory.changes[0].arguments, gold) if "item_ids" in gold.arguments else 0.2
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The right tool with the ids that come first: all items, the method that paid."""
+        """The right tool with the most obvious ids: all items, or the method that paid."""
         order = task.tables["orders"][gold.arguments["order_id"]]
         if gold.name == MODIFY_PAYMENT:
             return with_arguments(gold, payment_method_id=order["payment_history"][0]["payment_method_id"])
@@ -69,7 +72,7 @@ class ToolCallingPrecision(SupportGenerator):
 
 
 def _draw_payment(scene: Scene, distractors: int) -> Draft:
-    """From any of the customer's methods to any other that covers the amount."""
+    """Draw a change of payment to a different method that covers the amount."""
     methods = list(scene.user["payment_methods"].values())
     order = scene.order("pending", 1, payment=one_of(scene.draws, methods)["id"])
     scene.store.surroundings(scene.user, distractors)
@@ -114,7 +117,7 @@ def _draw_exchange(scene: Scene, distractors: int) -> Draft:
 
 
 def _items_grade(arguments: dict[str, object], gold: Action) -> float:
-    """The grade of a change of items that is not right as a whole."""
+    """The grade of a change of items that does not solve the scenario."""
     items, new_items = arguments.get("item_ids"), arguments.get("new_item_ids")
     if not isinstance(items, list) or not items or len(set(map(str, items))) != len(items):
         return 0.2

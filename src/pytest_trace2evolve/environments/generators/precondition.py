@@ -1,4 +1,4 @@
-"""Environment of `precondition_verification`: the record is read before anything about it is changed."""
+"""Environment of `precondition_verification`: read a record before changing it."""
 
 from collections.abc import Sequence
 
@@ -19,31 +19,32 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.message_parser import parse_message
 
 RETURNS = (5, 3, 2, 2, 1)
-"""Scenarios of ten, by difficulty, in which a return is requested: for a return, agents read the order."""
+"""Return requests in ten scenarios, by difficulty. Agents tend to read the order for a return."""
 
 CANCEL_OR_RETURN_STATES = (*["pending"] * 3, *["delivered"] * 3, *["processed"] * 2)
 RETURN_STATES = ("delivered", "delivered", "pending", "processed")
-"""The states of an order that is to be cancelled or else returned, and of one that is to be returned.
+"""The states of an order for requests to cancel or else return, and for requests to return.
 
-An agent that always does the same, or always what was asked for first, must be wrong more often than right.
+An agent that always makes the same change, or always the first requested change, must be wrong more often
+than right.
 """
 
 
 class PreconditionVerification(SupportGenerator):
     """The state of an order decides what may be done with it, and only its record shows the state.
 
-    Either an order is to be cancelled if possible and else returned, or an item is to be returned, of an
-    order that may not have arrived yet; the easier the scenario, the more often the second. Orders are
-    pending, delivered, or on their way, in which case neither can be done. The first change that the agent
-    tries is graded:
+    The customer asks either to cancel an order if possible and return it otherwise, or to return an item of
+    an order that may not have arrived yet. Easier scenarios use the second request more often. Orders are
+    pending, delivered, or on their way; an order on its way can be neither cancelled nor returned. The grade
+    depends on the first change that the agent tries:
 
-    | grade | what was done |
+    | grade | trajectory |
     | --- | --- |
-    | 0 | nothing read; or changed before reading, rightly or not; or changed or refused against the record |
+    | 0 | nothing read; or any change before reading; or a change or refusal that contradicts the record |
     | 0.2 | the order read, and nothing changed or refused |
     | 0.5 | the right change of that order tried, and rejected by the tool |
-    | 0.8 | the right change of that order made, with another reason, item or refund than was asked for |
-    | 1 | the right change made as asked; or, if none is possible, refused after reading |
+    | 0.8 | the right change of that order made, but with a wrong reason, item or refund |
+    | 1 | the right change made as requested; or, if no change is possible, a refusal after reading |
     """
 
     capability = "precondition_verification"
@@ -51,7 +52,7 @@ class PreconditionVerification(SupportGenerator):
     pays = "reads the order before changing it, and does what its record allows"
 
     def draw(self, scene: Scene) -> Draft:
-        """One order of one item, in one of three states."""
+        """Draw an order of one item, in one of three states."""
         is_either = scene.draws.number(1, 10) > RETURNS[self.difficulty - 1]
         order = scene.order(one_of(scene.draws, CANCEL_OR_RETURN_STATES if is_either else RETURN_STATES), 1)
         scene.store.surroundings(scene.user, self.distractors)
@@ -67,7 +68,7 @@ class PreconditionVerification(SupportGenerator):
         return one_request(scene, scene.opening(says), wish, decisive_record=order["order_id"])
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """See the table."""
+        """The grade by the table of the class."""
         order_id = order_id_of(trajectory.task)
         if not trajectory.changes:
             if not trajectory.has_read(order_id):
@@ -83,17 +84,17 @@ class PreconditionVerification(SupportGenerator):
         return 1.0 if solved else 0.8
 
     def is_decided(self, trajectory: Trajectory) -> bool:
-        """After the first change, or a refusal after reading."""
+        """Whether the agent tried a change, or refused after reading."""
         return super().is_decided(trajectory) or _has_refused(trajectory)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """The right change by luck, without reading; if none is possible, a refusal without reading."""
+        """Make the right change, or refuse if no change is possible, without reading the order."""
         calls = without_reading_orders(task)
         return calls if remaining_changes(task) else [*calls, say("I am sorry, I cannot do that.")]
 
 
 def _has_refused(trajectory: Trajectory) -> bool:
-    """Whether the agent refused once it had read the order."""
+    """Whether the agent refused after reading the order."""
     order_id = order_id_of(trajectory.task)
     return any(
         parse_message(text).refusal and trajectory.has_read(order_id, index)

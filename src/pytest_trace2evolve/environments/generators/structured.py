@@ -1,4 +1,4 @@
-"""Environment of `structured_data_reasoning`: what is right follows from several records or fields."""
+"""Environment of `structured_data_reasoning`: find a variant or order from several records or fields."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,32 +23,32 @@ from pytest_trace2evolve.records.task import Action, Slot, Task
 
 KINDS = ("options", "orders", "cheapest")
 EASY_KINDS = {1: (*("options",) * 5, "orders"), 2: ("options", "options", "orders")}
-"""The kinds, and by difficulty those of the easy ones: a small model tells variants apart before orders."""
+"""The kinds, and those of the easy difficulties. Small models tell variants apart sooner than orders."""
 
 SCARCE_FROM = 3
-"""The difficulty from which on variants may be out of stock, and the one that is named may keep an option."""
+"""The lowest difficulty at which variants may be out of stock, and the named variant may keep an option."""
 
-MIN_VARIANTS = (4, 4, 5, 5, 5)  # by difficulty: of few, the first is too often the right one
-PRODUCT_TRIES = 6  # to find one with enough variants
+MIN_VARIANTS = (4, 4, 5, 5, 5)  # by difficulty; among few variants, the first is right too often
+PRODUCT_TRIES = 6  # draws to find a product with enough variants
 
 
 class StructuredDataReasoning(SupportGenerator):
-    """A variant is chosen by its data, or an order by what tells it from others.
+    """The agent must find a variant or an order by its data.
 
-    Three kinds take turns: a variant named by all its options; the cheapest one in stock that keeps an option
-    (from difficulty 3 on); and one of four orders that hold the same product, told apart by whether it has
-    arrived and by what else is in it: neither alone tells which. The first change that the agent tries is
-    graded:
+    There are three kinds of request: a variant named by all its options; the cheapest variant in stock that
+    keeps an option (from difficulty 3); and one of four orders with the same product, described by its state
+    and its other product, neither of which is enough alone. The grade depends on the first change that the
+    agent tries:
 
-    | grade | what was done |
+    | grade | trajectory |
     | --- | --- |
-    | 0 | no change, or one that meets nothing of the request |
-    | 0.2 | a record that decides read, and nothing changed; or a part of the request met |
-    | 0.8 | the right variant or order, with another payment, reason or item than was asked for, or rejected |
-    | 1 | the right change as asked |
+    | 0 | no change, or a change that meets no part of the request |
+    | 0.2 | a deciding record read, and nothing changed; or a part of the request met |
+    | 0.8 | the right variant or order, but with a wrong payment, reason or item, or rejected by the tool |
+    | 1 | the right change as requested |
 
-    A part is met by a variant with a new option that was named, or one that keeps the option that must stay,
-    even if it is out of stock; and by the order that holds the other product in the other state.
+    A variant meets a part of the request if it has a named new option, or if it keeps the option that must
+    stay, even if it is out of stock. So does the order that holds the same two products in the other state.
     """
 
     capability = "structured_data_reasoning"
@@ -56,14 +56,14 @@ class StructuredDataReasoning(SupportGenerator):
     pays = "finds the variant that fits every word, or the right one of four orders, in the data"
 
     def draw(self, scene: Scene) -> Draft:
-        """A product of many variants, or four orders of one product."""
+        """Draw a product of many variants, or four orders of one product."""
         kind = one_of(scene.draws, EASY_KINDS.get(self.difficulty, KINDS))
         if kind == "orders":
             return _draw_orders(scene, self.distractors)
         return _draw_variant(scene, kind, self.difficulty)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """See the table."""
+        """The grade by the table of the class."""
         task = trajectory.task
         if not trajectory.changes:
             return 0.2 if any(map(trajectory.has_discovered, _deciding_records(task))) else 0.0
@@ -78,7 +78,7 @@ class StructuredDataReasoning(SupportGenerator):
         return 1.0 if solved else 0.8
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The same change with the first wrong variant, or of the other order in the same state."""
+        """The same change with the first wrong variant, or of the first wrong order in the same state."""
         if "new_item_ids" in gold.arguments:
             [old], [right] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
             other = next(variant for variant in _variants(task, gold) if variant not in (old, right))
@@ -112,7 +112,7 @@ def _draw_variant(scene: Scene, kind: str, difficulty: int) -> Draft:
     if kind == "cheapest":
         kept = next(iter(item["options"]))
         right = cheapest_sibling(scene, item, kept)
-        # The right one is the first that fits unless variants are shuffled: its place must tell nothing.
+        # Without shuffling, the right variant would be the first that fits. Its place must not reveal it.
         variants = list(product["variants"].items())
         product["variants"] = dict(some_of(scene.draws, variants, len(variants)))
         says = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept)
@@ -127,7 +127,7 @@ def _draw_variant(scene: Scene, kind: str, difficulty: int) -> Draft:
 
 
 def _most_different(scene: Scene, product: Data, item: Data) -> str:
-    """A variant that differs in as many options as any does, so that more than one of them tells it."""
+    """A variant that differs from the item in the most options, so that several options identify it."""
 
     def difference(variant: str) -> int:
         options = product["variants"][variant]["options"]
@@ -139,7 +139,7 @@ def _most_different(scene: Scene, product: Data, item: Data) -> str:
 
 
 def _draw_orders(scene: Scene, distractors: int) -> Draft:
-    """Three orders in the meant state, and one in the other state that holds what the meant one holds."""
+    """Draw three orders in the requested state, and one in the other state with the right products."""
     product, companion, *others = (scene.store.product() for _ in range(4))
     meant, other_state = some_of(scene.draws, ("pending", "delivered"), 2)
     contents = [(meant, companion), *((meant, other) for other in others), (other_state, companion)]
@@ -168,7 +168,7 @@ def _deciding_records(task: Task) -> list[str]:
 
 
 def _variants(task: Task, gold: Action) -> Mapping[str, Any]:
-    """The variants of the item that is to be changed."""
+    """All variants of the product whose item is to be exchanged."""
     [old] = gold.arguments["item_ids"]
     items = task.tables["orders"][gold.arguments["order_id"]]["items"]
     product_id = next(item["product_id"] for item in items if item["item_id"] == old)
@@ -177,7 +177,7 @@ def _variants(task: Task, gold: Action) -> Mapping[str, Any]:
 
 
 def _is_partly_right(task: Task, gold: Action, first: MadeCall) -> bool:
-    """Whether the new variant has an option that was named, or keeps the one that must be kept."""
+    """Whether the new variant has a named new option, or keeps the option that must stay."""
     variants = _variants(task, gold)
     [old], [right] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
     taken = first.arguments.get("new_item_ids")
@@ -193,7 +193,7 @@ def _is_partly_right(task: Task, gold: Action, first: MadeCall) -> bool:
 
 
 def _is_in_other_state(task: Task, gold: Action, first: MadeCall) -> bool:
-    """Whether the right tool was tried on the order that holds the same products in the other state."""
+    """Whether the right tool was tried on the order with the same products in the other state."""
     orders, taken = task.tables["orders"], str(first.arguments.get("order_id"))
     if kind_of(task) != "orders" or first.name != gold.name or taken not in orders:
         return False
@@ -206,7 +206,7 @@ def _is_in_other_state(task: Task, gold: Action, first: MadeCall) -> bool:
 
 
 def kind_of(task: Task) -> str:
-    """Which of `KINDS` a scenario is."""
+    """The kind of a scenario, one of `KINDS`."""
     gold = next(action for action in task.actions if is_write(action.name))
     if "new_item_ids" not in gold.arguments:
         return "orders"

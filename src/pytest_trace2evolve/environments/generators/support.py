@@ -1,9 +1,9 @@
-"""Scenarios of the support world, and an agent's trajectory through one of them.
+"""Generators of scenarios of the support world, and an agent's trajectory through a scenario.
 
-A scene is drawn, the teacher plays it, and a part of that is the history. The gold actions are the teacher's
-calls, so that an agent that continues from the history continues along them. The teacher keeps all its habits
-but one: it reads the account only if the account holds something that it needs, which keeps scenarios short.
-Its wordings are those that the embedded model was trained on.
+A generator draws a scene, the teacher plays it, and the start of that dialogue becomes the history. The gold
+actions are the teacher's calls, so an agent continues from the history towards the same actions. The teacher
+follows its whole rulebook with one exception: it reads the account only if it needs data from there, which
+keeps scenarios short. It uses the wordings on which the embedded model was trained.
 """
 
 import functools
@@ -28,15 +28,20 @@ from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
-CACHED_SCENARIOS = 256  # a group of rollouts asks for the same one many times
+CACHED_SCENARIOS = 256  # a group of rollouts requests the same scenario many times
 
 SPARE_CALLS = 3
-"""Calls beyond the expert's that an agent may make: reading everything, or repeating calls, is not paid."""
+"""Calls that an agent may make beyond the expert's. Reading everything or repeating calls earns no reward."""
 
 
 @dataclass(frozen=True)
 class MadeCall:
-    """One call: its index in the trace, and whether the tool answered with an error."""
+    """One call of the agent.
+
+    Attributes:
+        index: The index of the call's message in the trace.
+        failed: Whether the tool returned an error.
+    """
 
     index: int
     name: str
@@ -44,16 +49,16 @@ class MadeCall:
     failed: bool
 
     def does(self, action: Action) -> bool:
-        """Whether it does what a gold action does; items may come in another order."""
+        """Whether the call does the same as a gold action; the order of items does not matter."""
         return self.name == action.name and _sorted_items(self.arguments) == _sorted_items(action.arguments)
 
     def is_reading(self, record: str) -> bool:
-        """Whether it reads a record."""
+        """Whether the call reads a record successfully."""
         return self.name.startswith("get_") and not self.failed and record in self.arguments.values()
 
 
 class Trajectory:
-    """The calls and texts of an agent in a scenario; the trace includes the history."""
+    """The calls and texts of an agent in a scenario. Its trace includes the history."""
 
     def __init__(self, task: Task, trace: Sequence[Message]) -> None:
         self.task = task
@@ -62,7 +67,7 @@ class Trajectory:
 
     @cached_property
     def calls(self) -> list[MadeCall]:
-        """All calls of the agent, those of the history too."""
+        """All calls of the agent, including those of the history."""
         return list(_answered_calls(self.trace))
 
     @cached_property
@@ -90,24 +95,24 @@ class Trajectory:
 
     @property
     def is_lavish(self) -> bool:
-        """Whether the agent made more calls than the expert needs, and the spare ones."""
+        """Whether the agent made more calls than the expert's remaining ones plus `SPARE_CALLS`."""
         in_history = len(self.calls) - len(self.own_calls)
         return len(self.own_calls) > len(self.task.actions) - in_history + SPARE_CALLS
 
     @property
     def first_change_fits(self) -> bool:
-        """Whether the first change is the expert's next one by its tool and order."""
+        """Whether the first change has the tool and the order of the expert's next change."""
         if not self.changes or not self.gold_changes:
             return False
         first, gold = self.changes[0], self.gold_changes[0]
         return first.name == gold.name and first.arguments.get("order_id") == gold.arguments["order_id"]
 
     def has_read(self, record: str, before: int | None = None) -> bool:
-        """Whether a record was read, in the history too; `before` is an index of the trace."""
+        """Whether a record was read, in the history or later, before the trace index `before` if given."""
         return any(call.is_reading(record) for call in self.calls if before is None or call.index < before)
 
     def has_discovered(self, record: str) -> bool:
-        """Whether a record was read on the agent's turn that the history had not read."""
+        """Whether the agent read a record on its turn that was not read in the history."""
         return self.has_read(record) and not self.has_read(record, before=self._begins)
 
 
@@ -122,13 +127,13 @@ def say(text: str) -> Message:
 
 
 def call_message(action: Action, number: int = 0) -> Message:
-    """The message that makes a gold action's call."""
+    """The message with a gold action's call."""
     call = ToolCall(id=f"call_{number}", name=action.name, arguments=action.arguments)
     return Message(role="assistant", content=None, tool_calls=[call])
 
 
 def with_arguments(action: Action, **arguments: object) -> Action:
-    """The action with other arguments."""
+    """A copy of the action with some arguments replaced."""
     return action.model_copy(update={"arguments": {**action.arguments, **arguments}})
 
 
@@ -143,7 +148,7 @@ def remaining_changes(task: Task) -> list[Action]:
 
 
 def reads_before_change(task: Task) -> list[Message]:
-    """The calls by which the expert learns what it must know before its next change."""
+    """The expert's calls before its next change, which read the needed records."""
     messages = []
     for number, action in enumerate(remaining_actions(task)):
         if is_write(action.name):
@@ -153,7 +158,7 @@ def reads_before_change(task: Task) -> list[Message]:
 
 
 def without_reading_orders(task: Task) -> list[Message]:
-    """The expert's calls, except that no order is read."""
+    """The expert's remaining calls, without those that read an order."""
     actions = enumerate(remaining_actions(task))
     return [call_message(action, number) for number, action in actions if action.name != "get_order_details"]
 
@@ -165,7 +170,7 @@ def opening_of(task: Task) -> str:
 
 
 def order_id_of(task: Task) -> str:
-    """The order that the customer means: the one that the expert reads last."""
+    """The id of the order that the customer means, which is the last order that the expert reads."""
     reads = [action for action in task.actions if action.name == "get_order_details"]
     return str(reads[-1].arguments["order_id"])
 
@@ -181,7 +186,7 @@ def _answered_calls(trace: Sequence[Message]) -> Iterator[MadeCall]:
 
 
 def _sorted_items(arguments: dict[str, object]) -> dict[str, object]:
-    """Arguments with their items, and the new item of each, in one order."""
+    """The arguments with their items sorted; each item keeps its new item."""
     old, new = arguments.get("item_ids"), arguments.get("new_item_ids")
     if not isinstance(old, list):
         return arguments
@@ -197,11 +202,11 @@ class Draft:
     """A scene in which a capability is needed.
 
     Attributes:
-        decisive_record: The record whose reading is the decision: the history ends before it at the latest.
-            Empty if everything is read before the decision.
-        turn: The customer's turn in which the decision falls.
-        reads_account: Whether the expert reads the account in any case.
-        asks_first: Whether the expert asks the customer everything before the decision falls.
+        decisive_record: The record whose reading is the decision; the history ends before it is read. Empty
+            if everything is read before the decision.
+        turn: The index of the customer's turn that requires the decision.
+        reads_account: Whether the expert always reads the account.
+        asks_first: Whether the expert asks the customer all its questions before the decision.
     """
 
     sketch: Sketch
@@ -214,24 +219,23 @@ class Draft:
 def one_request(
     scene: Scene, says: str, wish: Intent, *, decisive_record: str = "", reads_account: bool = False
 ) -> Draft:
-    """The draft of a customer who wants one thing and says it in the first message."""
+    """The draft of a scene in which the customer makes one request, in the first message."""
     sketch = Sketch(scene, [UserTurn(says, [wish])])
     return Draft(sketch, decisive_record=decisive_record, reads_account=reads_account)
 
 
 class SupportGenerator(ABC):
-    """Scenarios of one capability; see `Generator` in `records.protocols`.
+    """Generates the scenarios of one capability; see `Generator` in `records.protocols`.
 
     A subclass draws scenes and grades trajectories. By default the first change decides, and the shortcut is
-    the expert's reading followed by `wrong_change`. The higher the difficulty, the less is played before the
-    agent's turn, and the more distracts. The content decides whose words a scenario uses: those of training,
-    or held-out ones.
+    the expert's reading followed by `wrong_change`. A higher difficulty gives a shorter history and more
+    distractors. The content decides whether a scenario uses words of training or held-out words.
 
     Attributes:
         pays: The rewarded behavior, in one line.
-        version: Version of the scenarios, a part of the digest. Raise it when the same seed gives another
-            scenario, another grade, or another answer of the customer or of a tool, and only then: it makes
-            calibrations stale. `tests/environments/test_golden.py` checks it.
+        version: The version of the scenarios, a part of the digest. Raise it only when the same seed gives a
+            different scenario, grade, customer's reply or tool result, because a new version makes
+            calibrations stale. `tests/environments/test_golden.py` checks the version.
         methods: Kinds of payment method that the customer has.
     """
 
@@ -249,42 +253,42 @@ class SupportGenerator(ABC):
 
     @abstractmethod
     def draw(self, scene: Scene) -> Draft:
-        """A scene in which the capability is needed."""
+        """Draw a scene in which the capability is needed."""
 
     @abstractmethod
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """The grade of an agent that stayed within its number of calls."""
+        """The grade of an agent that did not make too many calls."""
 
     def is_decided(self, trajectory: Trajectory) -> bool:
-        """Whether the decision that the capability is about has been made, well or badly."""
+        """Whether the agent has made the decision that tests the capability, right or wrong."""
         return bool(trajectory.changes)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """An agent without the capability that takes the nearest wrong way."""
+        """The messages of an agent that lacks the capability and makes the most likely mistake."""
         wrong = self.wrong_change(task, remaining_changes(task)[0])
         return [*reads_before_change(task), call_message(wrong, 90)]
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The nearest wrong change in place of the expert's."""
+        """The most likely wrong change in place of the expert's."""
         raise NotImplementedError
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
-        """How far the agent exercised the capability; see the table of the generator's own class."""
+        """The grade of a trajectory, by the table of the generator's class; 0 for too many calls."""
         trajectory = Trajectory(task, trace)
         return 0.0 if trajectory.is_lavish else self.grade_trajectory(trajectory, solved)
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
-        """Whether nothing that may follow changes the grade."""
+        """Whether no further message can change the grade."""
         trajectory = Trajectory(task, trace)
         return trajectory.is_lavish or self.is_decided(trajectory)
 
     @property
     def distractors(self) -> int:
-        """How many further orders and other customers there may be."""
+        """The number of further orders and other customers in a scene, at most."""
         return self.difficulty - EASIEST
 
     def make_scenario(self, seed: int) -> Task:
-        """The scenario of a seed, not cached."""
+        """Make the scenario of a seed, without the cache."""
         name = f"environment/{self.capability}/{self.content.value}/{seed}"
         words = lesson_words(random.Random(name)) if self.content is Content.TRAIN else None
         draft = self.draw(Scene(SeededDraws(name), self.content, self.methods, words))
@@ -314,7 +318,7 @@ class SupportGenerator(ABC):
 
 
 def _decision(trace: Sequence[Message], draft: Draft) -> int:
-    """The index of the agent's message with which the decision falls."""
+    """The index of the expert's message that makes the decision."""
     says = draft.sketch.turns[draft.turn].says
     begins = next(
         index for index, message in enumerate(trace) if message.role == "user" and message.content == says
@@ -327,13 +331,13 @@ def _decision(trace: Sequence[Message], draft: Draft) -> int:
             if any(draft.decisive_record in call.arguments.values() for call in calls):
                 return index
         elif _is_text(trace[index]) and not any(map(_is_reading, trace[index:])):
-            # The first text to the customer after the last reading: a proposal, a question or an answer.
+            # The first text to the customer after the last reading call: a proposal, a question or an answer.
             return index
     raise AssertionError("the expert decides nothing")
 
 
 def _proposal(trace: Sequence[Message], begins: int) -> int:
-    """The index of the agent's last text to the customer before its next change."""
+    """The index of the expert's last text to the customer before its next change."""
     change = next(
         index
         for index in range(begins + 1, len(trace))
@@ -351,7 +355,7 @@ def _is_reading(message: Message) -> bool:
 
 
 def _with_history(task: Task, trace: Sequence[Message], cut: int, task_id: str) -> Task:
-    """The task with a part of the dialogue before it, and with the dialogue's calls as gold actions."""
+    """The task with the start of the dialogue as history and the dialogue's calls as gold actions."""
     record: dict[str, Any] = task.model_dump(mode="json")
     calls = [call for message in trace for call in message.tool_calls or ()]
     record["id"] = task_id
@@ -369,7 +373,7 @@ def _with_history(task: Task, trace: Sequence[Message], cut: int, task_id: str) 
 
 
 def _calls_by_turn(trace: Sequence[Message], says: Sequence[str]) -> list[int]:
-    """How many of the calls belong to each of the customer's turns."""
+    """The number of calls in each of the customer's turns."""
     counts, turn = [0] * len(says), 0
     for message in trace:
         if message.role == "user" and message.content in says[turn + 1 :]:

@@ -1,11 +1,11 @@
-"""The parent's side of the sandbox: starts the child, calls it, ends it when it does anything but answer.
+"""The parent's side of the sandbox: starts and calls the child, and kills it if it does anything but answer.
 
     with Sandbox(source, "precondition_verification") as sandbox:
         task = sandbox.call("scenario", 7)
         grade = sandbox.call("grade", task, trace, True)
 
-Whatever comes from the child is data of hostile origin: JSON of bounded size, or the child is killed. There
-is no unprotected way to run: if the platform cannot lock the child, nothing is started.
+All data from the child counts as hostile. It must be JSON of bounded size, or the child is killed. There is
+no unprotected mode: if the platform cannot lock the child, no generated code runs.
 """
 
 import json
@@ -31,35 +31,39 @@ from pytest_trace2evolve.utils.files import Scratch
 
 MAIN = "from pytest_trace2evolve.environments.sandbox import child; child.main()"
 PROBE = MAIN.replace("main()", "probe()")
-"""What the child runs, and what tries whether the lock holds."""
+"""The code that a child runs, and the code that tests whether the lock holds."""
 
-_ROOT = Path(__file__).resolve().parents[3]  # where the package is imported from
+_ROOT = Path(__file__).resolve().parents[3]  # the folder from which the package is imported
 
 _FLAGS = ("-P", "-s", "-S", "-B", "-W", "ignore")
-"""Isolated except for the environment, which is ours: `-I` would ignore the seed of hashes in it. A warning
-would be printed with its line of source, and searching for that is fatal."""
+"""Options that isolate the interpreter, except from the environment, which `box` sets.
+
+`-I` would ignore the hash seed in the environment. Warnings are off, because the search for the source line
+of a warning would kill the child.
+"""
 
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
-"""All of the child's environment. Sets have one order, since equal seeds must give equal scenarios."""
+"""The child's whole environment. It fixes the order of sets, so that equal seeds give equal scenarios."""
 
-_CHUNK = 1 << 16  # bytes of one read: the size of a pipe
+_CHUNK = 1 << 16  # bytes of one read, the size of a pipe
 _MAX_SHOWN = 300  # characters of hostile text in a message
-_STARTUP_SECONDS = 60.0  # until a child is locked: it runs only our own code, on a machine that may be busy
+_STARTUP_SECONDS = 60.0  # until a child is locked; it runs only our own code, and the machine may be busy
 _NOT_ASKED = "it answered what was not asked"
 
-# A cycle is found by its depth: tracking every list on the way costs a tenth.
+# Cycles fail by their depth instead of a check, which would track every list and cost a tenth of the time.
 _encode = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What generated code may use.
+    """The resource limits of generated code.
 
     Attributes:
-        seconds: By the clock, of a call and of loading the module.
-        cpu_seconds: Of processor time in the life of one sandbox.
-        memory_mib: Mebibytes of memory beyond those of the interpreter.
-        answer_bytes, request_bytes: The longest answer, and the longest request.
+        seconds: Wall-clock seconds of one call, and of loading the module.
+        cpu_seconds: Seconds of processor time in the life of one sandbox.
+        memory_mib: Mebibytes of memory beyond the interpreter's own.
+        answer_bytes: Bytes of the longest answer.
+        request_bytes: Bytes of the longest request.
     """
 
     seconds: float = 5.0
@@ -70,16 +74,16 @@ class Limits:
 
 
 class _Child:
-    """The child process: started with three pipes and nothing else, killed with its whole session.
+    """The child process, which gets three pipes and nothing else, and is killed with its whole session.
 
-    The third pipe carries nothing. Only the parent holds its other end, so the kernel closes it when the
-    parent ends in any way, and by that kills the child.
+    The third pipe carries no data. Only the parent holds its other end, so the kernel closes the pipe when
+    the parent ends in any way, which kills the child.
 
     Attributes:
-        requests: The pipe to write to; it does not block.
-        answers: The pipe to read from.
-        process: The process, which leads a session of its own.
-        has_ended: Whether the parent ended it.
+        requests: The pipe to which requests are written without blocking.
+        answers: The pipe from which answers are read.
+        process: The process, which leads its own session.
+        has_ended: Whether the parent ended the process.
     """
 
     def __init__(self, limits: Limits, main: str) -> None:
@@ -102,7 +106,7 @@ class _Child:
                 env=_ENVIRONMENT,
                 cwd=self._folder.path,
                 pass_fds=(theirs, answers, life),
-                start_new_session=True,  # Ctrl-C is for the run, which then ends this
+                start_new_session=True,  # Ctrl-C must reach only the run, which then ends the child
             )
         except BaseException:
             _close_all(self._ours)
@@ -113,13 +117,13 @@ class _Child:
         self._finalizer = weakref.finalize(self, _end_forgotten, self.process, self._ours, os.getpid())
 
     def remove_folder(self) -> None:
-        """Remove the working folder: a locked process cannot open it anyway, and nothing is left behind."""
+        """Remove the child's working folder, which a locked process cannot open anyway."""
         self._folder.close()
 
     def end(self, *, grace: bool = False) -> None:
         """Kill the child with its session, and wait until it has ended.
 
-        If it has closed its pipe, grace gives it a moment to end by itself, which tells why.
+        With `grace`, the child first gets a moment to end by itself, so that its status shows the cause.
         """
         if self.has_ended:
             return
@@ -133,7 +137,7 @@ class _Child:
         self.remove_folder()
 
     def cause_of_end(self) -> str:
-        """Why it ended, in one clause."""
+        """The cause of the end of the process, as a clause for a message."""
         status = self.process.returncode or 0
         if status >= 0:
             return f"it ended by itself with status {status}"
@@ -147,14 +151,14 @@ class _Child:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:  # once it has been waited for, its number may be another's
+    if process.poll() is None:  # after the wait, its id may belong to a different process
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _end_forgotten(process: "subprocess.Popen[bytes]", pipes: tuple[int, ...], owner: int) -> None:
-    """End a child that nobody closed. A fork of the owner must not: the child is not its own."""
+    """End a child that was not closed; do nothing in a fork of the owner, which does not own the child."""
     if os.getpid() == owner:
         _kill(process)
         _close_all(pipes)
@@ -168,7 +172,7 @@ def _close_all(pipes: tuple[int, ...]) -> None:
 
 @cache
 def missing(probe: str = PROBE) -> str:
-    """What this platform lacks to isolate generated code, tried once in a child; empty if nothing."""
+    """Try once to lock a child, and return the reason why this platform cannot; empty if it can."""
     if architecture() is None:
         machine = f"{sys.platform} on {os.uname().machine if hasattr(os, 'uname') else 'another machine'}"
         return f"the sandbox needs Linux on {' or '.join(ARCHITECTURES)}, and this is {machine}"
@@ -192,21 +196,21 @@ def missing(probe: str = PROBE) -> str:
 
 
 class Sandbox:
-    """One generated module in a process of its own, which it cannot leave.
+    """Runs one generated module in its own process, which the module cannot leave.
 
-    The process serves all calls, and the module runs anew for each: what a call returns does not depend on
-    earlier calls. Once the process was stopped, every further call raises the same error. Threads may share a
-    sandbox; they wait for one another.
+    The process serves all calls and runs the module anew for each, so the result of a call does not depend on
+    earlier calls. After the process was stopped, every further call raises the same error. Threads may share
+    a sandbox; their calls wait for each other.
 
     Raises:
-        SourceRefusedError: the source breaks the rules; nothing of it ran.
-        GeneratedCodeError: the module raised while it was loaded.
-        SandboxEndedError: it was stopped while it was loaded.
-        SandboxError: this platform cannot isolate it.
+        SourceRefusedError: the source breaks the rules; no part of it ran.
+        GeneratedCodeError: the module raised an exception while it was loaded.
+        SandboxEndedError: the process was stopped while it loaded the module.
+        SandboxError: this platform cannot isolate the module.
     """
 
     main = MAIN
-    """What the child runs. Tests of single layers replace it, and `check_source`."""
+    """The code that the child runs. Tests of single layers replace `main` and `check_source`."""
 
     def __init__(self, source: str, name: str, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -233,15 +237,16 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._child.process.pid
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call one of the module's functions with JSON values; returns its result as JSON has it.
+        """Call one of the module's functions with JSON values, and return its result decoded from JSON.
 
         Raises:
-            GeneratedCodeError: it raised, does not exist, or its answer is no JSON; the sandbox runs on.
-            SandboxEndedError: it broke a limit or tried what is forbidden, now or before.
+            GeneratedCodeError: the function does not exist, raised an exception, or returned a value that is
+                not JSON; the sandbox can still be used.
+            SandboxEndedError: the module broke a limit or did something forbidden, in this call or before.
             SandboxError: the sandbox was closed, or the request is longer than allowed.
             TypeError, ValueError: an argument has no JSON form.
         """
@@ -261,18 +266,18 @@ class Sandbox:
         self._child.end()
 
     def check_source(self, source: str) -> None:
-        """Check the source by the rules."""
+        """Check that the source follows the rules; see `rules.check`."""
         check(source, self._name)
 
     def _wait_for_lock(self) -> None:
-        """Nothing generated is sent before the child says that it is locked; only our own code runs in it."""
+        """Wait until the child says that it is locked, because the source must not be sent earlier."""
         answer = self._answer(time.monotonic() + _STARTUP_SECONDS, "starting")
         self._child.remove_folder()
         if answer.get("locked") is not True:
             raise SandboxError(f"{self._name}: not run, for this platform cannot isolate it: {answer}")
 
     def _exchange(self, request: dict[str, Any], doing: str) -> Any:
-        """Send a request and take its answer."""
+        """Send a request, and return the value of the answer."""
         line = f"{_encode(request)}\n".encode()
         if len(line) > self.limits.request_bytes:
             raise SandboxError(
@@ -286,7 +291,7 @@ class Sandbox:
         except SandboxEndedError:
             raise
         except BaseException:
-            # An answer that nobody waited for would be taken for the next one.
+            # Otherwise the late answer would be read as the answer to the next request.
             self._stop("its caller was interrupted", doing)
             raise
         if answer.get("id") != self._number or isinstance(answer.get("id"), bool):
@@ -315,7 +320,7 @@ class Sandbox:
                 raise self._stop("", doing) from None
 
     def _answer(self, deadline: float, doing: str) -> dict[str, Any]:
-        """The next line, before the deadline; there must be nothing after it."""
+        """Read the next line before the deadline, and check that no data follows the line."""
         received = bytearray()
         while (end := received.find(b"\n")) < 0:
             if len(received) > self.limits.answer_bytes:
@@ -344,7 +349,7 @@ class Sandbox:
         return bool(poll.poll(milliseconds))
 
     def _stop(self, cause: str, doing: str) -> SandboxEndedError:
-        """Kill the process, and remember the cause for every further call; if empty, how it ended."""
+        """Kill the process, and store the cause for further calls; an empty cause means its exit status."""
         with suppress(Exception):
             self._child.end(grace=not cause)
         cause = cause or self._child.cause_of_end()
@@ -353,11 +358,15 @@ class Sandbox:
 
 
 def _decode_object(line: bytes) -> dict[str, Any]:
-    """The JSON object in a line; a `ValueError` unless it has finite numbers and whole characters only."""
+    """Decode the JSON object in a line.
+
+    Raises:
+        ValueError: the line is not a JSON object, or has a number that is not finite or half of a character.
+    """
     try:
         found = _decode(line.decode("utf-8"))
         if b"\\ud" in line or b"\\uD" in line:
-            # Perhaps half of a character, which could not be written later.
+            # This may be half of a character, which could not be written later.
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise ValueError(_printable(str(error))) from None
@@ -381,7 +390,7 @@ _decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite_
 
 
 def _printable(text: str) -> str:
-    """Hostile text as part of a message: one line, no control characters, not too long."""
+    """Hostile text made safe for a message: one line, no control characters, at most `_MAX_SHOWN` long."""
     line = " ".join(text.split())
     printable = "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"

@@ -1,14 +1,14 @@
-"""The process of one generated module: started by `box`, locked by `kernel` before it reads the source.
+"""The process of one generated module, which `box` starts and `kernel` locks before it reads the source.
 
-It speaks one line of JSON at a time. First it says that it is locked. Then it gets the source, and then one
-call after another:
+Each message is one line of JSON. The process first reports that it is locked. It then receives the source,
+and after that one call at a time:
 
     {"source": …, "name": …}                         → {"id": 0, "value": null}
     {"id": 7, "call": "scenario", "arguments": [3]}  → {"id": 7, "value": …}
                                                     or {"id": 7, "error": "ValueError: …", "line": 12}
 
-To the parent an answer is nothing but data. Code that breaks out of Python in here can say what it likes to
-the parent, and do nothing else.
+The parent treats an answer only as data. Code that breaks out of Python in this process can send the parent
+any text, but can do nothing else.
 """
 
 import gc
@@ -23,17 +23,17 @@ from pytest_trace2evolve.environments.sandbox import views
 from pytest_trace2evolve.environments.sandbox.kernel import LockError, lock, tie_to_parent
 
 _MAX_ERROR = 500  # characters of an error's message
-_ALLOCATIONS = 20_000  # before the collector runs: a call makes thousands of objects, and hardly a cycle
-_CHUNK = 1 << 16  # bytes of one read, the size of a pipe: more would be allocated and freed at each call
+_ALLOCATIONS = 20_000  # before the collector runs, because a call makes thousands of objects and few cycles
+_CHUNK = 1 << 16  # bytes of one read, the size of a pipe; a larger buffer would be allocated at each call
 
-# A cycle is found by its depth: tracking every list on the way costs a tenth.
+# Cycles fail by their depth instead of a check, which would track every list and cost a tenth of the time.
 _encode = json.JSONEncoder(
     check_circular=False, ensure_ascii=False, allow_nan=False, separators=(",", ":")
 ).encode
 
 
 class _Sink:
-    """Discards text that the module prints past its own `print`."""
+    """Discards text that the module prints without its own `print`."""
 
     encoding = "utf-8"
 
@@ -41,17 +41,17 @@ class _Sink:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept."""
+        """Do nothing, because no text is kept."""
 
 
 class _Pipes:
-    """The pipe of requests and that of answers, of `max_answer` bytes at most."""
+    """The pipes for requests and for answers of at most `max_answer` bytes."""
 
     def __init__(self, requests: int, answers: int, max_answer: int) -> None:
         self._requests, self._answers, self._max_answer = requests, answers, max_answer
 
     def read(self) -> Any:
-        """The next request; ends this process if there will be none."""
+        """Read the next request; end this process if the pipe is closed."""
         line = bytearray()
         while not line.endswith(b"\n"):
             chunk = os.read(self._requests, _CHUNK)
@@ -61,7 +61,7 @@ class _Pipes:
         return json.loads(line.decode())
 
     def write(self, answer: dict[str, Any]) -> None:
-        """Send an answer; any error says that it has no JSON form, or is too long."""
+        """Send an answer; raise an error if it has no JSON form or is too long."""
         line = _encode(answer).encode() + b"\n"
         if len(line) > self._max_answer:
             raise ValueError(f"an answer of {len(line)} bytes; allowed are {self._max_answer}")
@@ -70,7 +70,7 @@ class _Pipes:
 
 
 def main() -> NoReturn:
-    """Lock, load the module, answer calls until the parent is gone."""
+    """Lock this process, load the module, and answer calls until the parent is gone."""
     pipes, modules = _lock_process()
     try:
         first = pipes.read()
@@ -78,19 +78,19 @@ def main() -> NoReturn:
         while True:
             module.call(pipes.read())
     except BaseException:
-        # The interpreter would search for files to print the error with, and die of that instead.
+        # Otherwise the interpreter would search for files to print the error, which would kill it.
         os._exit(70)
 
 
 def probe() -> NoReturn:
-    """Lock, and try what must kill now: the end of this process tells whether the lock holds."""
+    """Lock this process, then open a file. If the lock holds, the kernel kills the process."""
     _lock_process()
     os.open(os.devnull, os.O_RDONLY)
     os._exit(0)
 
 
 def _lock_process() -> tuple[_Pipes, dict[str, ModuleType]]:
-    """Leave this process nothing but the pipes, and the views that it loaded before."""
+    """Lock this process, so that it keeps only the pipes and the views that it loads first."""
     requests, answers, life, memory, cpu, max_answer = map(int, sys.argv[1:7])
     pipes = _Pipes(requests, answers, max_answer)
     try:
@@ -108,7 +108,10 @@ def _lock_process() -> tuple[_Pipes, dict[str, ModuleType]]:
 
 
 def _close_everything() -> None:
-    """Leave nothing open or findable: a search for a file would kill from now on; it fails softly instead."""
+    """Close the standard streams and clear the import path.
+
+    A search for a file would kill the locked process; with an empty path, an import just fails.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
@@ -122,12 +125,12 @@ def _close_everything() -> None:
 
 
 class _Module:
-    """The generated module; its lines are reported under `name`, and it may import `modules`."""
+    """The generated module. Its tracebacks use `name` as the file name, and it may import only `modules`."""
 
     _code: CodeType
 
     def __init__(self, pipes: _Pipes, name: str, source: str, modules: dict[str, ModuleType]) -> None:
-        """Run the source, and answer as to a call."""
+        """Run the source, and send an answer as for a call."""
         self._pipes, self._file, self._modules = pipes, f"<{name}>", modules
         self._names: dict[str, Any] = {}
         self._library = views.attributes(modules)
@@ -140,9 +143,9 @@ class _Module:
         self._answer(0, load)
 
     def call(self, request: dict[str, Any]) -> None:
-        """Call one of its functions and answer.
+        """Call one of the module's functions, and send the answer.
 
-        The module runs anew first: the answer must not depend on earlier calls.
+        The module first runs anew, because the answer must not depend on earlier calls.
         """
 
         def run() -> dict[str, Any]:
@@ -154,15 +157,15 @@ class _Module:
         self._answer(request["id"], run)
 
     def _run_anew(self) -> dict[str, Any]:
-        """Run the source in a namespace of its own; returns the module's names."""
+        """Run the source in a new namespace, and return the namespace."""
         views.restore(self._library)
-        self._names.clear()  # its functions hold it, and it holds them
+        self._names.clear()  # breaks the cycle between the namespace and its functions
         self._names = views.namespace(self._modules)
         exec(self._code, self._names)
         return self._names
 
     def _answer(self, number: int, run: Callable[[], dict[str, Any]]) -> None:
-        """Answer with a value or with whatever is raised: this process ends only when it is killed."""
+        """Send the value of `run`, or any exception, so that only a kill ends this process."""
         try:
             answer = run()
         except BaseException as error:
@@ -174,7 +177,7 @@ class _Module:
             self._pipes.write({"id": number, "error": problem, "line": 0})
 
     def _line(self, frame: TracebackType | None) -> int:
-        """The last line of the generated module in a traceback; 0 if there is none."""
+        """The number of the innermost line of the generated module in a traceback; 0 if there is none."""
         line = 0
         while frame is not None:
             if frame.tb_frame.f_code.co_filename == self._file:

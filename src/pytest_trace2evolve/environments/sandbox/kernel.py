@@ -1,16 +1,15 @@
-"""The lock of the child: what the kernel takes from a process, for good, before it sees a generated source.
+"""The lock of the child: the kernel permanently restricts the process before it reads a generated source.
 
-Python cannot confine hostile Python, so the kernel must: after `lock` the process may compute, read requests
-from one pipe and write answers to another, and nothing else. Every other system call kills it at once
-(SIGSYS).
+Python cannot confine hostile Python, so the kernel must. After `lock`, the process may only compute, read
+requests from one pipe and write answers to another. Any other system call kills the process at once (SIGSYS).
 
-- *seccomp* filters the system calls: there is none left for files, sockets, processes, threads or signals.
-  Memory may never be executable, so no machine code can be brought along either.
-- *Landlock*, if the kernel has it, takes the whole file system, the network and the signals a second time, in
-  case a listed call ever grows a way to them.
-- *Limits* bound memory and processor time, and no capability is left: root is no more than anybody.
+- *seccomp* filters the system calls and allows none for files, sockets, processes, threads or signals. Memory
+  can never be executable, so the process cannot run machine code of its own either.
+- *Landlock*, if the kernel has it, denies the whole file system, the network and signals a second time, in
+  case an allowed system call ever gives access to them.
+- *Limits* bound memory and processor time, and all capabilities are dropped, so root has no special rights.
 
-Imported by the child alone. Nothing here can be undone, so nothing else should call it.
+Only the child imports this module. No step can be undone, so no other process should call it.
 """
 
 import ctypes
@@ -33,24 +32,24 @@ _X32_BIT = 0x40000000
 _CAPABILITY_VERSION = 0x20080522
 
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many rights over files each version of Landlock knows; later ones know those of the fifth."""
+"""The number of file rights in each version of Landlock; this package uses the fifth's for later versions."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class LockError(Exception):
-    """The kernel did not grant a part of the lock; the message names it."""
+    """The kernel did not grant a part of the lock, which the message names."""
 
 
 def tie_to_parent(life: int) -> None:
-    """Have the kernel kill this process when its parent ends, however busy it is.
+    """Make the kernel kill this process when its parent ends, even if the process is busy.
 
     Only the parent holds the other end of the pipe `life`, which is never written to.
     """
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
-    # The parent may have ended before the signals were asked for: then the pipe is at its end already.
+    # The parent may have ended before the signal was set up. The pipe is then at its end already.
     try:
         has_ended = os.read(life, 1) == b""
     except BlockingIOError:
@@ -60,12 +59,13 @@ def tie_to_parent(life: int) -> None:
 
 
 def lock(requests: int, answers: int, memory: int, cpu: int) -> None:
-    """Take everything from this process but computing, one pipe to read and one to write.
+    """Restrict this process to computing, reading from one pipe and writing to another.
 
     Args:
-        requests, answers: The two pipes.
-        memory: Bytes that it may use beyond those of the interpreter.
-        cpu: Seconds of processor time that it may use.
+        requests: The pipe to read from.
+        answers: The pipe to write to.
+        memory: Bytes of memory that the process may use beyond the interpreter's own.
+        cpu: Seconds of processor time that the process may use.
 
     Raises:
         LockError: a part was not granted; the process must end.
@@ -78,7 +78,7 @@ def lock(requests: int, answers: int, memory: int, cpu: int) -> None:
     memory += _address_space()
     _landlock()
     _limit_resources(memory, cpu)
-    # A call that is left might mean more to root than to others.
+    # An allowed system call might do more for root than for other users.
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _check("to drop capabilities", _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))))
     program = list(_program(machine, requests, answers))
@@ -88,7 +88,7 @@ def lock(requests: int, answers: int, memory: int, cpu: int) -> None:
 
 
 def _check(what: str, result: int) -> int:
-    """The result of a system call; a `LockError` if it failed."""
+    """Return the result of a system call; raise a `LockError` if it failed."""
     if result < 0:
         raise LockError(f"the kernel refuses {what} ({os.strerror(ctypes.get_errno())})")
     return result
@@ -100,7 +100,7 @@ def _prctl(what: str, option: int, first: int, second: int = 0) -> None:
 
 
 def _landlock() -> None:
-    """Deny files, and with later kernels TCP and signals to others, if there is Landlock."""
+    """Deny files, and on later kernels TCP and signals to other processes, if the kernel has Landlock."""
     create = ctypes.c_long(_LANDLOCK_CREATE)
     version = _LIBC.syscall(create, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
     if version < 1:
@@ -119,7 +119,7 @@ def _landlock() -> None:
 
 
 def _address_space() -> int:
-    """Bytes of address space that this process has by now."""
+    """The bytes of address space that this process currently has."""
     statistics = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         return int(os.read(statistics, 100).split()[0]) * resource.getpagesize()
@@ -130,7 +130,7 @@ def _address_space() -> int:
 def _limit_resources(memory: int, cpu: int) -> None:
     limits = {
         resource.RLIMIT_AS: (memory, memory),
-        # The soft limit ends it with SIGXCPU, which says why; the hard one a second later whatever it does.
+        # The soft limit sends SIGXCPU, which shows the cause; the hard limit kills one second later.
         resource.RLIMIT_CPU: (cpu, cpu + 1),
         resource.RLIMIT_FSIZE: (0, 0),
         resource.RLIMIT_NOFILE: (0, 0),
@@ -148,9 +148,9 @@ def _limit_resources(memory: int, cpu: int) -> None:
 
 
 def _program(machine: Architecture, requests: int, answers: int) -> Iterator[bytes]:
-    """The filter, one instruction after another; an argument's low half comes first (little-endian).
+    """The instructions of the filter. The low half of an argument comes first (little-endian).
 
-    Another architecture's numbers mean other calls, so those are killed before any number is looked at.
+    Calls of a different architecture are killed first, because its numbers stand for different calls.
     """
     yield _step(_LOAD, _ARCHITECTURE_AT)
     yield _step(_EQUAL, machine.audit, yes=1)

@@ -1,20 +1,21 @@
-"""What a generated module may name, and which system calls its process may make.
+"""The names that a generated module may use, and the system calls that its process may make.
 
-Names: builtins, modules, and of each module the listed names only. One table for two readers: `rules` rejects
-a source that names anything else, and `views` gives the running code nothing else. A name is listed if it
-computes values from values. Left out is everything that
+Names: builtins, modules, and the listed names of each module. Two layers use the same table: `rules` rejects
+a source with any other name, and `views` gives the running code no other name. A name is listed if it
+computes values from values. The table leaves out every name that
 
 - leads to another module, a frame or a namespace (`type`, `globals`, `dataclasses.fields`);
-- takes a name as a text and reads or writes the attribute (`getattr`, `operator.attrgetter`, `str.format`,
-  `functools.update_wrapper`, `dataclasses.asdict`, `string.Formatter`): the rules see only names in the
-  source;
-- evaluates a text (`eval`, `typing.get_type_hints`, `functools.singledispatch`);
-- draws numbers that no seed decides (`random.random`, `id`, `hash`), or reads the clock (`datetime.now`).
+- reads or writes an attribute whose name is given as text (`getattr`, `operator.attrgetter`, `str.format`,
+  `functools.update_wrapper`, `dataclasses.asdict`, `string.Formatter`), because the rules see only names in
+  the source;
+- evaluates text (`eval`, `typing.get_type_hints`, `functools.singledispatch`);
+- returns values that do not follow from a seed (`random.random`, `id`, `hash`), or reads the clock
+  (`datetime.now`).
 
-System calls: those of an interpreter that computes and uses two pipes, found by tracing one. None of them
-takes a path, makes a descriptor, or reaches another process. Two common entries of such lists are missing:
-`futex`, which a single thread never needs, and `madvise`, by which a process of root may retire the machine's
-memory.
+System calls: those of an interpreter that computes and uses two pipes, found by tracing such an interpreter.
+None of them takes a path, makes a descriptor, or reaches a different process. Two common entries of such
+lists are missing: `futex`, which a single thread never needs, and `madvise`, with which a root process can
+retire the machine's memory.
 """
 
 import os
@@ -31,7 +32,7 @@ _BUILTINS = """
 """
 
 BUILTINS = frozenset(_BUILTINS.split())
-"""The builtins, exceptions among them."""
+"""The allowed builtins, including exceptions."""
 
 _MODULES = {
     "__future__": "annotations",
@@ -86,19 +87,22 @@ _MODULES = {
 }
 
 MODULES = {name: frozenset(names.split()) for name, names in _MODULES.items()}
-"""The modules by name, and what may be taken from each."""
+"""The allowed modules, with the allowed names of each."""
 
 METHODS = frozenset(("__init__", "__post_init__", "__str__", "__repr__", "__lt__"))
-"""The special methods that a class may define. Others get objects that the class must not see."""
+"""The special methods that a class may define. Others receive objects that generated code must not see."""
 
 
 class Architecture(NamedTuple):
-    """One machine's numbers of system calls, and `audit`, by which a filter recognises the machine.
+    """The numbers of system calls on one machine architecture.
 
     Attributes:
-        free: Allowed with any arguments: memory given back or moved, clocks, random numbers, the end.
-        mapping: Allowed unless the memory would be executable.
-        read, write: Allowed only on the pipe of requests, and on that of answers.
+        audit: The number by which a filter recognizes the architecture.
+        free: Calls allowed with any arguments, which release or move memory, read clocks or random numbers,
+            or end the process.
+        mapping: Calls allowed unless the memory would be executable.
+        read: The call allowed only on the pipe of requests.
+        write: The call allowed only on the pipe of answers.
     """
 
     audit: int
@@ -109,7 +113,7 @@ class Architecture(NamedTuple):
 
 
 # The free calls are brk, munmap, mremap, clock_gettime, gettimeofday, getrandom, rt_sigreturn, exit and
-# exit_group, and on x86_64 also time; the mapping ones are mmap and mprotect.
+# exit_group, and on x86_64 also time; the mapping calls are mmap and mprotect.
 ARCHITECTURES = {
     "x86_64": Architecture(
         audit=0xC000003E,
@@ -126,11 +130,11 @@ ARCHITECTURES = {
         write=64,
     ),
 }
-"""The supported machines, by the kernel's name of them."""
+"""The supported architectures, by the kernel's name."""
 
 
 def architecture() -> Architecture | None:
-    """This machine's; None if it is unsupported: another system, machine or size of pointers."""
+    """This machine's architecture; None if its system, processor or pointer size is not supported."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
         return None
     return ARCHITECTURES.get(os.uname().machine)

@@ -1,7 +1,8 @@
-"""The rules that a generated source must keep before anything of it runs: what is not listed is rejected.
+"""The rules that a generated source must follow before it runs: anything that is not listed is rejected.
 
-The first of three layers, and the only one that can tell a model what to write instead. It reads the syntax
-tree, so it knows names and not values: `views` covers what values can do, `kernel` what Python cannot stop.
+The rules are the first of three layers, and the only one that can tell a model what to write instead. They
+read the syntax tree, which shows names but not values. `views` limits the use of values, and `kernel` stops
+everything that Python cannot.
 """
 
 import ast
@@ -14,9 +15,9 @@ from contextlib import contextmanager
 from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, METHODS, MODULES
 from pytest_trace2evolve.errors import SourceRefusedError
 
-MAX_BYTES = 64 * 1024  # of the source
-MAX_NODES = 20_000  # of the syntax tree
-MAX_DEPTH = 100  # of the syntax tree: what people write has about twenty levels, and one more per `elif`
+MAX_BYTES = 64 * 1024  # limit of the source
+MAX_NODES = 20_000  # limit of the syntax tree
+MAX_DEPTH = 100  # limit of the syntax tree; handwritten code has about 20 levels, and one more per `elif`
 
 _NODES = """
     Module Expr FunctionDef ClassDef Return Delete Pass Break Continue
@@ -30,7 +31,7 @@ _NODES = """
 """
 
 NODES: tuple[type[ast.AST], ...] = tuple(getattr(ast, name) for name in _NODES.split())
-"""The syntax that may be used."""
+"""The node types of the allowed syntax."""
 
 _SYNTAX = (
     "functions, classes without keywords, assignments, if, for, while, try, raise, assert, listed imports, "
@@ -38,7 +39,7 @@ _SYNTAX = (
 )
 
 _HIDDEN_PREFIXES = ("gi_", "cr_", "ag_", "tb_", "co_", "f_", "func_")
-"""Beginnings of attributes that lead from generators, exceptions and functions to namespaces."""
+"""Prefixes of attributes that lead from generators, exceptions and functions to namespaces."""
 
 _CLOCK = "it reads the clock, and a scenario follows from its seed alone"
 _TEXT_LOOKUP = "it looks attributes up by text; use an f-string"
@@ -56,7 +57,11 @@ _HIDDEN = {
 
 
 def check(source: str, name: str) -> None:
-    """Raise a `SourceRefusedError` for the first line that breaks a rule, with what is allowed."""
+    """Check a source by the rules.
+
+    Raises:
+        SourceRefusedError: a rule is broken; names the first such line and the allowed alternatives.
+    """
     tree = _parse(source, name)
     known = _bound_names(tree) | BUILTINS
     modules = _imported_modules(tree)
@@ -78,7 +83,7 @@ def check(source: str, name: str) -> None:
     if problems:
         line, problem = min(problems, key=lambda found: found[0])
         raise _rejected(name, line, problem)
-    with _rejecting(name, "compiled"):  # finds what only the compiler rejects: a `return` outside a function
+    with _rejecting(name, "compiled"):  # for errors that only the compiler finds, such as a stray `return`
         compile(tree, f"<{name}>", "exec", dont_inherit=True)
 
 
@@ -103,7 +108,7 @@ def _parse(source: str, name: str) -> ast.Module:
 
 @contextmanager
 def _rejecting(name: str, done: str) -> Iterator[None]:
-    """Turn the errors of Python's own readers of source into those of the rules."""
+    """Convert errors of Python's tokenizer, parser and compiler to errors of the rules."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about escapes in the source
@@ -116,7 +121,7 @@ def _rejecting(name: str, done: str) -> Iterator[None]:
 
 
 def _check_names_are_ascii(source: str, name: str) -> None:
-    """Python reads `ｅｖａｌ` as `eval`: reject names that are not what they look like."""
+    """Check that all names are ASCII, because Python would read `ｅｖａｌ` as `eval`."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.NAME, tokenize.ERRORTOKEN) and not token.string.isascii():
             problem = f"the name {token.string!a}; names are of ASCII letters, digits and underscores"
@@ -128,7 +133,7 @@ def _rejected(name: str, line: int, problem: str) -> SourceRefusedError:
 
 
 def _bound_names(tree: ast.Module) -> frozenset[str]:
-    """Every name to which the source gives a meaning, anywhere."""
+    """All names that the source defines or assigns anywhere."""
     bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -145,7 +150,7 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
 
 
 def _imported_modules(tree: ast.Module) -> dict[str, str]:
-    """The names under which the source imports whole modules, and which."""
+    """The modules that the source imports as a whole, by the names that it gives them."""
     found = {}
     for node in ast.walk(tree):
         for alias in node.names if isinstance(node, ast.Import) else ():
@@ -156,7 +161,7 @@ def _imported_modules(tree: ast.Module) -> dict[str, str]:
 
 
 def _problems(node: ast.AST, known: frozenset[str], modules: Mapping[str, str]) -> Iterator[str]:
-    """How one node breaks the rules."""
+    """The rule violations of one node, as texts for the error message."""
     if not isinstance(node, NODES):
         yield f"`{type(node).__name__}` is not allowed; allowed are {_SYNTAX}"
     elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -176,7 +181,7 @@ def _problems(node: ast.AST, known: frozenset[str], modules: Mapping[str, str]) 
 
 
 def _other_names(node: ast.AST) -> Iterator[str]:
-    """The names that a node brings besides `Name` and `Attribute`."""
+    """The names in a node that is not a `Name` or an `Attribute`."""
     if isinstance(node, ast.FunctionDef):
         if node.name not in METHODS:
             yield node.name
@@ -214,7 +219,7 @@ def _attribute_problems(node: ast.Attribute, modules: Mapping[str, str]) -> Iter
 
 
 def _module(node: ast.expr, modules: Mapping[str, str]) -> str:
-    """The module that an expression names; empty if it names none."""
+    """The name of the module to which an expression refers; empty if there is none."""
     if isinstance(node, ast.Name):
         return modules.get(node.id, "")
     if isinstance(node, ast.Attribute):

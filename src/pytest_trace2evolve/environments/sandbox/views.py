@@ -1,12 +1,12 @@
-"""What generated code sees of Python while it runs: listed builtins, and modules with the listed names.
+"""The view of Python that generated code has while it runs: the listed builtins, and views of modules.
 
-The rules read the source; these views limit what it can do in other ways, such as keeping a module in a
-variable. A view is a module of its own with nothing in it but what `policy` lists. Some listed names are
-replaced here. The dates have no clock, and `random.Random` has no seed of its own. Two libraries evaluate or
-look up names that they get as text:
+The rules only read the source. The views limit access that the rules cannot see, such as through a module
+that is stored in a variable. A view is a separate module that holds only the names that `policy` lists. Some
+listed names are replaced here: the dates have no clock, and `random.Random` requires a seed. Two libraries
+are restricted, because they evaluate or look up names that they get as text:
 
 - `dataclasses.dataclass` builds a source from the names of fields, and `dataclasses.field` returns an object
-  whose name can be changed afterwards: together they run any text.
+  whose name can be changed afterwards. Together they could run any text.
 - `enum.Enum("X", {...})` makes a class with any special methods.
 """
 
@@ -26,17 +26,17 @@ from typing import Any, NoReturn
 from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, MODULES
 
 GENERATED = "generated"
-"""The name by which the generated module knows itself."""
+"""The `__name__` of the generated module."""
 
 _IMPORTED_BY_C = {"_strptime", "time"}
-"""What listed C functions import when they are first called: imported before, since no file opens later."""
+"""Modules that listed C functions import at their first call; imported early, while files can be opened."""
 
 _IMPORTED_LATE = {"heapq", "unicodedata", "warnings"}
-"""The same for Python functions (`Counter.most_common`), which ask the interpreter's own importer."""
+"""Modules that listed Python functions (`Counter.most_common`) import with the interpreter's own importer."""
 
 
 def preload() -> dict[str, ModuleType]:
-    """The views of all listed modules. Imports the modules, so it must come before the lock."""
+    """Make the views of all listed modules; must run before the lock, because it imports the modules."""
     for name in _IMPORTED_BY_C | _IMPORTED_LATE:
         importlib.import_module(name)
     _forbid_functional_enums()
@@ -52,7 +52,7 @@ def _view(name: str, names: frozenset[str]) -> ModuleType:
 
 
 def _module(name: str, attributes: Mapping[str, Any]) -> ModuleType:
-    """A module with nothing in it but the given attributes."""
+    """Make a module that has only the given attributes."""
     module = ModuleType(name)
     vars(module).clear()
     vars(module).update(attributes)
@@ -60,7 +60,7 @@ def _module(name: str, attributes: Mapping[str, Any]) -> ModuleType:
 
 
 def _link(views: Mapping[str, ModuleType]) -> None:
-    """Make modules within modules attributes of them."""
+    """Set each submodule as an attribute of its parent."""
     for name, view in views.items():
         parent, _, child = name.rpartition(".")
         if parent:
@@ -68,7 +68,7 @@ def _link(views: Mapping[str, ModuleType]) -> None:
 
 
 def namespace(views: Mapping[str, ModuleType]) -> dict[str, Any]:
-    """The globals of a generated module; nothing else sees what it writes into them or into modules."""
+    """Make the globals of a generated module, with its own copies of the views, which no other run sees."""
     copies = {name: _module(name, vars(view)) for name, view in views.items()}
     _link(copies)
     listed = {name: getattr(builtins, name) for name in BUILTINS}
@@ -78,13 +78,13 @@ def namespace(views: Mapping[str, ModuleType]) -> dict[str, Any]:
         "__import__": _importer(copies),
     }
     module = _module(GENERATED, {"__builtins__": listed, "__name__": GENERATED})
-    # dataclasses and typing look a class's module up by its name.
+    # dataclasses and typing look up the module of a class by name.
     sys.modules[GENERATED] = module
     return vars(module)
 
 
 def attributes(views: Mapping[str, ModuleType]) -> list[tuple[Any, dict[str, Any]]]:
-    """The objects in views that can be written to, and their methods, each with a copy of its attributes."""
+    """The writable objects in the views and their methods, each with a copy of its attributes."""
     listed = [value for view in views.values() for value in vars(view).values()]
     classes = {base for value in listed if isinstance(value, type) for base in value.__mro__}
     methods = [getattr(value, "__func__", value) for kind in classes for value in vars(kind).values()]
@@ -94,7 +94,7 @@ def attributes(views: Mapping[str, ModuleType]) -> list[tuple[Any, dict[str, Any
 
 
 def restore(kept: list[tuple[Any, dict[str, Any]]]) -> None:
-    """Undo what was written to the objects of `attributes`: it would last from one call to the next."""
+    """Undo changes to the objects of `attributes`, which would otherwise last until the next call."""
     for value, before in kept:
         now = vars(value)
         if len(now) == len(before) and all(now.get(name) is old for name, old in before.items()):
@@ -111,7 +111,7 @@ def _importer(views: Mapping[str, ModuleType]) -> Callable[..., ModuleType]:
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> ModuleType:
         if name in _IMPORTED_BY_C:
-            # C code asks like this and then takes the module from elsewhere: the result is dropped.
+            # C code ignores this result, because it takes the module from a different place.
             return ModuleType(name)
         if level or name not in views:
             raise ImportError(f"{name!r} is not available; allowed are {', '.join(sorted(views))}")
@@ -121,7 +121,7 @@ def _importer(views: Mapping[str, ModuleType]) -> Callable[..., ModuleType]:
 
 
 def _print(*values: object, **options: object) -> None:
-    """Nowhere to print to: what a generated module says is what its functions return."""
+    """Discard the text, because a generated module communicates only through return values."""
 
 
 def _no_clock(*arguments: object, **options: object) -> NoReturn:
@@ -129,13 +129,13 @@ def _no_clock(*arguments: object, **options: object) -> NoReturn:
 
 
 class _DateType(type):
-    """Accepts the library's own dates, which its methods return, as instances."""
+    """Accepts dates of the library, which date methods return, as instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return issubclass(type(instance), cls)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        # A class that the generated module derives has its own subclasses alone.
+        # A class that the generated module derives accepts only its own subclasses.
         is_derived = cls not in (_Date, _DateTime)
         return type.__subclasscheck__(cls if is_derived else cls.__mro__[1], subclass)
 
@@ -153,7 +153,7 @@ class _DateTime(datetime.datetime, metaclass=_DateType):
 
 
 class _Random(random.Random):
-    """Draws from a given seed alone."""
+    """A generator of random numbers that requires a seed."""
 
     def __init__(self, x: Any = None) -> None:
         super().__init__(x)
@@ -168,7 +168,7 @@ class _Random(random.Random):
 
 
 class _Field(dataclasses.Field):  # type: ignore[type-arg]  # no field of its own
-    """A field whose name must be a name."""
+    """A dataclass field whose name must be a plain identifier."""
 
     __slots__ = ()
 
@@ -185,7 +185,7 @@ def _field(**options: Any) -> Any:
 
 
 def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
-    """As in the library, for classes whose annotations are names and nothing else."""
+    """The library's `dataclass`, for classes whose field names are plain identifiers."""
     if cls is None:
         return lambda decorated: _dataclass(decorated, **options)
     for base in cls.__mro__:

@@ -1,7 +1,7 @@
 """The tool `calculate`: Python's arithmetic without `eval`, in bounded time.
 
 An agent writes the expression, so a power such as 9**9**9 is rejected before it is computed. The bound on
-integers and all texts of errors are those of the toolkit of `inspect_evals`.
+integers and all error messages are those of the toolkit of `inspect_evals`.
 """
 
 import ast
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 
 Number = int | float
 
-_MAX_BITS = 10_000  # of a whole number that an operation gives
+_MAX_BITS = 10_000  # of an integer result of an operation
 _UNKNOWN_PART = "Invalid expression: only numbers, +, -, *, /, //, ** and parentheses are allowed"
 
 
 def evaluate(expression: str) -> str:
-    """The value of an arithmetic expression, rounded to cents, as text.
+    """Return the value of an arithmetic expression, rounded to cents, as text.
 
     Raises:
-        ValueError: it is not arithmetic, or has no value; the message says why.
-        TypeError, AttributeError: it is not text.
+        ValueError: the expression is not arithmetic, or has no value; the message says why.
+        TypeError, AttributeError: the expression is not text.
     """
     for character in expression:
-        # A plain `in`: anything but text fails here with the reference's own error.
+        # A plain `in`, so a value that is not text fails here with the reference's own error.
         if character not in "0123456789+-*/(). ":
             raise ValueError("Invalid characters in expression")
     try:
@@ -37,7 +37,7 @@ def evaluate(expression: str) -> str:
 
 
 def _value(root: ast.expr) -> Number:
-    """Evaluates the tree from its leaves, without recursion: a sum may have thousands of terms."""
+    """Evaluate the tree from its leaves, without recursion, because a sum may have thousands of terms."""
     stack: list[Number] = []
     for node in _leaves_first(root):
         match node:
@@ -54,7 +54,7 @@ def _value(root: ast.expr) -> Number:
 
 
 def _leaves_first(root: ast.expr) -> Iterator[ast.expr]:
-    """Operands before their operation, left before right; parts of anything else are omitted."""
+    """Yield operands before their operation, left before right; the parts of any other node are omitted."""
     order: list[ast.expr] = []
     waiting = [root]
     while waiting:

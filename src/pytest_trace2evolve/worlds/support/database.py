@@ -1,8 +1,8 @@
 """The schema of a retail database, as in τ² retail.
 
-Names of models and the order of their fields are part of the interface: errors quote the names, and a model
-reads a record in the order of its fields. Numbers are finite. Unknown fields of a record are dropped, as in
-τ², and unknown tables are errors.
+The names of models and the order of their fields are part of the interface, because errors quote the names
+and agents read a record in the order of its fields. Numbers must be finite. Unknown fields of a record are
+dropped, as in τ², and unknown tables are errors.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Shape(BaseModel):
 
 
 class Variant(Shape):
-    """An item for sale: a product in one choice of options."""
+    """An item for sale: a product with one choice of options."""
 
     item_id: str
     options: dict[str, str]
@@ -97,7 +97,7 @@ class OrderPayment(Shape):
 
 
 class Order(Shape):
-    """An order; a null field means that this has not happened to it."""
+    """An order; a null field means that the event it describes has not happened."""
 
     order_id: str
     user_id: str
@@ -134,10 +134,10 @@ class RetailDB(Shape):
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> "RetailDB":
-        """A database of plain data; a table may be absent.
+        """Build a database from plain data, in which tables may be absent.
 
         Raises:
-            WorldError: the content has another shape.
+            WorldError: the content has a different shape.
         """
         try:
             return cls.model_validate(content)

@@ -1,8 +1,9 @@
 """The agent's tools: schemas, behaviour and errors.
 
-The interface is that of τ² retail: names, parameters, results, texts of errors, the order of checks, and what
-stays changed if a later check fails. A property test compares it with the toolkit of `inspect_evals`. So
-arguments are not validated: a wrong type fails where it fails there. Descriptions are ours.
+The interface is that of τ² retail: names, parameters, results, error messages, the order of checks, and the
+changes that stay if a later check fails. A property test compares this interface with the toolkit of
+`inspect_evals`. Arguments are therefore not validated, and a wrong type fails at the same point as in that
+toolkit. Only the descriptions are this package's own.
 """
 
 import functools
@@ -78,7 +79,7 @@ _CANCEL_REASONS = frozenset(get_args(CancelReason))
 
 @functools.cache
 def tool_schemas() -> tuple[ToolSchema, ...]:
-    """The tools as a model sees them: described by their docstrings, every parameter required."""
+    """Return the tools' schemas, with docstrings as descriptions and every parameter required."""
     schemas = []
     for name in TOOL_TYPES:
         function = getattr(RetailAgentTools, name)
@@ -104,7 +105,8 @@ def _parameter_schema(parameter: inspect.Parameter) -> dict[str, Any]:
     return {**kind, "description": _PARAMETERS[parameter.name]}
 
 
-# Made inside functions of their names, as in the reference: errors quote `calculate.<locals>.execute`.
+# Defined inside functions of the same names, as in the reference, because errors quote
+# `calculate.<locals>.execute`.
 def calculate() -> Callable[[str], str]:
     def execute(expression: str) -> str:
         """Work out an arithmetic expression."""
@@ -125,7 +127,8 @@ class RetailAgentTools:
     """The tools over the database of one session.
 
     An agent reads Python's errors about missing and unknown arguments, which quote class, method and
-    parameters: hence the name, the order of parameters, and one class for all tools.
+    parameters. The name of the class, the order of parameters and the single class for all tools are
+    therefore fixed.
     """
 
     calculate = staticmethod(calculate())
@@ -221,8 +224,8 @@ class RetailAgentTools:
         order.payment_history.append(_payment(direction, abs(difference), payment_method_id))
         _book(method, -difference)
         if variant is not None:
-            # Every item gets the price and the options of the last new one, as in τ² retail and the gold
-            # databases of its tasks. This very change may bring in an item that it replaces next.
+            # Every item gets the price and the options of the last new item, as in τ² retail and the gold
+            # databases of its tasks. The loop may itself replace an item that it has just added.
             for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
                 item = _first(order, item_id)
                 item.item_id, item.price, item.options = new_item_id, variant.price, variant.options
@@ -242,7 +245,7 @@ class RetailAgentTools:
         _require_balance(method, amount, "Insufficient gift card balance to pay for the order")
         history += [_payment("payment", amount, payment_method_id), _payment("refund", amount, old_id)]
         _book(method, -amount)
-        # Looked up last: an order whose own payment method is gone fails with all of the above done.
+        # Looked up last, so an order whose own payment method is gone fails after all changes above.
         _book(self._payment_method(order.user_id, old_id), amount)
         return order.model_dump_json()
 
@@ -338,12 +341,12 @@ def _find(records: Mapping[str, T], key: str, message: str) -> T:
 
 
 def _first(order: Order, item_id: str) -> OrderItem:
-    """The first position of an item that is known to be in the order."""
+    """Return the first occurrence of an item that is known to be in the order."""
     return next(item for item in order.items if item.item_id == item_id)
 
 
 def _require_items(order: Order, item_ids: Sequence[str], message: str) -> None:
-    """Raise, with the item at `{}`, if the order holds an item less often than requested."""
+    """Raise an error if the order holds an item less often than requested; `message` has `{}` for its id."""
     held = [item.item_id for item in order.items]
     for item_id in item_ids:
         if item_ids.count(item_id) > held.count(item_id):
@@ -356,7 +359,7 @@ def _require_balance(method: PaymentMethod, amount: float, message: str) -> None
 
 
 def _book(method: PaymentMethod, amount: float) -> None:
-    """Add an amount, which may be negative, to a gift card's balance; other methods hold none."""
+    """Add an amount, which may be negative, to a gift card's balance; other methods have no balance."""
     if isinstance(method, GiftCard):
         method.balance = round(method.balance + amount, 2)
 

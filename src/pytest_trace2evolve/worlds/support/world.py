@@ -1,4 +1,4 @@
-"""The support world: what its domain offers, over whatever database it is given."""
+"""The support world, which runs its domain's tools over any given retail database."""
 
 import functools
 from collections import OrderedDict
@@ -26,24 +26,24 @@ DOMAIN = "support"
 _OFFERED: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES)}
 _WRITERS = frozenset(name for name, kind in TOOL_TYPES.items() if kind is ToolType.WRITE)
 _SORTED = frozenset({"list_all_product_types"})
-_KEPT_STORES = 256  # one holds references to all records of the store it was made from
+_KEPT_STORES = 256  # each holds references to all records of its original store
 
 
 class SupportWorld(World):
-    """A retail store's support desk. It has no tasks of its own: they come with the data that they need.
+    """A retail store's support desk, without tasks of its own; tasks bring the data that they need.
 
     Args:
         domain: `support`.
         store: A retail database in τ²'s shape, `{"products": …, "users": …, "orders": …}`, each table with
-            its records by key; None: an empty one, which each task's initialization data fill.
+            its records by key. None means an empty database, which each task's initialization data fill.
 
     Raises:
-        WorldError: another domain, or a store of another shape.
+        WorldError: the domain is unknown, or the store has a different shape.
     """
 
     provider = PROVIDER
     fingerprint = "support 1"
-    """Version of the tools' behaviour; a golden test fails if the tools change and this does not."""
+    """Version of the tools' behaviour; a golden test fails if the tools change but the version does not."""
 
     def __init__(self, domain: str = DOMAIN, store: Mapping[str, Any] | None = None) -> None:
         if domain != DOMAIN:
@@ -53,11 +53,11 @@ class SupportWorld(World):
         self._merged_stores = _MergedStores()
 
     def tasks(self) -> Mapping[str, Task]:
-        """No tasks: a suite names the files that its tasks are in."""
+        """Return no tasks, because a suite names the files with its tasks."""
         return {}
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        """No splits, as there are no tasks."""
+        """Return no splits, because there are no tasks."""
         return {}
 
     def policy(self, *, solo: bool = False) -> str:
@@ -87,11 +87,11 @@ class SupportWorld(World):
         return SupportSession(self._store, self._merged_stores, solo=solo)
 
     def data_digest(self) -> str:
-        """Digest of the store's content, in its whole shape: optional fields count as null."""
+        """Digest of the store's whole content, with absent optional fields as null."""
         return digest(self._store.model_dump())
 
     def rules(self) -> Rules:
-        """The rules of τ² retail: this domain's policy states them in other words."""
+        """The rules of τ² retail, which this domain's policy states in other words."""
         return RETAIL_RULES
 
     def version(self) -> str:
