@@ -1,9 +1,9 @@
 """The agent `chat` with adapters: the base model decides which capability a task needs.
 
 The model answers with the letter of a label, once for each of several orders. Each label has each place in
-exactly one of the orders, so a preference for the first place or for the letter A favours no label. The
-probabilities among the letters are averaged, so all orders have equal weight, even an order to which the
-model would not answer with a letter.
+exactly one of the orders, so a preference for the first place or for the letter A favours no label. In each
+order, the probabilities are normalized over the letters and then averaged. So all orders have equal weight,
+even if the model would not have answered with a letter.
 """
 
 import math

@@ -83,7 +83,7 @@ def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD
 
 @dataclass(frozen=True)
 class RunDiagnosis:
-    """The capabilities that the failures of a run lack.
+    """The capabilities that the failed traces of a run lack.
 
     Attributes:
         missing: The selected capabilities, ordered by Δ.

@@ -1,4 +1,4 @@
-"""Factories of the reference agents and agent `chat` with their users, and their identities in evidence."""
+"""Factories for the reference agents, the agent `chat` and their users, and their identities in evidence."""
 
 import contextlib
 import inspect

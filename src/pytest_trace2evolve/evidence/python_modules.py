@@ -125,7 +125,7 @@ class Module:
 
     @functools.cached_property
     def texts(self) -> dict[str, str]:
-        """The constant texts that the module binds to a name once, by name."""
+        """The string constants of names that the module binds exactly once, keyed by name."""
         found = {}
         for name, places in self.bindings.items():
             node = self.tree.body[places[0]]
@@ -220,7 +220,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 def is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
     """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
 
-    An `else` branch, which does run, may follow unless `whole` is set.
+    The statement may have an `else` branch that does run, unless `whole` is set.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True

@@ -222,7 +222,7 @@ class _SplitHistory:
         return AlphaSpending(self._next_number(), 1 + len(abandoned), None, None, trials, abandoned)
 
     def uncounted_spending(self) -> AlphaSpending:
-        """The repeat, if any, and the abandoned draws of a claim without a test number."""
+        """The verdict that a claim without a test number repeats, if any, and its abandoned draws."""
         same = [
             entry
             for entry in self.judged
@@ -339,7 +339,8 @@ class _SplitHistory:
         return max(lowest)
 
     def _only_drawn(self) -> int:
-        """The number of other candidates and agents drawn without a claim, which could have been chosen.
+        """The number of other candidates and agents that ran without a claim and could have been claimed
+        instead.
 
         A setting of a model changes the agent's identity, though not necessarily its behaviour. The same
         candidate with a different agent therefore counts, wherever in the suite it was drawn, because a

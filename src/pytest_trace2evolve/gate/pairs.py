@@ -452,7 +452,7 @@ def _may_be_watched(side: Tally) -> Flags:
 
 
 def _identical(old: Columns, new: Columns, places: list[Counts]) -> bool:
-    """Whether both sides hold the same simulations, with the same rewards, of the compared tasks."""
+    """Whether both sides hold the same simulations of the compared tasks, with the same rewards."""
     kept = [np.flatnonzero(where[side.task] >= 0) for side, where in zip((old, new), places, strict=True)]
     if len(kept[0]) != len(kept[1]) or not len(kept[0]) or old.ids[kept[0][0]] not in set(new.ids):
         return False  # the usual case; avoids building a set of half a million records

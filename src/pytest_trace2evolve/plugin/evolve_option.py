@@ -61,7 +61,7 @@ class EvolutionHooks:
         """Validate the evolution and print its budget.
 
         Raises:
-            pytest.UsageError: an option does not allow an evolution, or the budget is too small.
+            pytest.UsageError: an option is incompatible with `--t2e-evolve`, or the budget is too small.
         """
         option = self._config.option
         if option.help or option.version or option.collectonly:

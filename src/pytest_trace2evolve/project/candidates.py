@@ -333,7 +333,7 @@ def _with_quoted_texts(front_matter: str) -> str:
 
 
 class AgentFactory(Protocol):
-    """Makes the agent of a candidate and its user, for one trial of a task.
+    """Creates a candidate's agent, and the user that it talks to, for one trial of a task.
 
     Only solo suites pass `solo=True`; all others leave the argument out. So a factory without the argument
     serves every suite that is not solo.

@@ -18,7 +18,8 @@ Delta = Annotated[float, Field(ge=-1, le=1)]
 class Capability(Record):
     """Something that an agent can do, or lacks.
 
-    `tasks` are ids of tasks in which it mattered, and `merged` other names under which it was proposed.
+    `tasks` holds the ids of tasks in which it mattered, and `merged` holds other names under which it was
+    proposed.
     """
 
     name: CapabilityName

@@ -184,7 +184,7 @@ class GitHub:
         return login if isinstance(login, str) else ACTIONS_AUTHOR
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        """Return the result of an attempt, which is retried after growing pauses."""
+        """Call `attempt`, retry it with increasing delays, and return its result."""
         for number in range(1, TRIES + 1):
             try:
                 return attempt()

@@ -127,7 +127,10 @@ def open_trace(
 def _broken_invariants(
     simulation: Simulation, origin: Provenance, project: Project | None
 ) -> tuple[Finding, ...]:
-    """The recorded breaches of invariants, else those by the rules of a world that can be opened here."""
+    """Return the recorded invariant violations.
+
+    If none were recorded, check the trace by the rules of its world, if that world can be opened here.
+    """
     if (written := written_findings(simulation)) is not None:
         return written
     if not origin.conversational:

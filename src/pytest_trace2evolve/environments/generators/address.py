@@ -102,7 +102,7 @@ class AccountAddressInference(SupportGenerator):
         return super().is_decided(trajectory) or _has_asked(trajectory)
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The change to the address that the order already has."""
+        """A change that sets the order's address to its current value."""
         return with_arguments(gold, **task.tables["orders"][gold.arguments["order_id"]]["address"])
 
 

@@ -42,9 +42,9 @@ _TRACKING_DIGITS = 12
 class ConditionalDetailRetrieval(SupportGenerator):
     """The customer asks for a figure of an order, or to return an item if it cost more than an amount.
 
-    In half of the requests to return, the item did cost more. A question is graded by the first message with
-    a figure of the order. A request to return is graded by the first change, or by the first message that
-    says that the item is kept:
+    In half of the return requests, the item costs more than the amount. A question is graded by the first
+    message with a figure of the order. A request to return is graded by the first change, or by the first
+    message that says that the item is kept:
 
     | grade | trajectory |
     | --- | --- |
