@@ -25,6 +25,7 @@ from pytest_trace2evolve.training.heldout import Measurement, measure
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
 from tests.session.test_live import SECRET, SOLVED, key
+from tests.unit.test_doc_blocks import blocks
 
 __all__ = ["command", "key", "project"]
 
@@ -106,6 +107,18 @@ def test_a_run_on_a_cluster_is_equal_to_a_local_one(cluster: Any, project: DeskP
     assert traces(there) == traces(here)
     assert measured(there) == measured(here)
     assert not there.notes
+
+
+def test_the_page_on_clusters_shows_how_to_run_from_python(
+    cluster: Any, project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = [block for block in blocks("cluster") if block.startswith("from ")]
+    monkeypatch.chdir(project.root)
+    names: dict[str, Any] = {}
+    with ChatServer(SOLVED) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        exec(block.replace("HEAD:6379", cluster.address).replace('"v6"', '"v1"'), names)
+    assert names["run"].outcomes[0].metrics["heldout"].reward == 1.0
 
 
 def test_no_key_is_kept_by_the_cluster(cluster: Any, project: DeskProject) -> None:

@@ -1,10 +1,13 @@
-"""The code blocks of the tutorial and of the how-to pages are run, a page's in its order, in a project.
+"""The code blocks of the tutorial and of the how-to pages work: each page's blocks run in order in a project.
 
-A scripted endpoint answers as a model would: with candidate v6 it solves every case, else those that need
-nothing done. Two things differ from a page: `-n 2` is left out, and the suite has fewer cases. Commands that
-train, serve a model or need a cluster are parsed but not run here; other tests run such commands.
+A scripted endpoint takes the model's place. It solves every case under candidate v6, and does nothing under
+others. Two things differ from a page: `-n 2` is left out, and the suite has fewer cases. Commands that train,
+serve a model or need a cluster are only parsed, as other tests run them. Of `make` and `pip` commands the
+target and the extras are checked. tests/cluster runs the Python block of the page on clusters.
 """
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
@@ -26,6 +29,7 @@ from pytest_trace2evolve.records import rules
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 from pytest_trace2evolve.session.option_table import OPTIONS
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, case_script
+from research.pocket.__main__ import main as pocket
 from tests.attack.sessions import Sessions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +56,7 @@ OUTPUTS = ("=====", "trace2evolve: baseline v5: ", "382 of 456 done")
 """How blocks begin that show what is printed."""
 
 MODEL = "gpt-4.1-mini"
+PRESSURE = "synthetic/pressure.jsonl"
 CASES = {"discovery": 3, "heldout": 12}
 """Cases of each split: enough for a promotion."""
 
@@ -123,7 +128,7 @@ class Page:
         self._environment = {"OPENAI_BASE_URL": endpoint, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
 
     def run(self, block: str) -> None:
-        """Run a block of commands, or what `KINDS` says of another one."""
+        """Run a block of commands or of Python, write a candidate's file, or check a block of settings."""
         lines = re.sub(r"\\\n\s*", "", block).splitlines()
         if lines[0].split()[0] in PROGRAMS and not lines[0].startswith("pytest_"):
             for line in lines:
@@ -154,7 +159,7 @@ class Page:
             (wanted,) = re.findall(r"pytest-trace2evolve\[([\w,]+)\]", line)
             assert set(wanted.split(",")) <= set(extras), line
         elif program == "python":
-            assert (ROOT / words[1].replace(".", "/")).is_dir(), line
+            check_research(*re.sub(r"[][]", "", line).split()[2:])
         elif program == "accelerate":
             build_parser(COMMANDS).parse_args(words[words.index("pytest_trace2evolve") + 1 :])
         elif program in ("pytest", "trace2evolve"):
@@ -170,8 +175,8 @@ class Page:
             build_parser(COMMANDS).parse_args(words)
         if NOT_RUN.search(line) or words[:2] == ["init", "my-agent"]:
             return
-        if "--out=synthetic/pressure.jsonl" in line.replace("--out ", "--out="):
-            (self.root / "synthetic/pressure.jsonl").unlink()  # a project of one's own lacks it
+        if words[-2:] == ["--out", PRESSURE]:
+            (self.root / PRESSURE).unlink()  # the page says it of a project that lacks the file
         environment = dict(self._environment)
         if "--t2e-agent" not in words and "--t2e-playback" not in words and "--t2e-model" not in words:
             environment["PYTEST_ADDOPTS"] += f" --t2e-model={MODEL}"
@@ -220,6 +225,17 @@ class Page:
             assert names["run"].decision
 
 
+def check_research(module: str, command: str, *words: str) -> None:
+    """Check that a command of this repository's research exists and has the options that it is given."""
+    assert module == "research.pocket"
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), pytest.raises(SystemExit) as ended:
+        pocket([command, "--help"])
+    assert ended.value.code == 0
+    known = re.findall(r"--[\w-]+", text.getvalue())
+    assert {word for word in words if word.startswith("--")} <= {*known}
+
+
 def check_options(words: list[str]) -> None:
     """Every option of this plugin exists, and takes the value that it has."""
     known = {name: option for option in OPTIONS for name in (option.flag, option.alias) if name}
@@ -253,7 +269,6 @@ def test_the_blocks_of_a_page_run(
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     runner = Page(root, sessions, endpoint)
-    if page == "cluster":
-        found = [block for block in found if not block.startswith("from ")]
     for block in found:
-        runner.run(block)
+        if page != "cluster" or not block.startswith("from "):
+            runner.run(block)

@@ -5,8 +5,8 @@ changes an unread record lacks verification even if the guess was right. So pass
 capability, and the contrast of failures and successes says whether the lack matters. If a trace does not
 decide the question, the capability counts as present.
 
-Text of messages is read only to revoke a label, or to find a wrong figure that the agent told. Each of these
-text rules was added after a person found a wrong label of a recorded run.
+Text of messages is read only to revoke a label, or to find a wrong figure that the agent stated. Each of
+these text rules was added after a person found a wrong label of a recorded run.
 """
 
 import json
@@ -365,7 +365,7 @@ def _offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
 
 
 def _other_figure(behavior: Behavior, expected: str) -> tuple[int, str] | None:
-    """The message index and text of a wrong figure that the agent told instead of the expected one.
+    """The message index and text of a wrong figure that the agent stated instead of the expected one.
 
     A wrong amount occurs in no earlier tool result or message of the customer. A wrong count occurs in a
     sentence that shares a word with the customer's question for a number. None if there is no such figure.

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 SplitFigures = Sequence[tuple[str, str, Metrics]]
 """The figures of the candidate, each with its suite and split."""
 
-LONGEST_NAME, LONGEST_PLACE = 24, 32
-"""Maximum columns of a name within a line, and of a suite with its split."""
+LONGEST_NAME, LONGEST_PLACE, LONGEST_TASK = 24, 32, 80
+"""Maximum columns of a name within a line, of a suite with its split, and of a task's id."""
 
 _STYLES: Mapping[object, str] = {
     CheckStatus.PASS: "green",
@@ -162,7 +162,7 @@ def _print_body(
         for verdict in suite.verdicts:
             _print_verdict(page, verdict, suite.baseline or "", prefix, decisions > 1, why, verbose=verbose)
         if suite.left_out:
-            _print_names(page, f"{_short(suite.name)}: left out", suite.left_out, "; ")
+            _print_left_out(page, f"{_short(suite.name)}: left out", suite.left_out)
     for note in summary.notes:
         page.line(note, label="note: ")
     if summary.evidence:
@@ -260,7 +260,7 @@ def _print_verdict(
     if verdict.reason and not guards and verdict.reason != why:
         page.line(verdict.reason, label="   ")
     if verdict.left_out:
-        _print_names(page, "left out", verdict.left_out, "; ")
+        _print_left_out(page, "left out", verdict.left_out)
     if verbose:
         _print_figures(page, verdict)
     else:
@@ -339,13 +339,19 @@ def _fallen(verdict: Verdict) -> str:
     return f"{fell} fell" + (f"; {', '.join(facts)}" if facts else "")
 
 
-def _print_names(page: Page, title: str, names: Sequence[str], separator: str = ", ") -> None:
-    """Print names or phrases; names are shortened to avoid wrapping, and phrases may wrap."""
+def _print_names(page: Page, title: str, names: Sequence[str]) -> None:
+    """Names of tasks, each short enough for a line."""
     if names:
         label = f"   {title} ({len(names)}): "
-        longest = min(80, page.width - len(label) - 1) if separator == ", " else 80
-        shown = [in_middle(sanitize_line(name), longest) for name in names]
-        page.line(listed(shown, separator), label=label)
+        longest = min(LONGEST_TASK, page.width - len(label) - 1)
+        page.line(listed([in_middle(sanitize_line(name), longest) for name in names]), label=label)
+
+
+def _print_left_out(page: Page, title: str, tasks: Sequence[str]) -> None:
+    """Names of tasks with reasons, which are wrapped if they are long."""
+    if tasks:
+        shown = [in_middle(sanitize_line(task), LONGEST_TASK) for task in tasks]
+        page.line(listed(shown, "; "), label=f"   {title} ({len(tasks)}): ")
 
 
 def _print_figures(page: Page, verdict: Verdict) -> None:
