@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,11 @@ def test_the_options_page_is_written_from_the_options() -> None:
     assert page == reference.rendered(page), "run python docs/reference.py"
     for option in OPTIONS:
         assert re.search(rf"`{option.alias or option.flag}[ `]", page), option.flag
+
+
+def test_a_clone_has_no_ledger() -> None:
+    """With entries of this repository's own runs, the demo would not be the first test of heldout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "ledger"], cwd=DOCS.parent, capture_output=True, text=True, check=False
+    )
+    assert listed.stdout == ""
