@@ -23,9 +23,9 @@ from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.training.heldout import Measurement, measure
 from pytest_trace2evolve.utils.resources import embedded_model
+from tests.e2e.test_doc_blocks import blocks
 from tests.plugin.conftest import CONFTEST, REPOSITORY, Command, DeskProject, command, project
 from tests.session.test_live import SECRET, SOLVED, key
-from tests.unit.test_doc_blocks import blocks
 
 __all__ = ["command", "key", "project"]
 
