@@ -29,13 +29,13 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 if str(CHECKOUT) not in sys.path:
     sys.path.insert(0, str(CHECKOUT))
 
-from pytest_trace2evolve.gate.alpha_spending import share  # noqa: E402
+from pytest_trace2evolve.gate.alpha_spending import alpha_share  # noqa: E402
 from pytest_trace2evolve.gate.calibrated import CALIBRATED  # noqa: E402
 from tests.attack.attacks import ATTACKS, honest_chance  # noqa: E402
 from tests.attack.sessions import Done, Sessions  # noqa: E402
 from tests.attack.target import STATUSES, target, template  # noqa: E402
 
-LEVEL = CALIBRATED.alpha * share(1, 1)
+LEVEL = CALIBRATED.alpha * alpha_share(1, 1)
 """The level of the first analysis of the first candidate."""
 
 

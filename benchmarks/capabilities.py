@@ -21,11 +21,11 @@ from deficits import HARMLESS, DeficientAgent, Deficit
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.diagnose.behavior_features import Behavior
-from pytest_trace2evolve.diagnose.contrast import STANDARD, assess
+from pytest_trace2evolve.diagnose.contrast import TRACE_THRESHOLDS, assess_capabilities
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
-from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Outcome, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence, TraceOutcome
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
@@ -92,17 +92,19 @@ def traces(planted: str, count: int, seed: str) -> list[Behavior]:
 
 def selected(conducts: Sequence[Behavior]) -> set[str]:
     """What is selected from labels by rules."""
-    outcomes = [Outcome(trace=one.simulation.id, task=one.task.id, passed=one.passed) for one in conducts]
+    outcomes = [
+        TraceOutcome(trace=one.simulation.id, task=one.task.id, passed=one.passed) for one in conducts
+    ]
     return {
         one.name
-        for one in assess(BUILT_IN_CAPABILITIES, [label_by_rules(conducts)], outcomes)
+        for one in assess_capabilities(BUILT_IN_CAPABILITIES, [label_by_rules(conducts)], outcomes)
         if one.selected
     }
 
 
 def planted_deficits(repeats: int, count: int, only: str) -> None:
     """Print how often each planted capability is selected, and how often a wrong one."""
-    print(f"{repeats} repeats of {count} traces; ρ {STANDARD.coverage}, δ {STANDARD.delta}\n")
+    print(f"{repeats} repeats of {count} traces; ρ {TRACE_THRESHOLDS.coverage}, δ {TRACE_THRESHOLDS.delta}\n")
     print(f"{'planted':32} {'selected':>9} {'a wrong one':>12} {'failed':>8}  wrong ones")
     for planted in [only] if only else [*NAMES, ""]:
         right = wrong = failures = 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from pytest_trace2evolve.agents.reference import last_turn, outcome
+from pytest_trace2evolve.agents.reference import current_turn, outcome_text
 from pytest_trace2evolve.errors import ParticipantError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Script, Task, Turn
@@ -58,7 +58,7 @@ class DeficientAgent:
                     calls = spoil(spoiler, calls, turn, lacks[name])
             self._calls.append(calls)
             silent = lacks.get("conditional_detail_retrieval") is Deficit.HARM
-            self._outcomes.append(outcome(_without_answers(turn) if silent else turn))
+            self._outcomes.append(outcome_text(_without_answers(turn) if silent else turn))
         self._place = 0
         self._left = list(self._calls[0])
 
@@ -68,7 +68,7 @@ class DeficientAgent:
         Raises:
             ParticipantError: it breaks off.
         """
-        place = last_turn(self._script, history)
+        place = current_turn(self._script, history)
         if place != self._place:
             self._place, self._left = place, list(self._calls[place])
         if self._left:

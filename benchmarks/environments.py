@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle
-from pytest_trace2evolve.environments.environment import ScenarioEnvironment, roll_groups
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, play_groups
 from pytest_trace2evolve.environments.generated import GeneratedGenerator
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
@@ -31,7 +31,9 @@ from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.registry import Worlds
 
-MODULE = Path(__file__).resolve().parents[1] / "tests" / "environments" / "modules" / "parcel_tracing.py"
+MODULE_SUFFIX = (
+    Path(__file__).resolve().parents[1] / "tests" / "environments" / "modules" / "parcel_tracing.py"
+)
 WORLD = Worlds().open("trace2evolve", "support")
 WRITES = [name for name, kind in WORLD.tool_types().items() if kind is ToolType.WRITE]
 BATCHES = 24
@@ -79,22 +81,22 @@ def quick(values: list[float]) -> float:
 
 def with_model(seeds: int, group: int) -> None:
     """Print what the sandbox costs where a model plays: groups of rollouts, 64 at once."""
-    source = MODULE.read_text(encoding="utf-8")
+    source = MODULE_SUFFIX.read_text(encoding="utf-8")
     prompt, tools = system_prompt(WORLD.policy()), WORLD.tools("assistant")
     server = LocalServer(embedded_model())
     settings = ModelSettings(model=embedded_model().name, temperature=0.7, seed=1)
     taken: dict[str, list[float]] = {"here": [], "sandbox": []}
 
     async def play(held: Any, first: int) -> float:
-        model = ChatModel(settings.served(server.base_url, server.token))
+        model = ChatModel(settings.with_server(server.base_url, server.token))
         generator = GeneratedGenerator("parcel", source, 1, Content.TRAIN, WORLD, held)
         started = time.perf_counter()
-        await roll_groups(
+        await play_groups(
             lambda: ScenarioEnvironment(generator, WORLD),
             lambda number: ChatAgent(model, prompt, tools, trial=number),
             range(first, first + seeds),
             group,
-            at_once=64,
+            concurrency=64,
         )
         elapsed = time.perf_counter() - started
         await model.close()
@@ -124,7 +126,7 @@ def main() -> None:
     if options.model:
         with_model(options.seeds, options.rollouts)
         return
-    source = MODULE.read_text(encoding="utf-8")
+    source = MODULE_SUFFIX.read_text(encoding="utf-8")
     here = Here(source)
     print(
         f"{'rollouts a scenario':>20} {'difficulty':>10} {'here':>8} {'sandbox':>8} {'slower':>7}  (ms each)"

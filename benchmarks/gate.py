@@ -19,10 +19,11 @@ from gate_tables import picture, tables, write
 from scipy import stats
 
 from pytest_trace2evolve.gate.alpha_spending import stage_alpha
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated, evaluate, find
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.checks import compute_findings, evaluate
 from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
-from pytest_trace2evolve.gate.decide import ranks
-from pytest_trace2evolve.gate.intervals import DETECTED
+from pytest_trace2evolve.gate.decide import decision_ranks
+from pytest_trace2evolve.gate.intervals import GUARDED_DROP
 from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import (
@@ -30,9 +31,9 @@ from pytest_trace2evolve.gate.power import (
     NEAR_DETERMINISTIC,
     Change,
     Design,
-    Drawn,
     Effect,
-    draw_stages,
+    SimulatedStages,
+    simulate_stages,
 )
 from pytest_trace2evolve.gate.protocols import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.significance import fisher
@@ -62,7 +63,7 @@ INVARIANT_SIZES = ((12, 4), (36, 3), (114, 4))
 BREACHES = (0.0, 0.05)
 RISES = (0.0, 0.10, 1 / 3)
 KINDS = {**AGENTS, "near-deterministic": NEAR_DETERMINISTIC}
-SUITE = Calibrated(name="suite", within=True)
+SUITE = Calibrated(name="suite", has_fixed_tasks=True)
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,13 @@ def simulate(job: Job) -> list[Found]:
     design = Design(
         job.tasks,
         job.trials,
-        confirm=CALIBRATED.confirm,
-        lost=job.lost,
-        breaches=job.breaches,
-        rise=job.rise,
+        max_fresh_simulations=CALIBRATED.max_fresh_simulations,
+        lost_rate=job.lost,
+        breach_rate=job.breaches,
+        breach_rate_increase=job.rise,
     )
     schedule = SCHEDULE if job.part == "stages" else (job.trials,)
-    drawn = draw_stages(random, KINDS[job.agent], job.effect, design, job.rows, schedule)
+    drawn = simulate_stages(random, KINDS[job.agent], job.effect, design, job.rows, schedule)
     return [
         Found(job.part, job.agent, job.tasks, job.trials, job.effect, rule, share, job.rows)
         for rule, share in _PARTS[job.part](job, drawn)
@@ -145,23 +146,23 @@ def simulate(job: Job) -> list[Found]:
 Shares = Iterator[tuple[str, dict[str, float]]]
 
 
-def _main(job: Job, drawn: Drawn) -> Shares:
+def _main(job: Job, drawn: SimulatedStages) -> Shares:
     (live,) = drawn.stages
-    recorded = replace(live, fresh=None)
+    recorded = replace(live, fresh_p=None)
     for name, compared in (("live", live), ("recorded", recorded)):
         yield f"calibrated {name} improve", _decided(compared, CALIBRATED, Goal.IMPROVE)
         for margin in (0.05, 0.10):
             policy = replace(CALIBRATED, margins={REWARD: margin})
             yield f"calibrated {name} hold {margin:.2f}", _decided(compared, policy, Goal.HOLD)
     truth = 0.0 if job.effect.change is MIXED else job.effect.size
-    found = find(live, CALIBRATED.rules(Question(Goal.HOLD)))[REWARD]
+    found = compute_findings(live, CALIBRATED.rules(Question(Goal.HOLD)))[REWARD]
     yield "interval", _covered(found.low, found.high, np.full(job.rows, truth))
     differences = live.difference(REWARD)
     yield "t interval", _covered(*_student(differences), np.full(job.rows, truth))
     yield from _others(job, live, differences)
 
 
-def _curve(job: Job, drawn: Drawn) -> Shares:
+def _curve(job: Job, drawn: SimulatedStages) -> Shares:
     (live,) = drawn.stages
     for goal in CLAIMS:
         yield f"calibrated live {goal.value}", _decided(live, CALIBRATED, goal)
@@ -169,33 +170,33 @@ def _curve(job: Job, drawn: Drawn) -> Shares:
     yield from _others(job, live, live.difference(REWARD))
 
 
-def _stages(job: Job, drawn: Drawn) -> Shares:
+def _stages(job: Job, drawn: SimulatedStages) -> Shares:
     level = stage_alpha(ALPHA, SCHEDULE)
     for goal in CLAIMS:
         last = drawn.stages[-1]
         yield f"one look {goal.value}", _decided(last, CALIBRATED, goal)
         rank, used = np.full(job.rows, 1), np.full(job.rows, float(SCHEDULE[-1]))
         for compared, trials in zip(drawn.stages, SCHEDULE, strict=True):
-            now = ranks(CALIBRATED, compared, Question(goal, stage_alpha=level))
+            now = decision_ranks(CALIBRATED, compared, Question(goal, stage_alpha=level))
             settled = (rank == 1) & (now != 1)
             rank, used = np.where(settled, now, rank), np.where(settled, trials, used)
         yield f"staged {goal.value}", {**_shares(rank), "trials": float(used.mean())}
 
 
-def _lost(job: Job, drawn: Drawn) -> Shares:
+def _lost(job: Job, drawn: SimulatedStages) -> Shares:
     (live,) = drawn.stages
     for goal in CLAIMS:
-        rank = ranks(CALIBRATED, live, Question(goal), drawn.asks)
+        rank = decision_ranks(CALIBRATED, live, Question(goal), drawn.has_actions)
         yield f"lost {job.lost:.0%} {goal.value}", _shares(rank)
 
 
-def _suite(job: Job, drawn: Drawn) -> Shares:
+def _suite(job: Job, drawn: SimulatedStages) -> Shares:
     """These very tasks: what is true is the mean over them, a comparison each its own."""
     (live,) = drawn.stages
     truth = (drawn.new - drawn.old).mean(axis=1)
-    found = find(live, SUITE.rules(Question(Goal.HOLD)))[REWARD]
+    found = compute_findings(live, SUITE.rules(Question(Goal.HOLD)))[REWARD]
     covered = _covered(found.low, found.high, truth)
-    rank = {goal: ranks(SUITE, live, Question(goal)) for goal in CLAIMS}
+    rank = {goal: decision_ranks(SUITE, live, Question(goal)) for goal in CLAIMS}
     worse = truth <= -0.10
     share = float((rank[Goal.HOLD][worse] == 2).mean()) if worse.any() else float("nan")
     covered |= {"worse promoted": share, "worse": float(worse.mean())}
@@ -204,21 +205,24 @@ def _suite(job: Job, drawn: Drawn) -> Shares:
         yield goal.value, _shares(rank[goal])
 
 
-def _harm(job: Job, drawn: Drawn) -> Shares:
+def _harm(job: Job, drawn: SimulatedStages) -> Shares:
     """Guards and goal `no-regression`."""
     (live,) = drawn.stages
-    guard = Question(Goal.HOLD, guard=True)
-    for name, compared in (("live", live), ("recorded", replace(live, fresh=None))):
-        few = ~CALIBRATED.detects(compared, guard, DETECTED)
-        yield f"guard {name}", {**_shares(ranks(CALIBRATED, compared, guard)), "few": float(few.mean())}
+    guard = Question(Goal.HOLD, is_guard=True)
+    for name, compared in (("live", live), ("recorded", replace(live, fresh_p=None))):
+        few = ~CALIBRATED.detects(compared, guard, GUARDED_DROP)
+        yield (
+            f"guard {name}",
+            {**_shares(decision_ranks(CALIBRATED, compared, guard)), "few": float(few.mean())},
+        )
         yield f"no-regression {name}", _decided(compared, CALIBRATED, Goal.NO_REGRESSION)
 
 
-def _invariants(job: Job, drawn: Drawn) -> Shares:
+def _invariants(job: Job, drawn: SimulatedStages) -> Shares:
     """The check of invariants, and what it adds to the discards of the whole policy."""
     (live,) = drawn.stages
     base = f"{job.breaches:.2f} {job.rise:.2f}"
-    answer = evaluate(live, CALIBRATED.rules(Question(Goal.HOLD))).answers[INVARIANTS]
+    answer = evaluate(live, CALIBRATED.rules(Question(Goal.HOLD))).status_codes[INVARIANTS]
     yield (
         f"check {base}",
         {"fail": float((answer == FAIL).mean()), "open": float((answer == UNDECIDED).mean())},
@@ -229,7 +233,7 @@ def _invariants(job: Job, drawn: Drawn) -> Shares:
         yield f"without {goal.value} {base}", _decided(live, without, goal)
 
 
-_PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
+_PARTS: dict[str, Callable[[Job, SimulatedStages], Shares]] = {
     "main": _main,
     "curve": _curve,
     "stages": _stages,
@@ -241,7 +245,7 @@ _PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
 
 
 def _decided(compared: Comparisons, policy: Policy, goal: Goal) -> dict[str, float]:
-    return _shares(ranks(policy, compared, Question(goal)))
+    return _shares(decision_ranks(policy, compared, Question(goal)))
 
 
 def _shares(rank: np.ndarray) -> dict[str, float]:
@@ -278,7 +282,7 @@ def _others(job: Job, compared: Comparisons, differences: Floats) -> Shares:
         return
     yield "mean > 1 SE", _shares(np.where(t > 1, 2, 0))
     yield "strict", _decided(compared, STRICT, Goal.IMPROVE)
-    old, new, trials = compared.baseline.passed, compared.candidate.passed, job.trials
+    old, new, trials = compared.baseline.successes, compared.candidate.successes, job.trials
     counts = np.arange(trials + 1)
     worse = fisher(counts[:, None], trials, counts[None, :], trials)
     p = [stats.false_discovery_control(table[old, new], axis=1) for table in (worse, worse.T)]

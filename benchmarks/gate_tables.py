@@ -23,16 +23,16 @@ def tables(found: Sequence[Found]) -> str:
     parts = [
         (title, table(found))
         for part, title, table in (
-            ("main", "What must hold", _requirements),
+            ("main", "Requirements", _requirements),
             ("main", "Live, by size", lambda found: _by_size(found, "live")),
             ("main", "Recorded, by size", lambda found: _by_size(found, "recorded")),
             ("main", "The printed interval", _intervals),
             ("main", "Other rules", _others),
             ("main", "Near-deterministic agents, live", _near),
-            ("stages", "Stages of 2, 4 and 8 trials against one look at 8", _stages),
+            ("stages", "Stages of 2, 4 and 8 trials compared with one analysis of 8", _stages),
             ("lost", "Lost simulations", _lost),
             ("suite", "Estimand `suite`", _suite),
-            ("harm", "What must hold of guards, `no-regression` and invariants", _harm_requirements),
+            ("harm", "Requirements for guards, `no-regression` and invariants", _harm_requirements),
             ("harm", "Guards", _guards),
             ("harm", "Goal `no-regression`", _no_regression),
             ("invariants", "Invariants by kind", _invariants),
@@ -41,7 +41,7 @@ def tables(found: Sequence[Found]) -> str:
     ]
     rows = max(one.rows for one in found)
     error = 100 * float(np.sqrt(ALPHA * (1 - ALPHA) / rows))
-    head = f"{rows:,} comparisons a figure: a rate of 5 % has a standard error of {error:.2f} points."
+    head = f"{rows:,} comparisons for each figure: a rate of 5 % has a standard error of {error:.2f} points."
     return "\n\n".join([head, *(f"### {title}\n\n{text}" for title, text in parts)]) + "\n"
 
 
@@ -152,7 +152,7 @@ def _requirements(found: Sequence[Found]) -> str:
     at_least(
         f"interval: least coverage of {len(cells)} cells", worst.share["covered"], 0.89, told, 0.89 - chance
     )
-    return _table(("requirement", "found (worst cell)", "wanted", "holds"), rows)
+    return _table(("requirement", "worst cell", "required", "met"), rows)
 
 
 def _sizes(found: Iterable[Found], part: str = "main") -> list[tuple[int, int]]:
@@ -277,7 +277,7 @@ def _near(found: Sequence[Found]) -> str:
         "A/A discarded",
         "least coverage",
     )
-    return "Percent promoted, unless it says otherwise.\n\n" + _table(heading, rows)
+    return "Percent promoted, unless the row names something else.\n\n" + _table(heading, rows)
 
 
 def _stages(found: Sequence[Found]) -> str:
@@ -303,7 +303,7 @@ def _stages(found: Sequence[Found]) -> str:
                 )
             )
     return "Percent for reliable / medium / noisy agents.\n\n" + _table(
-        ("what", "staged", "one look", "trials a task, staged"), rows
+        ("figure", "staged", "one analysis", "trials per task, staged"), rows
     )
 
 
@@ -373,7 +373,7 @@ def _suite(found: Sequence[Found]) -> str:
         "A/A discarded",
         "`hold` promoted where truly 10 or more worse",
     )
-    told = "Live; the truth is the mean over the very tasks of each comparison."
+    told = "Live; the truth is the mean over exactly the tasks of each comparison."
     return f"{told}\n\n" + _table(heading, rows)
 
 
@@ -407,7 +407,7 @@ def _harm_requirements(found: Sequence[Found]) -> str:
         at_most(
             f"live: `{goal}` with invariants, A/A discarded", [c for c in cells if c.rule.endswith(" 0.00")]
         )
-    return _table(("requirement", "found (worst cell)", "wanted", "holds"), rows)
+    return _table(("requirement", "worst cell", "required", "met"), rows)
 
 
 def _guards(found: Sequence[Found]) -> str:

@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from pytest_trace2evolve.gate.alpha_spending import share
+from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.decide import ranks
-from pytest_trace2evolve.gate.power import AGENTS, Change, Design, Effect, draw_stages
+from pytest_trace2evolve.gate.decide import decision_ranks
+from pytest_trace2evolve.gate.power import AGENTS, Change, Design, Effect, simulate_stages
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
 BEGIN, END = "<!-- figures: benchmarks/ledger.py --write -->", "<!-- end of the ledger's figures -->"
 SCHEDULE = (4, 8, 16)
-ANALYSES = tuple(share(1, analysis) for analysis in (1, 2, 3))
-TESTS = tuple(share(test) for test in (1, 2, 3))
+ANALYSES = tuple(alpha_share(1, analysis) for analysis in (1, 2, 3))
+TESTS = tuple(alpha_share(test) for test in (1, 2, 3))
 """Shares if more trials were another test each, as they were until analyses were counted."""
 
 NULLS = (Effect(0.0), Effect(0.10, Change.MIXED))
@@ -74,8 +74,8 @@ def simulate(job: Job) -> list[Found]:
     """One job; its chance depends on nothing but itself."""
     seed = [*job.agent.encode(), job.tasks, *str(job.effect).encode(), job.cumulative]
     # Recorded: fresh trials of broken tasks would discard most candidates that lose and win.
-    design = Design(job.tasks, 0, live=False)
-    drawn = draw_stages(
+    design = Design(job.tasks, 0, is_live=False)
+    drawn = simulate_stages(
         np.random.default_rng(seed),
         AGENTS[job.agent],
         job.effect,
@@ -88,13 +88,17 @@ def simulate(job: Job) -> list[Found]:
     for rule, shares in (("analyses", ANALYSES), ("tests", TESTS)):
         rank, promoted = np.full(job.rows, OPEN), []
         for compared, part in zip(drawn.stages, shares, strict=True):
-            now = ranks(CALIBRATED, compared, Question(Goal.IMPROVE, share=part))
+            now = decision_ranks(CALIBRATED, compared, Question(Goal.IMPROVE, share=part))
             rank = np.where(rank == OPEN, now, rank)
             promoted.append(float((rank == PROMOTE).mean()))
         found.append(Found(job, rule, tuple(promoted), float((rank == DISCARD).mean())))
     further = [
-        float((ranks(CALIBRATED, drawn.stages[0], Question(Goal.IMPROVE, share=part)) == PROMOTE).mean())
-        for part in (share(2, 1), share(4))
+        float(
+            (
+                decision_ranks(CALIBRATED, drawn.stages[0], Question(Goal.IMPROVE, share=part)) == PROMOTE
+            ).mean()
+        )
+        for part in (alpha_share(2, 1), alpha_share(4))
     ]
     return [*found, Found(job, "next", tuple(further))]
 
@@ -102,12 +106,13 @@ def simulate(job: Job) -> list[Found]:
 def tables(found: Sequence[Found]) -> str:
     """The tables in Markdown."""
     rows = found[0].job.rows
-    limit = CALIBRATED.alpha * share(1)
+    limit = CALIBRATED.alpha * alpha_share(1)
     cells = [one for one in found if one.rule == "analyses" and one.job.effect in NULLS]
     chance = float(stats.binom.ppf(0.99 ** (1 / len(cells)), rows, limit)) / rows
     head = (
-        f"{rows:,} comparisons a figure, of recorded runs: percent promoted by then, for reliable / medium / "
-        f"noisy agents. All analyses of test 1 together may promote {100 * limit:.2f} % of candidates "
+        f"{rows:,} comparisons for each figure, from recorded runs: percent promoted so far, for reliable / "
+        f"medium / noisy agents. All analyses of test 1 together may promote {100 * limit:.2f} % of "
+        "candidates "
         f"without a gain (by chance up to {100 * chance:.2f} in {len(cells)} cells)."
     )
     lines = [

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.testing.server import CHARACTERS_A_TOKEN
+from pytest_trace2evolve.testing.server import CHARACTERS_PER_TOKEN
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CALLS = 19
@@ -64,7 +64,7 @@ def serve(latency: float, pipe: Connection) -> None:
         pipe.recv()
         # The script runs after the latency: the first request came one latency before its first call.
         span = times[-1] - times[0] + latency if times else 0.0
-        size = server.count.prompt_tokens * CHARACTERS_A_TOKEN / max(server.count.served, 1)
+        size = server.count.prompt_tokens * CHARACTERS_PER_TOKEN / max(server.count.served, 1)
         pipe.send((server.count.served, span, size))
 
 

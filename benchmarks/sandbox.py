@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, isolation_problem
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Task
 
@@ -187,7 +187,7 @@ def main() -> None:
     """Print one row a kind of call, and one for a whole rollout."""
     step = float(sys.argv[1]) / 1000 if len(sys.argv) > 1 else 0.0002
     outside = Outside()
-    missing()
+    isolation_problem()
     begun = time.perf_counter()
     with Sandbox(SOURCE, "generator") as box:
         inside = Inside(box)

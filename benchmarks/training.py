@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.serving.server import QUIET_THREADS
+from pytest_trace2evolve.serving.server import PASSIVE_THREAD_VARIABLES
 
-os.environ.update(QUIET_THREADS)  # before torch is loaded
+os.environ.update(PASSIVE_THREAD_VARIABLES)  # before torch is loaded
 
 import accelerate
 
@@ -32,15 +32,15 @@ from pytest_trace2evolve.training import shared_prefixes
 from pytest_trace2evolve.training.grpo import train
 from pytest_trace2evolve.training.recipe import read_recipe
 from pytest_trace2evolve.training.rollouts import RolloutPlayer
-from pytest_trace2evolve.training.train import Order, plan_of
+from pytest_trace2evolve.training.train import TrainingSpec, make_training_plan
 from pytest_trace2evolve.training.trainer import CustomerTrainer
 from pytest_trace2evolve.utils.resources import embedded_model
 
 PARTS = {
     "drawing answers": (Engine, "_run"),
-    "  prompts, tools' results": (Engine, "_join"),
-    "  decoding": (Engine, "_step"),
-    "environments": (RolloutPlayer, "_continues"),
+    "  prompts, tools' results": (Engine, "_prefill"),
+    "  decoding": (Engine, "_step_batch"),
+    "environments": (RolloutPlayer, "_reply_to"),
     "log-probabilities and loss": (CustomerTrainer, "compute_loss"),
     "backward pass": (accelerate.Accelerator, "backward"),
 }
@@ -63,7 +63,7 @@ def timed(spent: Counter[str], part: str, run: Callable[..., Any]) -> Callable[.
 
 def count_tokens(spent: Counter[str]) -> None:
     """Count tokens of answers, and those of them that are computed."""
-    trees_of = shared_prefixes.trees_of
+    trees_of = shared_prefixes.build_trees
 
     def counting(rows: Any, *args: Any) -> Any:
         spent["drawn"] += sum(map(len, rows.values()))
@@ -71,7 +71,7 @@ def count_tokens(spent: Counter[str]) -> None:
             spent["computed"] += len(tree.tokens)
             yield tree
 
-    shared_prefixes.trees_of = counting
+    shared_prefixes.build_trees = counting
 
 
 def main() -> None:
@@ -90,11 +90,11 @@ def main() -> None:
     autocast = None if options.autocast is None else options.autocast == "on"
     recipe = read_recipe("pocket", steps=options.steps, threads=1, kl_every=0, autocast=autocast)
     name = options.capability
-    order = Order([name], name, read_model(embedded_model()), Path(name), recipe, {name: 1})
+    spec = TrainingSpec([name], name, read_model(embedded_model()), Path(name), recipe, {name: 1})
     for _ in range(options.repeats):
         spent.clear()
         with tempfile.TemporaryDirectory() as scratch:
-            curve = train(plan_of(Environments(), order, Path(scratch) / "checkpoints")).curve
+            curve = train(make_training_plan(Environments(), spec, Path(scratch) / "checkpoints")).curve
         seconds = [step["seconds"]["processor"] for step in curve]
         each = ", ".join(f"{value:.1f}" for value in seconds)
         print(f"{sum(step['rollouts'] for step in curve)} rollouts; load {os.getloadavg()[0]:.1f}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
-from pytest_trace2evolve.utils.files import alone_in
+from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.reading import read_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ def locked(folder: Path, message: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(alone_in(folder, wait=False))
+            stack.enter_context(folder_lock(folder, wait=False))
         except BlockingIOError:
             raise ConfigError(f"{folder}: {message}") from None
         yield

@@ -85,7 +85,7 @@ def render_table() -> str:
         rewards = [one.reward for one in simulations if one.reward is not None]
         recorded = [one.recorded_reward for one in simulations if one.recorded_reward is not None]
         lines.append(
-            f"| {name} | {evidence.provenance.mode.brief} | {len(simulations)} "
+            f"| {name} | {evidence.provenance.mode.short_text} | {len(simulations)} "
             f"| {fmean(rewards):.3f} | {fmean(recorded):.3f} "
             f"| {source.repository}@{source.commit} | {source.licence} |"
         )

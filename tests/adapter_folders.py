@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.records.adapter import (
-    ADAPTER_WEIGHTS,
-    MANIFEST,
+    MANIFEST_NAME,
+    WEIGHTS_NAME,
     AdapterManifest,
     AdapterState,
     AdapterVerdict,
@@ -38,7 +38,7 @@ def write_adapter(
     path = folder / name
     if weights is None:
         path.mkdir(parents=True)
-        (path / ADAPTER_WEIGHTS).write_bytes(name.encode())
+        (path / WEIGHTS_NAME).write_bytes(name.encode())
     else:
         shutil.copytree(weights, path)
     manifest = AdapterManifest(
@@ -61,5 +61,5 @@ def write_adapter(
         time = f"2026-11-{promoted_on:02}T10:00:00+00:00"
         verdict = AdapterVerdict(decision=Decision.PROMOTE, run="r", candidate=f"v6+{name}", time=time)
         manifest = manifest.model_copy(update={"verdict": verdict})
-    (path / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+    (path / MANIFEST_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
     return path

@@ -130,7 +130,7 @@ class Forks:
             self._socket = client
 
     def __enter__(self) -> Self:
-        from pytest_trace2evolve.serving.server import QUIET_THREADS
+        from pytest_trace2evolve.serving.server import PASSIVE_THREAD_VARIABLES
 
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_REQUEST)
@@ -139,7 +139,7 @@ class Forks:
                 [sys.executable, "-m", "tests.forks", self._kind, str(theirs.fileno())],
                 env={
                     **os.environ,
-                    **QUIET_THREADS,
+                    **PASSIVE_THREAD_VARIABLES,
                     "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)]),
                 },
                 cwd=CHECKOUT,

@@ -273,7 +273,7 @@ class Reception:
         """The agent calls a tool, and the inn answers."""
         call = ToolCall(id=f"call_{len(self.trace)}", name=tool, arguments=arguments)
         self.trace.append(Message(role="assistant", content=None, tool_calls=[call]))
-        self.trace.append(self._session.call(tool, arguments, "assistant").answering(call))
+        self.trace.append(self._session.call(tool, arguments, "assistant").to_message(call))
         return self
 
     def identify(self, email: str = "ada@example.org") -> "Reception":

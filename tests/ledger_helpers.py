@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.records.ledger import Access, Dated, Evaluation, Root, Version
+from pytest_trace2evolve.records.ledger import Access, ContentVersion, DatedEntry, Evaluation, Root
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 ROOT = Root(origin="a project")
@@ -54,9 +54,9 @@ def judged(
         "suite": "desk",
         "split": "heldout",
         "lock": "lock-1",
-        "candidate": Version(id=name, digest=text or f"text of {name}"),
+        "candidate": ContentVersion(id=name, digest=text or f"text of {name}"),
         "agent": "agent",
-        "baseline": Version(id="v0", digest="evidence of v0"),
+        "baseline": ContentVersion(id="v0", digest="evidence of v0"),
         "baseline_identity": "who v0 is",
         "policy": "calibrated",
         "goal": Goal.IMPROVE,
@@ -76,9 +76,9 @@ def judged(
     return Evaluation(root=root, parents=parents or (root,), at=moment, **fields)
 
 
-def chained(*makes: Any) -> list[Dated]:
+def chained(*makes: Any) -> list[DatedEntry]:
     """Entries of `seen` and `judged` calls given as (function, keywords), each after the one before."""
-    entries: list[Dated] = []
+    entries: list[DatedEntry] = []
     for number, (make, fields) in enumerate(makes):
         parents = (entries[-1].name,) if entries else ()
         entries.append(make(at(number), parents=parents, **fields))
@@ -86,9 +86,9 @@ def chained(*makes: Any) -> list[Dated]:
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> list[Dated]:
+def ledgers(draw: st.DrawFn) -> list[DatedEntry]:
     """Entries whose parents are any of those before them: chains, branches and merges."""
-    entries: list[Dated] = []
+    entries: list[DatedEntry] = []
     for number in range(draw(st.integers(1, 7))):
         known = [entry.name for entry in entries]
         wanted = draw(st.lists(st.sampled_from(known), max_size=3, unique=True)) if known else []

@@ -123,8 +123,8 @@ class Mannered:
     def _outcome(self, turn: Turn) -> str:
         manner = self._manner
         answers = " ".join(f"It is {one.answer}." for one in turn.requests if one.answer)
-        said = manner.done if turn.done else manner.refused
-        if turn.done and turn.refused:
+        said = manner.done if turn.has_allowed_request else manner.refused
+        if turn.has_allowed_request and turn.has_forbidden_request:
             said = manner.both or f"{manner.refused} {manner.done}"
         return f"{answers} {said}".strip()
 

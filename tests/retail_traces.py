@@ -51,7 +51,7 @@ class Desk:
         self.trace.append(Message(role="assistant", content=text, tool_calls=made))
         for call in made:
             result = self._session.call(call.name, call.arguments, "assistant")
-            self.trace.append(result.answering(call))
+            self.trace.append(result.to_message(call))
         return self
 
     def identify(self) -> "Desk":

@@ -122,7 +122,7 @@ def test_a_wrong_option_is_one_line(desk: Project, options: dict[str, Any], mess
 
 @pytest.mark.parametrize("tasks", [[("desk", "clse")], [("dsk", "close")], ["close"], [["desk", 5]]])
 def test_an_unknown_task_is_one_line_before_anything_runs(desk: Project, tasks: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^tasks: \(.*\) is no pair of a suite") as caught:
+    with pytest.raises(ConfigError, match=r"^tasks: \(.*\) is not a suite of this run") as caught:
         evaluate(desk, candidate="v1", agent="listed", tasks=tasks)
     assert ("; nearest are close, " in str(caught.value)) == (tasks == [("desk", "clse")])
     assert not list(desk.root.glob("ledger/*draw*"))
@@ -132,7 +132,7 @@ def test_an_unknown_task_is_one_line_before_anything_runs(desk: Project, tasks: 
     ("options", "message"),
     [
         ({"goal": "win"}, "goal='win': choose from improve, hold, no-regression"),
-        ({"candidate": []}, "a side of a comparison names no file"),
+        ({"candidate": []}, "a side of a comparison must name at least one file"),
     ],
 )
 def test_a_wrong_argument_of_a_comparison_is_one_line(
@@ -143,5 +143,5 @@ def test_a_wrong_argument_of_a_comparison_is_one_line(
 
 
 def test_a_folder_without_suites_is_no_project(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no suites/ in .* or above it"):
+    with pytest.raises(ConfigError, match=r"no folder suites/ in .* or its parents"):
         Project.find(tmp_path)

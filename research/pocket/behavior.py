@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.cases.expert import CANCEL, RETURN, STATUS_FOR
+from pytest_trace2evolve.cases.expert import CANCEL, REQUIRED_STATUS, RETURN
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Slot
 from pytest_trace2evolve.users.message_parser import parse_message
@@ -35,7 +35,7 @@ def _calls(trace: Trace, *tools: str) -> Iterator[tuple[int, ToolCall]]:
 
 
 def _changes(trace: Trace) -> list[tuple[int, ToolCall]]:
-    return list(_calls(trace, *STATUS_FOR))
+    return list(_calls(trace, *REQUIRED_STATUS))
 
 
 def _argument(call: ToolCall, name: str) -> str:
@@ -61,7 +61,7 @@ def _confirms(case: Case, trace: Trace) -> bool | None:
         users = [place for place, message in enumerate(before) if message.role == "user"]
         earlier = before[: users[-1]] if users else ()
         question = next((message for message in reversed(earlier) if message.role == "assistant"), None)
-        return question is not None and parse_message(question.content or "").confirm
+        return question is not None and parse_message(question.content or "").asks_for_confirmation
 
     changes = _changes(trace)
     return all(confirmed(trace[:place]) for place, _ in changes) if changes else None
@@ -118,7 +118,7 @@ def _asks_before(tool: str, slot: Slot) -> Callable[[Case, Trace], bool | None]:
         if not places:
             return None
         said = (message for message in trace[: places[0]] if message.role == "assistant" and message.text)
-        return any(slot in parse_message(message.content or "").asks for message in said)
+        return any(slot in parse_message(message.content or "").asked_slots for message in said)
 
     return followed
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
-from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketch_case
-from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
+from pytest_trace2evolve.cases.case import FAMILIES, sketch_case, to_case
+from pytest_trace2evolve.cases.content import SeededChoices, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
@@ -61,13 +61,15 @@ def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
     rules = _draw_rules(draws)
     instruction = _draw_instruction(rules, draws, wordings)
     family = draws.choice(list(FAMILIES))
-    sketch = sketch_case(family, SeededDraws(seed), Content.TRAIN, lesson_words(draws))
-    case = case_of(assemble(family, sketch))
+    sketch = sketch_case(family, SeededChoices(seed), Content.TRAIN, lesson_words(draws))
+    case = to_case(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, draws), draws, family)
     customer = ScriptedUser(case.script, seed=draws.randrange(99))
     simulation = asyncio.run(converse(case.task, world, teacher, customer, limits=LIMITS))
     prompt = {"role": "system", "content": system_prompt(world.policy(), instruction)}
-    return Lesson(family, rules, instruction, (prompt, *map(to_wire, simulation.trace)), teacher.decided)
+    return Lesson(
+        family, rules, instruction, (prompt, *map(to_wire, simulation.trace)), teacher.deciding_habits
+    )
 
 
 def _draw_rules(draws: random.Random) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.gate.intervals import LEVEL, wilson
+from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, wilson
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.task import Content
@@ -49,7 +49,7 @@ class Share(Record):
         """Wilson's interval at 95 %; from 0 to 1 for a share of nothing."""
         if not self.total:
             return 0.0, 1.0
-        return wilson(self.hits / self.total, self.total, NormalDist().inv_cdf((1 + LEVEL) / 2))
+        return wilson(self.hits / self.total, self.total, NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2))
 
 
 def difference(new: Share, old: Share) -> tuple[float, float, float]:
@@ -141,7 +141,7 @@ async def measure(
             user = ScriptedUser(job.case.script, seed=job.seed)
             simulation = await converse(job.case.task, world, agent, user, limits=LIMITS)
         if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
-            cause = simulation.trouble or "no reason is known"
+            cause = simulation.error_text or "no reason is known"
             raise InfrastructureError(f"case {job.case.id!r} was lost, and with it the card: {cause}")
         done += 1
         on_progress(done, total)

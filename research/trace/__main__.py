@@ -46,10 +46,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.serving.server import QUIET_THREADS
+    from pytest_trace2evolve.serving.server import PASSIVE_THREAD_VARIABLES
 
     # Before torch is loaded, here and in every process that is started from here.
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+    os.environ.update({name: os.environ.get(name, value) for name, value in PASSIVE_THREAD_VARIABLES.items()})
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.training.recipe import check_count
     from pytest_trace2evolve.utils.files import write_together

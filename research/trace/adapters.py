@@ -11,9 +11,9 @@ from typing import Any
 
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
-from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
-from pytest_trace2evolve.training.train import Order, plan_of, train_adapter, write_weights
+from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG_FILE, read_model
+from pytest_trace2evolve.training.train import TrainingSpec, make_training_plan, train_adapter, write_weights
 from pytest_trace2evolve.utils.files import write_atomic
 from research.trace.identity import check_unchanged
 from research.trace.plan import POINTS
@@ -32,7 +32,7 @@ def train_one(job: Job) -> None:
     check_unchanged(job.plan)
     environments = Environments(target_offers(job.plan.cells))
     names = job.training.environments
-    order = Order(
+    spec = TrainingSpec(
         capabilities=names,
         name=job.training.name,
         base=read_model(job.base),
@@ -42,8 +42,8 @@ def train_one(job: Job) -> None:
         heldout=0,
     )
     if not job.out.exists():
-        checkpoints = order.out.with_name(f".{order.out.name}.unfinished")
-        identity = plan_of(environments, order, checkpoints).full_identity
+        checkpoints = spec.out.with_name(f".{spec.out.name}.unfinished")
+        identity = make_training_plan(environments, spec, checkpoints).full_identity
 
         def on_step(stats: Any) -> None:
             # The checkpoint of the step before still exists.
@@ -51,30 +51,30 @@ def train_one(job: Job) -> None:
                 if stats.step == round(point * job.training.steps) + 1:
                     _copy_checkpoint(checkpoints, identity, job, point)
 
-        train_adapter(environments, order, on_step=on_step)
+        train_adapter(environments, spec, on_step=on_step)
     job.manifest()
-    settings = (job.out / ADAPTER_CONFIG).read_text(encoding="utf-8")
+    settings = (job.out / ADAPTER_CONFIG_FILE).read_text(encoding="utf-8")
     for point in POINTS:
-        if not (job.at(point) / ADAPTER_WEIGHTS).is_file():
+        if not (job.at(point) / WEIGHTS_NAME).is_file():
             raise TrainingError(
                 f"{job.at(point)}: the adapter as it was at {point:.0%} of its steps is gone; remove "
                 f"{job.out}, and it is trained again"
             )
         # A copied adapter is complete with its settings: they come last.
-        write_atomic(job.at(point) / ADAPTER_CONFIG, settings)
+        write_atomic(job.at(point) / ADAPTER_CONFIG_FILE, settings)
 
 
 def _copy_checkpoint(checkpoints: Path, identity: Mapping[str, Any], job: Job, point: float) -> None:
     from safetensors.torch import save_file
 
-    from pytest_trace2evolve.training.checkpoints import commit_folder, load_checkpoint, new_folder
+    from pytest_trace2evolve.training.checkpoints import commit_folder, load_checkpoint, make_temporary_folder
 
     checkpoint = load_checkpoint(checkpoints, identity)
     if checkpoint is None or checkpoint.step != round(point * job.training.steps):
         raise TrainingError(f"{checkpoints}: the checkpoint at {point:.0%} of the steps is gone")
     folder = job.at(point)
-    fresh = new_folder(folder)
-    save_file(dict(checkpoint.weights), fresh / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    fresh = make_temporary_folder(folder)
+    save_file(dict(checkpoint.weights), fresh / WEIGHTS_NAME, metadata={"format": "pt"})
     # A training that was killed after the point reaches it again, with the same weights.
     shutil.rmtree(folder, ignore_errors=True)
     commit_folder(fresh, folder)
@@ -99,16 +99,16 @@ def merge_weights(base: Path, adapters: Mapping[str, Path], weight: float, out: 
     By concatenation (`cat`): what the sum adds to a layer is exactly the sum of what the adapters add. The
     sum of the factors (`linear`) would include products of one adapter's factor with another's, which nobody
     trained."""
-    if (out / ADAPTER_CONFIG).is_file():
+    if (out / ADAPTER_CONFIG_FILE).is_file():
         return
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from pytest_trace2evolve.serving.loading import quiet
-    from pytest_trace2evolve.training.checkpoints import commit_folder, new_folder
+    from pytest_trace2evolve.serving.loading import silenced_libraries
+    from pytest_trace2evolve.training.checkpoints import commit_folder, make_temporary_folder
 
-    fresh = new_folder(out)
-    with quiet():
+    fresh = make_temporary_folder(out)
+    with silenced_libraries():
         network: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, use_safetensors=True)
         first, *others = adapters
         model: Any = PeftModel.from_pretrained(network, adapters[first], adapter_name=first)

@@ -11,21 +11,21 @@ from typing import Self
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.conversation import converse
-from pytest_trace2evolve.environments.environment import ScenarioEnvironment, roll_groups
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, play_groups
 from pytest_trace2evolve.environments.generators.support import Trajectory, is_write
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.adapter import NONE, Skill
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, Skill
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, World
-from pytest_trace2evolve.records.score import Unit
+from pytest_trace2evolve.records.score import UnitFloat
 from pytest_trace2evolve.records.task import Action, Content, Script, Turn
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.training.router_skills import skills_of
+from pytest_trace2evolve.training.router_skills import make_skills
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.lessons import LIMITS
@@ -57,15 +57,15 @@ class Evaluation(Record):
 
     cells: tuple[str, ...]
     tasks: tuple[str, ...]
-    rewards: tuple[Unit, ...]
-    wishes: tuple[Unit, ...]
+    rewards: tuple[UnitFloat, ...]
+    wishes: tuple[UnitFloat, ...]
     routed: tuple[str, ...]
 
 
 class Environmental(Record):
     """Figures of a policy in environments: (scenarios,) mean rewards, by capability."""
 
-    rewards: dict[str, tuple[Unit, ...]]
+    rewards: dict[str, tuple[UnitFloat, ...]]
 
 
 class LabelledAgent:
@@ -83,7 +83,7 @@ class LabelledAgent:
             ParticipantError: the model answered with neither text nor a tool call.
             InfrastructureError: no answer was received.
         """
-        return await self._agents.get(self._labels(history), self._agents[NONE]).respond(history)
+        return await self._agents.get(self._labels(history), self._agents[NO_CAPABILITY]).respond(history)
 
 
 def label_by_turn(script: Script, labels: Sequence[str]) -> Labels:
@@ -131,7 +131,7 @@ class Agents:
         """
         if not policy.table:
             return self._chat(policy.adapter, policy.instruction, trial)
-        agents: dict[str, Agent] = {NONE: self._chat("", policy.instruction, trial)}
+        agents: dict[str, Agent] = {NO_CAPABILITY: self._chat("", policy.instruction, trial)}
         for capability, adapter in policy.table:
             agents[capability] = self._chat(adapter, policy.instruction, trial)
         if policy.oracle:
@@ -168,7 +168,7 @@ class Evaluator:
     ) -> None:
         self._settings = settings
         self._environments = environments
-        self._skills = skills_of(environments, capabilities)
+        self._skills = make_skills(environments, capabilities)
         self._first = seed * TRIALS
         self._world = SupportWorld()
 
@@ -195,7 +195,7 @@ class Evaluator:
                 user = ScriptedUser(case.script, seed=place)
                 simulation = await converse(case.task, self._world, agent, user, limits=LIMITS)
             if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
-                raise InfrastructureError(f"task {case.id!r} was lost: {simulation.trouble}; start again")
+                raise InfrastructureError(f"task {case.id!r} was lost: {simulation.error_text}; start again")
             reward = score(simulation, case.task, self._world).reward
             if reward is None:
                 raise InfrastructureError(f"task {case.id!r} cannot be scored")
@@ -237,12 +237,12 @@ class Evaluator:
                 def agent(number: int, capability: str = capability) -> Agent:
                     return agents.agent(policy, self._first + number, lambda history: capability)
 
-                groups = await roll_groups(
+                groups = await play_groups(
                     lambda generator=generator: ScenarioEnvironment(generator, self._world),  # type: ignore[misc]
                     agent,
                     range(FIRST_SCENARIO, FIRST_SCENARIO + scenarios),
                     repeats,
-                    at_once=AT_ONCE,
+                    concurrency=AT_ONCE,
                 )
                 rollouts = [rollout for group in groups for rollout in group.rollouts]
                 if lost := [rollout for rollout in rollouts if rollout.reward is None]:
@@ -289,6 +289,6 @@ def _changed_as_wished(trajectory: Trajectory, turns: Sequence[Turn], gold: Sequ
     made = [
         call
         for call in trajectory.changes
-        if not call.failed and any(call.arguments.get(key) in records for key in keys)
+        if not call.has_failed and any(call.arguments.get(key) in records for key in keys)
     ]
-    return len(made) == len(wanted) and all(any(call.does(action) for call in made) for action in wanted)
+    return len(made) == len(wanted) and all(any(call.matches(action) for call in made) for action in wanted)

@@ -6,7 +6,7 @@ from pathlib import Path
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.errors import ConfigError, TrainingError
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, AdapterManifest
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.training.heldout import PLAYING_VERSION
 from pytest_trace2evolve.utils.canonical import digest
@@ -58,7 +58,7 @@ def read_manifest(plan: Plan, training: Training, seed: int, folder: Path) -> Ad
         ConfigError: its manifest is damaged.
     """
     manifest = read_record(
-        folder / MANIFEST, AdapterManifest, ConfigError, "remove the folder, and it is trained again"
+        folder / MANIFEST_NAME, AdapterManifest, ConfigError, "remove the folder, and it is trained again"
     )
     if manifest.rollouts != plan.rollouts_of(training):
         raise TrainingError(

@@ -11,10 +11,10 @@ from pydantic import Field, ValidationError, model_validator
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.score import Unit
+from pytest_trace2evolve.records.score import UnitFloat
 from pytest_trace2evolve.training.recipe import PRESETS, Recipe
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 from research.common import read_object
 from research.trace.tasks import Cell, cells_of
 
@@ -185,7 +185,7 @@ def make_plan(**fields: object) -> Plan:
         return Plan.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
         own = error.errors(include_url=False)[0].get("ctx", {}).get("error")
-        raise ConfigError(f"experiment: {own or problem_in(error, 'plan')}") from None
+        raise ConfigError(f"experiment: {own or first_problem(error, 'plan')}") from None
 
 
 def resumed_plan(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
@@ -282,7 +282,7 @@ class Chosen(Record):
     single: str
     whole: str
     merge: str
-    figures: dict[str, Unit]
+    figures: dict[str, UnitFloat]
     rollouts: dict[str, int]
 
 

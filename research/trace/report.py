@@ -26,22 +26,22 @@ CURVE, ADAPTERS = "rollouts.svg", "adapters.svg"
 METHOD = (
     "Means over seeds and tasks. Intervals are 95 %: seeds and tasks within their cell are two crossed "
     "random factors (analysis of variance, Satterthwaite's degrees of freedom); if all rewards are equal, "
-    "Wilson's over tasks. Each holds by itself."
+    "Wilson's over tasks. Each interval holds separately."
 )
-"""How intervals are made of several seeds."""
+"""The note on intervals of several seeds."""
 
 METHOD_OF_ONE = (
     "Means over the tasks of one seed. Intervals are 95 %, over tasks within their cell, without the spread "
-    "over seeds; if all rewards are equal, Wilson's. Each holds by itself."
+    "over seeds; if all rewards are equal, Wilson's. Each interval holds separately."
 )
-"""How they are made of one."""
+"""The note on intervals of a single seed."""
 
 RULES = (
-    "`gepa` draws its sentences from the rulebook in `cases/content/rules.toml`: the embedded model cannot "
-    "write prompts. Its training has seen these very sentences, and the arm says nothing of GEPA with a "
-    "model that reflects."
+    "`gepa` samples its sentences from `cases/content/rules.toml`, because the embedded model cannot write "
+    "prompts. The model was trained with these sentences, so this arm does not show how GEPA performs with "
+    "a model that reflects."
 )
-"""What must be known of the arm `gepa`."""
+"""The note on the arm `gepa`."""
 
 
 def plan_text(plan: Plan) -> str:
@@ -61,9 +61,10 @@ def plan_text(plan: Plan) -> str:
     headings = ("arm", "training", "other adapters", "choosing", "calibration", "what it is")
     return (
         f"{_columns(headings, rows)}\n"
-        f"Rollouts for each of {plan.seeds} seeds, those of calibration once and before; "
-        f"{len(plan.trainings())} adapters a seed. Evaluation, in no budget: {len(pieces_of(plan))} × "
-        f"{plan.tasks * len(plan.cells)} held-out tasks a seed, and "
+        f"Rollouts for each of {plan.seeds} seeds; calibration runs once, in advance; "
+        f"{len(plan.trainings())} adapters per seed. Evaluation, outside the budgets: "
+        f"{len(pieces_of(plan))} × "
+        f"{plan.tasks * len(plan.cells)} held-out tasks per seed, and "
         f"{sum(scenarios_for(plan, arm) for arm in ARMS)} rollouts in environments.\n"
         f"Selected: {', '.join(plan.capabilities)}. Control: {plan.control}."
     )
@@ -146,7 +147,7 @@ def _code(text: str) -> str:
 
 
 def results_markdown(results: Results) -> str:
-    """All results, as a section of the docs."""
+    """Render all results as a section of the docs."""
     plan = results.plan
     cells = [cell.name for cell in plan.cells]
     count = len(plan.capabilities)
@@ -154,9 +155,10 @@ def results_markdown(results: Results) -> str:
     counts = zip(labels, results.confusion.counts, strict=True)
     parts = [
         (
-            f"{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.rollouts} training rollouts an arm and seed, "
-            f"{plan.tasks} held-out tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × "
-            f"{plan.repeats} rollouts an environment. {method_of(plan)}"
+            f"{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.rollouts} training rollouts per arm and seed, "
+            f"{plan.tasks} held-out tasks per cell ({len(cells)} cells), {plan.scenarios} held-out "
+            "scenarios × "
+            f"{plan.repeats} rollouts per environment. {method_of(plan)}"
         ),
         _table(_HEADINGS, [(_code(name), *row) for name, *row in (_row(plan, arm) for arm in results.arms)]),
         _primary(results),
@@ -192,19 +194,20 @@ def results_markdown(results: Results) -> str:
         _points(plan, results.curve, "rollouts"),
         (
             f"Each of the {count} adapters of `single-whole` got the rollouts in the table, {count} times as "
-            "many in all; on the way it is the adapter that was chosen at the end."
+            "many in all. At each point, the row shows the adapter that was chosen at the end."
         ),
         "### By number of adapters, %",
         f"![Reward by number of adapters]({ADAPTERS})",
         _points(plan, results.adapters, "adapters"),
         "### The router",
         (
-            f"Right on {results.confusion.right} of {results.confusion.total} tasks of one capability; rows "
-            "are what they call for, columns what was chosen. The base routes, which no seed changes: each "
-            f"task counts once ({_rerouted(results)})."
+            f"Right on {results.confusion.correct} of {results.confusion.total} tasks of one "
+            "capability. Rows show the required capability, and columns the choice. The base model "
+            "routes, so "
+            f"the seed has no effect and each task counts once ({_rerouted(results)})."
         ),
         _table(("", *map(_code, labels)), [(_code(label), *map(str, row)) for label, row in counts]),
-        "### What was chosen",
+        "### Choices",
         _table(
             ("seed", "single", "single-whole", "weight in weight-merge"),
             [
@@ -224,50 +227,57 @@ def results_markdown(results: Results) -> str:
 def _primary(results: Results) -> str:
     [found] = [versus.rewards.every for versus in results.against if versus.arm == PRIMARY]
     text = (
-        f"The primary comparison, named beforehand: `{ROUTED}` minus `{PRIMARY}` on all tasks, "
+        f"The primary comparison, which was named in advance: `{ROUTED}` minus `{PRIMARY}` on all tasks, "
         f"{points(found)} points. All other comparisons are secondary."
     )
     if not results.earlier:
         return text
-    seeds = "; of ".join(f"{count} seed{'s' * (count > 1)}" for count in results.earlier)
+    seeds = " and ".join(f"{count} seed{'s' * (count > 1)}" for count in results.earlier)
     return (
-        f"{text} Results were reported before, of {seeds}: the choice of {results.plan.seeds} seeds was made "
-        "with them in view."
+        f"{text} Earlier reports covered {seeds}; the number of {results.plan.seeds} seeds was chosen "
+        "with these results known."
     )
 
 
 def _outside_budgets(results: Results) -> str:
     spent = [
         f"`{arm.name}`: {arm.choosing} rollouts on validation tasks"
-        + (f", and {arm.besides} of training the adapters it did not choose" if arm.besides else "")
+        + (
+            f", and {arm.besides} rollouts to train the adapters that it did not choose"
+            if arm.besides
+            else ""
+        )
         for arm in results.arms
         if arm.choosing
     ]
     groups: dict[int, list[str]] = {}
     for arm in results.arms:
         groups.setdefault(arm.calibrated, []).append(_code(arm.name))
-    calibrated = [f"{count} of {', '.join(names)}" for count, names in groups.items() if count]
+    calibrated = [f"{count} for {', '.join(names)}" for count, names in groups.items() if count]
     return (
-        f"In no budget, for each seed: {'; '.join(spent)}. Evaluations in all: {results.evaluated} rollouts. "
-        "Calibration of the environments, once for all seeds and before, on other scenarios and in no "
-        f"budget, took these rollouts: {'; '.join(calibrated)}; none of {', '.join(groups.get(0, []))}. That "
-        "is what the docs show; what was played while the environments were made was not counted."
+        f"Outside the budgets, for each seed: {'; '.join(spent)}. All evaluations took {results.evaluated} "
+        "rollouts. The environments were calibrated once for all seeds, in advance, on other scenarios and "
+        f"outside the budgets, with these rollouts: {'; '.join(calibrated)}; none for "
+        f"{', '.join(groups.get(0, []))}. Rollouts during the development of the environments were not "
+        "counted."
     )
 
 
 def _control(results: Results) -> str:
     found = results.control
     return (
-        f"What the control learned: in its own environment, `{found.environment}`, {share(found.after)} on "
-        f"held-out scenarios, the base {share(found.before)}; change {points(found.change)} points."
+        f"In its own environment, `{found.environment}`, the control reached {share(found.after)} on "
+        "held-out "
+        f"scenarios, compared with {share(found.before)} for the base: a change of "
+        f"{points(found.change)} points."
     )
 
 
 def _rerouted(results: Results) -> str:
     played = results.plan.tasks * len(results.plan.cells)
     if not results.rerouted:
-        return "every seed alike"
-    return f"{results.rerouted} of all {played} tasks differently in another seed"
+        return "equal for every seed"
+    return f"{results.rerouted} of all {played} tasks are routed differently with a different seed"
 
 
 def _each(figures: Figures, text: Callable[[Mean], str]) -> tuple[str, str, str]:

@@ -18,8 +18,8 @@ from pydantic import Field
 from scipy.stats import t
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
-from pytest_trace2evolve.gate.intervals import LEVEL, wilson
-from pytest_trace2evolve.records.adapter import MANIFEST, NONE, AdapterManifest, Confusion
+from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, wilson
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, NO_CAPABILITY, AdapterManifest, ConfusionMatrix
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.utils.reading import read_record
 from research.trace.evaluate import Environmental, Evaluation
@@ -87,7 +87,7 @@ def mean_of(table: Table, cells: Sequence[str], *, minimum: float = 0.0) -> Mean
     if variance == 0:
         low, high = _bounds_without_spread(mean, tasks, minimum)
     else:
-        reach = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+        reach = float(t.ppf((1 + CONFIDENCE_LEVEL) / 2, freedom)) * math.sqrt(variance)
         low, high = max(minimum, mean - reach), min(1.0, mean + reach)
     return Mean(mean=mean, low=low, high=high, seeds=seeds, tasks=tasks)
 
@@ -129,7 +129,7 @@ def _variance(values: np.ndarray, cells: Sequence[str]) -> tuple[float, float]:
 
 def _bounds_without_spread(mean: float, tasks: int, minimum: float) -> tuple[float, float]:
     """Wilson's interval of tasks, each counted once; for differences, what it allows if none differs."""
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
     if minimum < 0:
         reach = wilson(0.0, tasks, z)[1]
         return max(minimum, mean - reach), min(1.0, mean + reach)
@@ -222,7 +222,7 @@ class Results(Record):
     adapters: tuple[Point, ...]
     choices: tuple[Chosen, ...]
     instructions: tuple[str, ...]
-    confusion: Confusion
+    confusion: ConfusionMatrix
     rerouted: Natural
     evaluated: Natural
     earlier: tuple[int, ...] = ()
@@ -307,7 +307,7 @@ def spent_rollouts(seed: Seed, arm: str, chosen: Chosen) -> int:
         spent = read(seed.found, Found).rollouts
     else:
         trainings = trained_for(seed.plan, arm, chosen.whole)
-        files = [seed.adapters / training.name / MANIFEST for training in trainings]
+        files = [seed.adapters / training.name / MANIFEST_NAME for training in trainings]
         spent = sum(read(file, AdapterManifest).rollouts for file in files)
     if spent != seed.plan.rollouts:
         raise TrainingError(
@@ -398,14 +398,14 @@ def _learned(seeds: Sequence[Seed]) -> Learnt:
     )
 
 
-def _confusion(plan: Plan, found: Evaluation) -> Confusion:
+def _confusion(plan: Plan, found: Evaluation) -> ConfusionMatrix:
     """Of one seed: the base routes, which no training changes, so another seed says the same of a task."""
     pairs = Counter(
-        (cell, chosen or NONE)
+        (cell, chosen or NO_CAPABILITY)
         for cell, chosen in zip(found.cells, found.routed, strict=True)
         if cell in plan.capabilities
     )
-    labels = (*sorted({label for pair in pairs for label in pair} - {NONE}), NONE)
-    return Confusion(
+    labels = (*sorted({label for pair in pairs for label in pair} - {NO_CAPABILITY}), NO_CAPABILITY)
+    return ConfusionMatrix(
         labels=labels, counts=tuple(tuple(pairs[row, column] for column in labels) for row in labels)
     )

@@ -13,11 +13,11 @@ from typing import Any
 from pytest_trace2evolve.cases.case import CAPABILITIES as FAMILIES
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, GeneratorError, TrainingError, nearest
+from pytest_trace2evolve.errors import ConfigError, GeneratorError, TrainingError, name_suggestion
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.serving.process import served
+from pytest_trace2evolve.serving.process import serve_locally
 from pytest_trace2evolve.utils.optional import check_installed
 from research.common import OnProgress, locked
 from research.trace.adapters import end_with_parent, merge_weights, train_one
@@ -87,7 +87,8 @@ def plan_for(
     for name in capabilities:
         if name not in FAMILIES:
             raise ConfigError(
-                f"experiment: capability {name!r} has no target tasks; {nearest(name, list(FAMILIES))}"
+                f"experiment: capability {name!r} has no target tasks; "
+                f"{name_suggestion(name, list(FAMILIES))}"
             )
     plan = make_plan(
         **fields,
@@ -182,7 +183,7 @@ def _served(seed: Seed, adapters: Mapping[str, Path]) -> AbstractContextManager[
 
     Answers are drawn from the number of their simulation alone, which includes the seed's own.
     """
-    return served(read_model(seed.base), adapters, seed=0, at_once=AT_ONCE, threads=1)
+    return serve_locally(read_model(seed.base), adapters, seed=0, max_connections=AT_ONCE, threads=1)
 
 
 def search(seed: Seed) -> None:

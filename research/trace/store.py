@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, AdapterManifest
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG_FILE
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 from research.trace.identity import read_manifest
@@ -44,8 +44,8 @@ class Job:
     @property
     def done(self) -> bool:
         """Whether all of it exists."""
-        return (self.out / MANIFEST).is_file() and all(
-            (self.at(point) / ADAPTER_CONFIG).is_file() for point in POINTS
+        return (self.out / MANIFEST_NAME).is_file() and all(
+            (self.at(point) / ADAPTER_CONFIG_FILE).is_file() for point in POINTS
         )
 
     def manifest(self) -> AdapterManifest:

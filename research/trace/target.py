@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 
-from pytest_trace2evolve.records.message import STOP, USER_STOPS, Message
+from pytest_trace2evolve.records.message import STOP_MARK, USER_STOP_MARKS, Message
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import digest
@@ -53,8 +53,8 @@ def ended(trace: Sequence[Message]) -> bool:
     if last.tool_calls:
         return False
     if last.role == "assistant":
-        return (last.content or "").strip() == STOP
-    return last.role == "user" and any(mark in (last.content or "") for mark in USER_STOPS)
+        return (last.content or "").strip() == STOP_MARK
+    return last.role == "user" and any(mark in (last.content or "") for mark in USER_STOP_MARKS)
 
 
 def target_offers(cells: Sequence[Cell]) -> dict[str, Offer]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from pytest_trace2evolve.cases.case import CAPABILITIES, Case, case_of
-from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary, lesson_words
+from pytest_trace2evolve.cases.case import CAPABILITIES, Case, to_case
+from pytest_trace2evolve.cases.content import ChoiceSource, SeededChoices, Vocabulary, lesson_words
 from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, assemble
-from pytest_trace2evolve.cases.store import Data
+from pytest_trace2evolve.cases.store import JsonRecord
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content
 
@@ -78,8 +78,8 @@ def target_of(cell: Cell, seed: str, content: Content) -> Target:
     words = lesson_words(random.Random(name)) if content is Content.TRAIN else None
     families = [CAPABILITIES[capability] for capability in cell.capabilities]
     methods = tuple(dict.fromkeys(method for family in families for method in family.methods))
-    scene = _LongScene(SeededDraws(name), content, methods, words, wishes=len(families))
-    if len(families) > 1 and scene.chance():
+    scene = _LongScene(SeededChoices(name), content, methods, words, wishes=len(families))
+    if len(families) > 1 and scene.draw_bool():
         families.reverse()
     turns: list[UserTurn] = []
     labels: list[str] = []
@@ -88,7 +88,7 @@ def target_of(cell: Cell, seed: str, content: Content) -> Target:
         own = family.sketch(scene).turns
         turns += own
         labels += [family.name] * len(own)
-    return Target(cell, case_of(assemble(cell.name, Sketch(scene, turns))), tuple(labels))
+    return Target(cell, to_case(assemble(cell.name, Sketch(scene, turns))), tuple(labels))
 
 
 class _LongScene(Scene):
@@ -99,30 +99,30 @@ class _LongScene(Scene):
 
     def __init__(
         self,
-        draws: Draws,
+        choices: ChoiceSource,
         content: Content,
         methods: Sequence[str],
         words: Vocabulary | None,
         *,
         wishes: int,
     ) -> None:
-        super().__init__(draws, content, methods, words)
+        super().__init__(choices, content, methods, words)
         self._wishes, self._begun = wishes, 0
-        self._all_surroundings = self.store.surroundings
-        self.store.surroundings = self._surroundings  # type: ignore[method-assign]  # families ask the store
+        self._add_all_distractors = self.store.add_distractors
+        self.store.add_distractors = self._add_distractors  # type: ignore[method-assign]  # families ask the store
 
     def begin(self) -> None:
         """Start the next family."""
         self._begun += 1
 
-    def opening(self, *requests: str) -> str:
+    def opening_message(self, *requests: str) -> str:
         """The customer's first message; with a later wish they do not greet or identify themselves again."""
         if self._begun == 1:
-            return super().opening(*requests)
+            return super().opening_message(*requests)
         return self.say("then", request=" ".join(requests))
 
-    def _surroundings(self, user: Data, most: int = 2) -> None:
-        self._all_surroundings(user, most if self._begun == self._wishes else 0)
+    def _add_distractors(self, user: JsonRecord, max_count: int = 2) -> None:
+        self._add_all_distractors(user, max_count if self._begun == self._wishes else 0)
 
 
 @functools.cache

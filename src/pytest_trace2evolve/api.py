@@ -14,11 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from pytest_trace2evolve.errors import ConfigError, nearest
+from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.report.verdict import comparison_text
-from pytest_trace2evolve.session import compare as recorded
+from pytest_trace2evolve.session import compare as session_compare
 from pytest_trace2evolve.session.events import (
     Event,
     Run,
@@ -27,13 +27,13 @@ from pytest_trace2evolve.session.events import (
     TaskDecided,
     TaskName,
     VerdictReached,
-    ignore,
+    ignore_event,
 )
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan, resources_of
 from pytest_trace2evolve.session.session import run
-from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
+from pytest_trace2evolve.session.settings import Context, check_not_empty, read_judge, read_options
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ _PLURALS = {"suites": "suite"}
 """Plural names in the API for repeatable options that have a singular name."""
 
 
-class Comparison(recorded.Comparison):
+class Comparison(session_compare.Comparison):
     """A verdict on two sides, with the figures of both."""
 
     def summary(self) -> str:
-        """Figures of both sides, the gate's table and the verdict, as text for a terminal."""
+        """Return the figures of both sides, the gate's table and the verdict, as text for a terminal."""
         return comparison_text(self)
 
 
@@ -68,7 +68,7 @@ def evaluate(
     project: Project,
     *,
     tasks: Iterable[TaskName] | None = None,
-    on_event: Callable[[Event], None] = ignore,
+    on_event: Callable[[Event], None] = ignore_event,
     executor: "RayExecutor | None" = None,
     **options: Any,
 ) -> Run:
@@ -91,9 +91,9 @@ def evaluate(
         EndpointError: a key is missing, or the endpoint would reject every request.
         StorageError: the evidence could not be stored.
     """
-    values = _values(options)
-    check_values(values)
-    settings = Context(root=project.root, here=Path.cwd())
+    values = _parse_options(options)
+    check_not_empty(values)
+    settings = Context(root=project.root, base_folder=Path.cwd())
     resources = resources_of(project)
     plan = make_plan(
         read_options(values, settings),
@@ -101,8 +101,8 @@ def evaluate(
         suite_names=list(project.suite_names),
         judge=read_judge(values),
     )
-    named = None if tasks is None else _named_tasks(plan, tasks)
-    return run(plan, resources, on_event, named, executor)
+    task_names = None if tasks is None else _check_task_names(plan, tasks)
+    return run(plan, resources, on_event, task_names, executor)
 
 
 def compare(
@@ -115,13 +115,13 @@ def compare(
     policy: str | None = None,
     goal: str = "improve",
 ) -> Comparison:
-    """Gate two sides of evidence, without recording anything.
+    """Compare two sides of evidence and gate the result, without recording anything.
 
     Args:
         baseline, candidate: A run, one or more paths of results files or evidence, or the name of a saved
             baseline.
-        project: The project whose suites, policies and baselines are used; by default, the project of a
-            given run.
+        project: The project whose suites, policies and baselines are used; by default, that of a `Run`
+            among the sides.
         suite: Compare only this suite's tasks; required for a run of several suites.
         split: Compare only this split of the suite.
         policy: The gate's policy; `calibrated` by default.
@@ -141,9 +141,9 @@ def compare(
         suite = names[0]
     if goal not in [*Goal]:
         raise ConfigError(f"goal={goal!r}: choose from {', '.join(Goal)}")
-    found = recorded.compare(
-        _paths(baseline, project, suite),
-        _paths(candidate, project, suite),
+    comparison = session_compare.compare(
+        _side_paths(baseline, project, suite),
+        _side_paths(candidate, project, suite),
         Worlds() if project is None else project.open_worlds(),
         policy=policy,
         goal=Goal(goal),
@@ -151,56 +151,58 @@ def compare(
         suite=suite,
         split=split,
     )
-    return Comparison(**vars(found))
+    return Comparison(**vars(comparison))
 
 
-def _named_tasks(plan: Plan, tasks: Iterable[TaskName]) -> list[TaskName]:
-    known = {(name, task) for name, planned in plan.suites.items() for task in planned.lock.tasks}
-    named = [tuple(pair) for pair in tasks]
-    if unknown := [pair for pair in named if pair not in known]:
+def _check_task_names(plan: Plan, tasks: Iterable[TaskName]) -> list[TaskName]:
+    known_tasks = {(name, task) for name, suite in plan.suites.items() for task in suite.lock.tasks}
+    task_names = [tuple(pair) for pair in tasks]
+    if unknown_tasks := [pair for pair in task_names if pair not in known_tasks]:
         remedy = ""
-        if len(unknown[0]) == 2 and unknown[0][0] in plan.suites:
-            suite, task = unknown[0]
-            remedy = f"; {nearest(str(task), plan.suites[suite].lock.tasks, most=3)}"
+        if len(unknown_tasks[0]) == 2 and unknown_tasks[0][0] in plan.suites:
+            suite, task = unknown_tasks[0]
+            remedy = f"; {name_suggestion(str(task), plan.suites[suite].lock.tasks, max_names=3)}"
         raise ConfigError(
-            f"tasks: {unknown[0]!r} is no pair of a suite of this run and the id of a task of it{remedy}"
+            f"tasks: {unknown_tasks[0]!r} is not a suite of this run with the id of one of its tasks{remedy}"
         )
-    return [(suite, task) for suite, task in named]
+    return [(suite, task) for suite, task in task_names]
 
 
-def _paths(side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None) -> list[Path]:
+def _side_paths(
+    side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None
+) -> list[Path]:
     if isinstance(side, Run):
         assert suite is not None
         return [side.plan.suite_folder(suite)]
     if not isinstance(side, str | Path):
         if paths := [Path(path) for path in side]:
             return paths
-        raise ConfigError("a side of a comparison names no file")
+        raise ConfigError("a side of a comparison must name at least one file")
     if isinstance(side, str):
-        saved: list[str] = []
+        saved_names: list[str] = []
         if project is not None and suite is not None:
-            saved = project.baseline_names(suite)
-            if side in saved:
+            saved_names = project.baseline_names(suite)
+            if side in saved_names:
                 return [project.baseline_path(suite, side)]
         if not Path(side).exists():
-            names = ", ".join(saved) or "none"
+            names = ", ".join(saved_names) or "none"
             raise ConfigError(f"{side!r} is neither a path nor a saved baseline; saved are {names}")
     return [Path(side)]
 
 
-def _values(options: dict[str, Any]) -> SimpleNamespace:
-    """The values of all options by destination, validated as on the command line."""
+def _parse_options(options: dict[str, Any]) -> SimpleNamespace:
+    """Return the values of all options by destination, validated as on the command line."""
     values = dict.fromkeys((option.destination for option in OPTIONS), None)
     by_name = {option.name.replace("-", "_"): option for option in OPTIONS}
     for name, value in options.items():
         option = by_name.get(_PLURALS.get(name, name))
         if option is None:
-            raise ConfigError(f"unknown option {name!r}; {nearest(name, [*by_name, *_PLURALS])}")
-        values[option.destination] = _checked(name, option, value)
+            raise ConfigError(f"unknown option {name!r}; {name_suggestion(name, [*by_name, *_PLURALS])}")
+        values[option.destination] = _parse_value(name, option, value)
     return SimpleNamespace(**values)
 
 
-def _checked(name: str, option: Option, value: Any) -> Any:
+def _parse_value(name: str, option: Option, value: Any) -> Any:
     if value is None:
         return None
     if option.is_flag:

@@ -8,44 +8,52 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
-LONGEST_LINE = 2_000
-"""Characters of the longest line that reports an error."""
+MAX_LINE_LENGTH = 2_000
+"""Maximum number of characters in the text of an error."""
 
 
-def nearest(wrong: str, known: Iterable[str], *, most: int = 0) -> str:
-    """The remedy for an unknown name: the known name that it resembles, or all known names.
+def name_suggestion(unknown_name: str, known_names: Iterable[str], *, max_names: int = 0) -> str:
+    """Return a remedy for an unknown name: the known name that it resembles, or all known names.
 
-    If `most` is given and there are more known names, the remedy lists the `most` nearest instead.
+    If more than `max_names` names are known, the remedy lists the most similar ones; 0 means no limit.
     """
-    names = sorted(known)
-    if 0 < most < len(names):
-        return f"nearest are {', '.join(similar(wrong, names, most=most, cutoff=0) or names[:most])}"
-    near = similar(wrong, names, most=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+    names = sorted(known_names)
+    if 0 < max_names < len(names):
+        suggestions = similar_names(unknown_name, names, max_names=max_names, cutoff=0) or names[:max_names]
+        return f"nearest are {', '.join(suggestions)}"
+    similar = similar_names(unknown_name, names, max_names=1)
+    return f"did you mean {similar[0]!r}?" if similar else f"known are {', '.join(names) or 'none'}"
 
 
-def similar(wrong: str, known: Iterable[str], *, most: int, cutoff: float = 0.4) -> list[str]:
-    """Up to `most` known names that resemble a wrong name, best first; none for names over 200 characters."""
-    return difflib.get_close_matches(wrong, list(known), n=most, cutoff=cutoff) if len(wrong) <= 200 else []
+def similar_names(
+    unknown_name: str, known_names: Iterable[str], *, max_names: int, cutoff: float = 0.4
+) -> list[str]:
+    """Return up to `max_names` similar known names, best first; none if the name has over 200 characters."""
+    if len(unknown_name) > 200:
+        return []
+    return difflib.get_close_matches(unknown_name, list(known_names), n=max_names, cutoff=cutoff)
 
 
-def name_taken(kind: str, name: str, first: str, second: str) -> "ConfigError":
-    """The error for a name, such as that of a `world`, that two owners register."""
+def duplicate_name_error(kind: str, name: str, first_owner: str, second_owner: str) -> "ConfigError":
+    """Return the error for a name that two owners register; `kind` is, for example, `world`."""
     return ConfigError(
-        f"{kind} {name!r} is registered twice, by {first} and by {second}; rename one of them or remove it"
+        f"{kind} {name!r} is registered twice, by {first_owner} and by {second_owner}; "
+        "rename one of them or remove it"
     )
 
 
-def shortened(text: str, most: int = LONGEST_LINE) -> str:
-    """The text itself if it has at most `most` characters; otherwise its start and its end."""
-    return text if len(text) <= most else f"{text[: most - most // 3 - 3]} … {text[-(most // 3) :]}"
+def shorten(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
+    """Return a text of at most `max_length` characters unchanged; of a longer one, its start and its end."""
+    if len(text) <= max_length:
+        return text
+    return f"{text[: max_length - max_length // 3 - 3]} … {text[-(max_length // 3) :]}"
 
 
 class Trace2EvolveError(Exception):
-    """Base of every error of this package. Its text is at most `LONGEST_LINE` characters long."""
+    """Base of every error of this package. Its text is at most `MAX_LINE_LENGTH` characters long."""
 
     def __str__(self) -> str:
-        return shortened(super().__str__())
+        return shorten(super().__str__())
 
 
 class ConfigError(Trace2EvolveError):
@@ -89,7 +97,7 @@ class EndpointError(ConfigError):
 
 
 class ClusterError(EndpointError):
-    """A Ray cluster has no node left that could make a further simulation."""
+    """A Ray cluster has no node left that can make simulations."""
 
 
 class ModelFolderError(ConfigError):
@@ -121,19 +129,19 @@ class TraceError(Trace2EvolveError):
 
 
 class JudgeError(Trace2EvolveError):
-    """The judge of natural-language assertions gave no usable answer."""
+    """The judge of natural-language assertions did not give a usable answer."""
 
 
 class TrainingError(Trace2EvolveError):
-    """A training cannot start, cannot continue, or learns nothing."""
+    """Training cannot start, cannot continue, or learns nothing."""
 
 
 class LabelError(Trace2EvolveError):
-    """The run of a labeller cannot be trusted, so none of its labels counts."""
+    """The output of a labeller cannot be trusted, so none of its labels counts."""
 
 
 class ParticipantError(Trace2EvolveError):
-    """An agent or a user, by its own fault, gave no message with which the conversation can continue."""
+    """An agent or a user did not return a message with which the conversation can continue."""
 
 
 class AgentCodeError(ParticipantError):
@@ -149,7 +157,7 @@ class AgentCodeError(ParticipantError):
 
 
 class ContextWindowError(ParticipantError):
-    """The conversation no longer fits the model."""
+    """The conversation no longer fits the model's context window."""
 
 
 class SandboxError(Trace2EvolveError):
@@ -172,14 +180,17 @@ class StorageError(Trace2EvolveError):
     """Evidence cannot be stored, or stored evidence was changed, so the run ends without a verdict."""
 
     @classmethod
-    def of(cls, error: OSError, place: object) -> Self:
-        """The error for a failed write, naming the place, the cause and the remedy."""
-        why = error.strerror or str(error)
-        return cls(f"{place}: cannot be written ({why}); make room or allow writing, then run the same again")
+    def from_os_error(cls, error: OSError, path: object) -> Self:
+        """Return the error for a failed write, which names the path, the cause and the remedy."""
+        reason = error.strerror or str(error)
+        return cls(
+            f"{path}: cannot be written ({reason}); make room or allow writing, then run the same command "
+            "again"
+        )
 
 
 class BudgetError(Trace2EvolveError):
-    """The run's budget is spent, or the run was stopped, so unfinished simulations are not made."""
+    """The run's budget is spent or the run was stopped, so the remaining simulations are not made."""
 
 
 class InfrastructureError(Trace2EvolveError):

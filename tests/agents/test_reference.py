@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.reference import REFUSAL, CaseOracle, outcome, proposal
+from pytest_trace2evolve.agents.reference import REFUSAL, CaseOracle, outcome_text, proposal_text
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.task import SCRIPT, Action, Content, Request, Task, Turn, script_of
+from pytest_trace2evolve.records.task import SCRIPT_KEY, Action, Content, Request, Task, Turn, script_of
 from pytest_trace2evolve.users.message_parser import parse_message
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
@@ -58,8 +58,8 @@ def test_before_a_write_it_asks_for_a_yes_once() -> None:
     action = CANCELS.task.actions[place]
     trace = opened(CANCELS, place)
     asked = answers(CANCELS, trace)
-    assert asked.content == proposal(action)
-    assert parse_message(asked.content or "").confirm
+    assert asked.content == proposal_text(action)
+    assert parse_message(asked.content or "").asks_for_confirmation
     written = answers(CANCELS, [*trace, asked, says("Yes.")])
     assert [one.name for one in written.tool_calls or ()] == [action.name]
 
@@ -67,7 +67,7 @@ def test_before_a_write_it_asks_for_a_yes_once() -> None:
 def test_when_all_is_done_it_says_so_and_keeps_saying_it() -> None:
     trace = opened(CANCELS, len(CANCELS.task.actions))
     closing = answers(CANCELS, trace)
-    assert closing.content == outcome(CANCELS.script.turns[0])
+    assert closing.content == outcome_text(CANCELS.script.turns[0])
     assert answers(CANCELS, [*trace, closing, says("Very well.")]).content == closing.content
 
 
@@ -77,7 +77,7 @@ def test_what_belongs_to_a_later_turn_waits_for_it() -> None:
     writes = frozenset(one.name for one in case.task.actions if not one.name.startswith(("find", "get")))
     trace = opened(case, first.actions)
     closing = answers(case, trace, writes)
-    assert closing.content == outcome(first)
+    assert closing.content == outcome_text(first)
     later = answers(case, [*trace, closing, says(second.says)], writes)
     assert later.content != closing.content
 
@@ -85,26 +85,26 @@ def test_what_belongs_to_a_later_turn_waits_for_it() -> None:
 def test_what_came_of_a_turn_is_heard_by_the_customer() -> None:
     done, refused = Request(about=("#W1",)), Request(about=("#W2",), refused=True)
     question = Request(about=("#W1",), answer="12.5")
-    assert parse_message(outcome(Turn(says="?", requests=(done,)))).closing
-    assert outcome(Turn(says="?", requests=(refused,))) == REFUSAL
-    assert parse_message(REFUSAL).refusal
-    both = outcome(Turn(says="?", requests=(done, refused)))
+    assert parse_message(outcome_text(Turn(says="?", requests=(done,)))).is_closing
+    assert outcome_text(Turn(says="?", requests=(refused,))) == REFUSAL
+    assert parse_message(REFUSAL).is_refusal
+    both = outcome_text(Turn(says="?", requests=(done, refused)))
     assert REFUSAL in both
-    assert parse_message(both).everything
-    assert "12.5" in outcome(Turn(says="?", requests=(question,)))
+    assert parse_message(both).says_all_done
+    assert "12.5" in outcome_text(Turn(says="?", requests=(question,)))
 
 
 def test_lists_are_proposed_in_words() -> None:
     action = Action(
         name="return_delivered_order_items", arguments={"item_ids": ["1", "2"], "order_id": "#W1"}
     )
-    assert "item_ids 1 and 2" in proposal(action)
+    assert "item_ids 1 and 2" in proposal_text(action)
 
 
 def damaged(**changes: Any) -> Task:
     """A case's task with a damaged script; None removes a field."""
     record = copy.deepcopy(CANCELS.task.model_dump(mode="json"))
-    script = record["user_scenario"][SCRIPT]
+    script = record["user_scenario"][SCRIPT_KEY]
     script.update({name: value for name, value in changes.items() if value is not None})
     for name in [name for name, value in changes.items() if value is None]:
         del script[name]
@@ -121,13 +121,16 @@ def damaged(**changes: Any) -> Task:
         ({"patience": 25}, "patience: Input should be less than or equal to 24, not 25"),
         ({"schema_version": 2}, "schema_version: Input should be 1, not 2"),
         ({"identity": {"shoe size": "44"}}, "identity.shoe size"),
-        ({"identity": {"email": ""}}, "identity.email: there is no word in it: write what the customer says"),
-        ({"replies": {**REPLIES, "wait": ["Yes.", " "]}}, "replies.wait.1: there is no word in it"),
-        ({"turns": [{**TURN, "says": "\n"}]}, "turns.0.says: there is no word in it"),
-        ({"turns": [{**TURN, "insists": [""]}]}, "turns.0.insists.0: there is no word in it"),
+        (
+            {"identity": {"email": ""}},
+            "identity.email: expected at least one word; write what the customer says",
+        ),
+        ({"replies": {**REPLIES, "wait": ["Yes.", " "]}}, "replies.wait.1: expected at least one word"),
+        ({"turns": [{**TURN, "says": "\n"}]}, "turns.0.says: expected at least one word"),
+        ({"turns": [{**TURN, "insists": [""]}]}, "turns.0.insists.0: expected at least one word"),
         (
             {"turns": [{**TURN, "requests": [{"about": [], "details": {"order": ""}}]}]},
-            "turns.0.requests.0.details.order: there is no word in it",
+            "turns.0.requests.0.details.order: expected at least one word",
         ),
     ],
 )
@@ -152,12 +155,12 @@ GOLD = len(CANCELS.task.actions)
     [
         (
             damaged(turns=[{**TURN, "actions": GOLD + 2}]),
-            f"the turns of its script have {GOLD + 2} gold actions and the task has {GOLD}: correct",
+            f"the turns of its script have {GOLD + 2} gold actions, but the task has {GOLD}: correct",
         ),
-        (other(evaluation_criteria=None), "has no evaluation_criteria: name the gold actions"),
+        (other(evaluation_criteria=None), "has no evaluation_criteria; list the gold actions"),
         (
             other(evaluation_criteria={}),
-            "has no evaluation_criteria.actions: name the gold actions, [] if",
+            "has no evaluation_criteria.actions; list the gold actions, or [] if",
         ),
     ],
 )
@@ -172,12 +175,12 @@ def test_a_script_that_does_not_fit_its_task_is_told(task: Task, told: str) -> N
     ("name", "told"),
     [
         ("", "a case has an empty id; name it in letters, digits, '-' and '_'"),
-        ("x" * 201, f"task '{'x' * 20}…': its id has 201 characters, 200 are allowed; name it in"),
-        ("a b", "task 'a b': its id holds white space or signs that cannot be printed"),
-        ("a\nb", r"task 'a\nb': its id holds white space"),
-        ("\x1b[31m", r"task '\x1b[31m': its id holds white space"),
-        ("a\u2028b", r"task 'a\u2028b': its id holds white space"),
-        ("a::b", "task 'a::b': its id holds '::', which ends a name in pytest's node ids; name it in"),
+        ("x" * 201, f"task '{'x' * 20}…': its id has 201 characters, at most 200 are allowed; name it in"),
+        ("a b", "task 'a b': its id contains white space or unprintable characters"),
+        ("a\nb", r"task 'a\nb': its id contains white space"),
+        ("\x1b[31m", r"task '\x1b[31m': its id contains white space"),
+        ("a\u2028b", r"task 'a\u2028b': its id contains white space"),
+        ("a::b", "task 'a::b': its id contains '::', which separates names in pytest's node ids; name it in"),
     ],
 )
 def test_an_id_that_cannot_name_a_test_is_told(name: str, told: str) -> None:
@@ -194,10 +197,10 @@ def test_other_ids_are_taken(name: str) -> None:
 
 def test_a_script_that_is_no_object_is_damaged_and_none_is_none() -> None:
     record = CANCELS.task.model_dump(mode="json")
-    record["user_scenario"][SCRIPT] = "hello"
+    record["user_scenario"][SCRIPT_KEY] = "hello"
     with pytest.raises(CaseError, match="its customer script is damaged: "):
         script_of(Task.model_validate(record))
-    del record["user_scenario"][SCRIPT]
+    del record["user_scenario"][SCRIPT_KEY]
     assert script_of(Task.model_validate(record)) is None
     assert script_of(Task.model_validate({**record, "user_scenario": "Say hello."})) is None
 
@@ -205,7 +208,11 @@ def test_a_script_that_is_no_object_is_damaged_and_none_is_none() -> None:
 def test_a_turn_is_refused_done_or_both() -> None:
     done, refused = Request(about=()), Request(about=(), refused=True)
     by_turn = [Turn(says="?", requests=one) for one in ((done,), (refused,), (done, refused))]
-    assert [(turn.done, turn.refused) for turn in by_turn] == [(True, False), (False, True), (True, True)]
+    assert [(turn.has_allowed_request, turn.has_forbidden_request) for turn in by_turn] == [
+        (True, False),
+        (False, True),
+        (True, True),
+    ]
     script = CANCELS.script.model_copy(update={"turns": (by_turn[1],)})
     assert script.refuses_all
     assert not CANCELS.script.model_copy(update={"turns": (by_turn[1], by_turn[2])}).refuses_all

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.records.ledger import Traces
+from pytest_trace2evolve.records.ledger import TracesEntry
 from tests.attack.target import Target, edit_rewards, with_digest, without_digest
 
 
@@ -161,7 +161,9 @@ def trace_swap(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
 def run_folder(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
     """Changes the recorded reward of a simulation in the folder of a run whose traces the ledger knows."""
     known = {
-        entry.run for entry in Ledger(target.root / "ledger").read().in_time if isinstance(entry, Traces)
+        entry.run
+        for entry in Ledger(target.root / "ledger").read().entries_by_time
+        if isinstance(entry, TracesEntry)
     }
     folder = target.root / ".trace2evolve/runs"
     paths = [path for run in sorted(known) for path in sorted((folder / run).glob("simulations/*.json"))]
@@ -173,7 +175,7 @@ def run_folder(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     graded = record.get("reward_info") or {"reward": 0.0}
     record["reward_info"] = graded | {"reward": 1.0 - graded["reward"]}
     path.write_text(json.dumps(record), encoding="utf-8")
-    return Edit({path: before}, (f"{path.parents[1].name}: was edited: it holds traces",))
+    return Edit({path: before}, (f"{path.parents[1].name}: was edited: its traces have digest",))
 
 
 def draw_account(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:

@@ -11,14 +11,14 @@ from pytest_trace2evolve.cases.case import (
     CAPABILITIES,
     FAMILIES,
     PRESSURE,
-    build,
-    case_line,
-    case_of,
+    build_case,
+    format_case_line,
     generate,
     iter_cases,
     read_cases,
+    to_case,
 )
-from pytest_trace2evolve.cases.content import SeededDraws, find_foreign_mark, vocabulary
+from pytest_trace2evolve.cases.content import SeededChoices, find_foreign_mark, vocabulary
 from pytest_trace2evolve.cases.store import build_store
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content, Task, script_of
@@ -83,7 +83,7 @@ EVERYBODYS = {
 
 @pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
 def test_every_phrase_is_found_in_a_case_of_the_other_content(content, other):
-    case = build("missing_order_id", SeededDraws("plant"), other)
+    case = build_case("missing_order_id", SeededChoices("plant"), other)
     record = case.task.model_dump(mode="json")
     missed = set()
     for text in (text for texts in vocabulary(content).phrases.values() for text in texts):
@@ -106,7 +106,7 @@ def test_no_mark_of_one_content_is_in_the_words_of_the_other(content, other):
 
 
 def test_a_store_of_any_size_fits_together():
-    tables = build_store(SeededDraws("s"), TRAIN, customers=40, orders=90)
+    tables = build_store(SeededChoices("s"), TRAIN, customers=40, orders=90)
     assert {name: len(table) for name, table in tables.items()} == {
         "products": len(vocabulary(TRAIN).products),
         "users": 40,
@@ -127,7 +127,7 @@ def test_a_store_of_any_size_fits_together():
 
 def test_the_same_seed_gives_the_same_store_and_another_another():
     def made(seed):
-        return build_store(SeededDraws(seed), HELDOUT, customers=3, orders=5)
+        return build_store(SeededChoices(seed), HELDOUT, customers=3, orders=5)
 
     assert made("a") == made("a")
     assert made("a") != made("b")
@@ -192,7 +192,7 @@ def test_the_cheapest_variant_is_one_and_what_is_cheaper_cannot_be_had():
 
 def test_a_seed_gives_the_same_cases_and_families_take_turns():
     first, again = (list(generate("s", 30, TRAIN)) for _ in range(2))
-    assert [case_line(one) for one in first] == [case_line(one) for one in again]
+    assert [format_case_line(one) for one in first] == [format_case_line(one) for one in again]
     assert [one.script.family for one in first] == list(itertools.islice(itertools.cycle(FAMILIES), 30))
     assert len({one.id for one in first}) == 30
 
@@ -200,13 +200,13 @@ def test_a_seed_gives_the_same_cases_and_families_take_turns():
 def test_a_file_of_cases_reads_back_as_it_was_written(tmp_path):
     made = list(generate("file", len(FAMILIES), HELDOUT))
     path = tmp_path / "cases.jsonl"
-    path.write_text("".join(map(case_line, made)), encoding="utf-8")
+    path.write_text("".join(map(format_case_line, made)), encoding="utf-8")
     assert read_cases(path) == made
 
 
 def line(change=lambda record: None):
-    case = build("missing_order_id", SeededDraws("l"), TRAIN)
-    record = json.loads(case_line(case))
+    case = build_case("missing_order_id", SeededChoices("l"), TRAIN)
+    record = json.loads(format_case_line(case))
     change(record)
     return json.dumps(record) + "\n"
 
@@ -230,9 +230,9 @@ def half_a_sign(record):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "holds no case; 'trace2evolve cases generate' makes some"),
+        ("", "has no cases; run 'trace2evolve cases generate' to make some"),
         ("{", "line 1: not valid JSON"),
-        ("[1]\n", "line 1: expected one JSON object a line, not list"),
+        ("[1]\n", "line 1: expected one JSON object per line, got list"),
         ("[\n{}\n]\n", "line 1: not valid JSON with finite numbers: EOF while parsing a list"),
         ("[" * 100_000, "line 1: not valid JSON with finite numbers: nested more than 200 levels deep"),
         ("1" * 5_000, "line 1: not valid JSON with finite numbers: a number of more than 4,300 digits"),
@@ -242,7 +242,7 @@ def half_a_sign(record):
             "line 1: not valid JSON with finite numbers: unexpected end of hex escape",
         ),
         ("\n{}\n", "line 2: id: Field required"),
-        (line(without_script), "has no customer script (user_scenario.script): it is not a case"),
+        (line(without_script), "has no customer script (user_scenario.script), so it is not a case"),
         (line(empty_turns), "its customer script is damaged: turns: Tuple should have at least 1 item"),
         (line() + line(), "occurs twice; remove one"),
     ],
@@ -259,7 +259,7 @@ def test_a_damaged_file_is_told_by_line(tmp_path, text, told):
 def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path):
     made = list(generate("crlf", 3, TRAIN))
     path = tmp_path / "cases.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(case_line(one).encode().rstrip() for one in made))
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(format_case_line(one).encode().rstrip() for one in made))
     assert read_cases(path) == made
 
 
@@ -280,11 +280,11 @@ def test_a_file_of_another_encoding_is_told(tmp_path):
 
 
 def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
-    known = build("policy_edge", SeededDraws("only"), TRAIN)
+    known = build_case("policy_edge", SeededChoices("only"), TRAIN)
     monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
     made = generate("s", 5, TRAIN, ["policy_edge"])
     assert next(made) == known
-    told = "family 'policy_edge' gave no new case in 1000 tries after 1 of 5; ask for fewer, or for more"
+    told = "family 'policy_edge' gave no new case in 1000 tries, after 1 of 5 cases; ask for fewer cases, or"
     with pytest.raises(CaseError, match=re.escape(told)):
         next(made)
 
@@ -298,4 +298,4 @@ def test_a_task_without_a_script_is_no_case():
     task = Task(id="t", user_scenario={"instructions": "x"})
     assert script_of(task) is None
     with pytest.raises(CaseError, match="task 't' has no customer script"):
-        case_of(task)
+        to_case(task)

@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.cases.case import FAMILIES, build, case_line, case_of, generate, read_cases
-from pytest_trace2evolve.cases.content import SeededDraws
+from pytest_trace2evolve.cases.case import (
+    FAMILIES,
+    build_case,
+    format_case_line,
+    generate,
+    read_cases,
+    to_case,
+)
+from pytest_trace2evolve.cases.content import SeededChoices
 from pytest_trace2evolve.cases.strategies import cases, pressure, stores
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.evidence.run_folder import header
+from pytest_trace2evolve.evidence.run_folder import results_header
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.report.cases import case_text
@@ -34,15 +41,15 @@ def test_every_case_is_admitted(content, data):
 @settings(pressure, max_examples=25)
 @given(seed=st.text(max_size=8), family=st.sampled_from(list(FAMILIES)))
 def test_a_case_is_a_function_of_its_seed(seed, family):
-    first, again = (build(family, SeededDraws(seed), Content.TRAIN) for _ in range(2))
-    assert case_line(first) == case_line(again)
+    first, again = (build_case(family, SeededChoices(seed), Content.TRAIN) for _ in range(2))
+    assert format_case_line(first) == format_case_line(again)
     assert first.digest == again.digest
 
 
 SIGNS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TEXTS = st.text(SIGNS, min_size=1).filter(str.strip)
 """All that a customer can say, separators of lines and control characters too. No half of a sign, no NUL."""
-SAID = build("missing_order_id", SeededDraws("said"), Content.TRAIN).task.model_dump(mode="json")
+SAID = build_case("missing_order_id", SeededChoices("said"), Content.TRAIN).task.model_dump(mode="json")
 
 
 @settings(pressure, max_examples=20)
@@ -53,9 +60,9 @@ def test_a_file_gives_back_what_was_written_whatever_is_said(tmp_path_factory, s
     turn["says"] = says
     turn["requests"][0]["details"] = {"order": details}
     record["user_scenario"]["script"]["replies"]["wait"] = [reply]
-    made = [case_of(Task.model_validate({**record, "id": name})) for name in ("one", "two")]
+    made = [to_case(Task.model_validate({**record, "id": name})) for name in ("one", "two")]
     path = tmp_path_factory.getbasetemp() / "said.jsonl"
-    path.write_text("".join(map(case_line, made)), encoding="utf-8", newline="\n")
+    path.write_text("".join(map(format_case_line, made)), encoding="utf-8", newline="\n")
     assert read_cases(path) == made
     assert [case.digest for case in read_cases(path)] == [case.digest for case in made]
 
@@ -100,7 +107,7 @@ def test_a_damaged_store_is_shown_and_its_case_checked_without_a_traceback(place
         del holder[place[-1]]
     else:
         holder[place[-1]] = put
-    case = case_of(Task.model_validate(record))
+    case = to_case(Task.model_validate(record))
     assert case.script.turns[0].says in case_text(case)
     (found,) = admit([case], WORLD)
     assert all("\n" not in problem for problem in found.problems)
@@ -109,7 +116,7 @@ def test_a_damaged_store_is_shown_and_its_case_checked_without_a_traceback(place
 def test_cases_survive_a_results_file_of_tau2(tmp_path):
     made = [*generate("format", 14, Content.TRAIN), *generate("format", 14, Content.HELDOUT)]
     provenance = Provenance(domain="support", provider="trace2evolve")
-    record = header(
+    record = results_header(
         provenance, [case.task for case in made], [], policy="p", git_commit="g", trials=1, max_errors=1
     )
     path = tmp_path / "results.json"
@@ -119,7 +126,7 @@ def test_cases_survive_a_results_file_of_tau2(tmp_path):
         task = Task.model_validate(raw)
         assert task.digest == case.digest
         assert script_of(task) == case.script
-        assert case_of(task).task.actions == case.task.actions
+        assert to_case(task).task.actions == case.task.actions
 
 
 @settings(pressure, max_examples=10)
@@ -136,10 +143,13 @@ def test_a_generated_store_opens_as_a_world(tables):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: cases("policy_egde"), "unknown family 'policy_egde'; known are vague_refund_request, "),
-        (lambda: cases(content="test"), "unknown content 'test'; known are train, heldout"),
+        (
+            lambda: cases("policy_egde"),
+            "unknown family 'policy_egde'; expected one of vague_refund_request, ",
+        ),
+        (lambda: cases(content="test"), "unknown content 'test'; expected one of train, heldout"),
         (lambda: stores(content="test"), "unknown content 'test'"),
-        (lambda: stores(orders=0), "a store has at least one customer and one order, not 5 and 0"),
+        (lambda: stores(orders=0), "customers and orders must be at least 1, got 5 and 0"),
     ],
 )
 def test_what_cannot_be_drawn_is_told(make, told):

@@ -34,7 +34,7 @@ def test_a_seed_writes_a_file_once(folder: Path, capsys: pytest.CaptureFixture[s
     before = (folder / "a.jsonl").read_text()
     capsys.readouterr()
     assert generate("--count", "3", "--out", "a.jsonl") == 2
-    assert "--out a.jsonl exists: delete it, or choose another name" in capsys.readouterr().err
+    assert "--out a.jsonl already exists; delete it or choose a different name" in capsys.readouterr().err
     assert (folder / "a.jsonl").read_text() == before
 
 
@@ -72,10 +72,10 @@ def test_what_cannot_be_generated_is_told(
 @pytest.mark.parametrize(
     ("out", "told"),
     [
-        ("file/x.jsonl", "--out file/x.jsonl: file is no folder; choose another name"),
-        ("file/a/x.jsonl", "--out file/a/x.jsonl: file is no folder; choose another name"),
-        ("folder", "--out folder is a folder: name a file in it"),
-        ("dangling", "--out dangling exists: delete it, or choose another name"),
+        ("file/x.jsonl", "--out file/x.jsonl: file is not a folder; choose a different path"),
+        ("file/a/x.jsonl", "--out file/a/x.jsonl: file is not a folder; choose a different path"),
+        ("folder", "--out folder is a folder; name a file in it"),
+        ("dangling", "--out dangling already exists; delete it or choose a different name"),
         ("y" * 300, f"--out {'y' * 300} cannot be written: File name too long"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_generation_that_fails_half_way_leaves_nothing(
     known = read_cases(FROZEN)[0]
     monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
     assert generate("--count", "2", "--out", "a.jsonl") == 2
-    assert "gave no new case in 1000 tries after 1 of 2" in capsys.readouterr().err
+    assert "gave no new case in 1000 tries, after 1 of 2 cases" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_appears_meanwhile_is_kept(
 
     monkeypatch.setattr("pytest_trace2evolve.cases.case.build", other)
     assert generate("--count", "1", "--out", "a.jsonl") == 2
-    assert "--out a.jsonl exists: delete it, or choose another name" in capsys.readouterr().err
+    assert "--out a.jsonl already exists; delete it or choose a different name" in capsys.readouterr().err
     assert [one.read_text() for one in folder.iterdir()] == ["theirs"]
 
 
@@ -144,7 +144,7 @@ def test_problems_before_a_damaged_line_are_told(folder: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert main(["cases", "check", str(path)]) == 2
     captured = capsys.readouterr()
-    assert "the oracle performs a gold action that fails" in captured.out
+    assert "the oracle makes a gold call that fails" in captured.out
     assert f"{path}, line 5: not valid JSON" in captured.err
 
 
@@ -176,9 +176,9 @@ def test_every_problem_of_a_case_is_told_and_the_status_says_so(
     assert main(["cases", "check", str(path), "four.jsonl"]) == 1
     out = capsys.readouterr().out
     _, unsolvable, trivial, mixed = read_cases(path)
-    assert f"{unsolvable.id}: the oracle performs a gold action that fails: Error: Order not found" in out
-    assert f"{trivial.id}: an agent that does nothing passes, though there is something to do" in out
-    assert f"{mixed.id}: it is train and holds heldout content: 'very well'" in out
+    assert f"{unsolvable.id}: the oracle makes a gold call that fails: Error: Order not found" in out
+    assert f"{trivial.id}: an agent that does nothing passes, although the case requires an action" in out
+    assert f"{mixed.id}: it is train but contains heldout content: 'very well'" in out
     assert f"{path}: 1 of 4 cases admitted" in out
     assert "four.jsonl: 4 of 4 cases admitted" in out
 
@@ -215,7 +215,7 @@ def test_a_file_is_listed_and_a_case_told_in_full(capsys: pytest.CaptureFixture[
     ("start", "told"),
     [
         ("policy_edge", "6 cases begin with 'policy_edge': policy_edge-"),
-        ("nothing", "no case 'nothing'; known are "),
+        ("nothing", "no case has the id 'nothing'; known are "),
     ],
 )
 def test_a_case_that_is_not_one_is_told(start: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,5 +246,5 @@ def test_an_order_that_is_listed_and_not_there_is_told(
     (folder / "two.jsonl").write_text(json.dumps(record) + "\n")
     capsys.readouterr()
     assert main(["cases", "check", "two.jsonl"]) == 1
-    told = f"customer {user_id!r} has order '#W0000000', and the store has not"
+    told = f"customer {user_id!r} has order '#W0000000', which the store lacks"
     assert told in capsys.readouterr().out

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.content import (
-    GOODS,
-    PEOPLE,
-    PLACES,
+    PERSON_COUNT,
+    PLACE_COUNT,
+    PRODUCT_COUNT,
     Vocabulary,
     find_foreign_mark,
     lesson_words,
@@ -109,9 +109,9 @@ def test_a_product_has_two_options_whose_values_differ():
 @given(seed=st.integers())
 def test_a_lessons_words_are_enough_and_none_is_held_out(seed: int) -> None:
     words = lesson_words(random.Random(seed))
-    assert len({*words.first_names}) == len({*words.last_names}) == len(words.domains) == PEOPLE
-    assert len(words.streets) == len(words.cities) == PLACES
-    assert len({kind.name for kind in words.products}) == GOODS
+    assert len({*words.first_names}) == len({*words.last_names}) == len(words.domains) == PERSON_COUNT
+    assert len(words.streets) == len(words.cities) == PLACE_COUNT
+    assert len({kind.name for kind in words.products}) == PRODUCT_COUNT
     assert all(
         len(kind.options) >= 2 and min(map(len, kind.options.values())) >= 2 for kind in words.products
     )

@@ -38,7 +38,7 @@ def tables_with(status="pending", paid="credit_card_1", amount=20.0, balance=50.
 
 
 def expert(**state):
-    return Expert(tables_with(**state), "ann", by_email=True)
+    return Expert(tables_with(**state), "ann", uses_email=True)
 
 
 CANCEL = Intent("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}, "#W1")
@@ -70,8 +70,10 @@ def test_the_expert_identifies_reads_and_writes_in_this_order():
 
 
 def test_the_expert_finds_by_name_where_there_is_no_email_and_looks_for_the_order():
-    found = Expert(tables_with(), "ann", by_email=False)
-    done = found.resolve(Intent(CANCEL.tool, {**CANCEL.arguments, "order_id": "#W2"}, "#W2", seek=True))
+    found = Expert(tables_with(), "ann", uses_email=False)
+    done = found.resolve(
+        Intent(CANCEL.tool, {**CANCEL.arguments, "order_id": "#W2"}, "#W2", needs_search=True)
+    )
     assert done.actions[0].name == "find_user_id_by_name_zip"
     looks = [action.arguments for action in done.actions if action.name == "get_order_details"]
     assert looks == [{"order_id": "#W1"}, {"order_id": "#W2"}]

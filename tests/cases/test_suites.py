@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cases.case import case_line, generate, read_cases
+from pytest_trace2evolve.cases.case import format_case_line, generate, read_cases
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.task import Content
@@ -37,7 +37,7 @@ class CaseProject:
     def __init__(self, desk: DeskProject) -> None:
         self.desk = desk
         for name, cases in CASES.items():
-            desk.write(f"cases/{name}.jsonl", "".join(map(case_line, cases)))
+            desk.write(f"cases/{name}.jsonl", "".join(map(format_case_line, cases)))
         self.suite(SUITE)
 
     def suite(self, text: str) -> None:
@@ -112,7 +112,7 @@ def test_a_changed_case_file_breaks_the_lock(cases: CaseProject) -> None:
     changed = cases.run("oracle")
     assert changed.ret == pytest.ExitCode.USAGE_ERROR
     assert f"the content of task {record['id']!r} in split 'synthetic' changed" in told(changed)
-    path.write_text("\n".join([first, *rest, case_line(next(generate("new", 1, Content.HELDOUT)))]))
+    path.write_text("\n".join([first, *rest, format_case_line(next(generate("new", 1, Content.HELDOUT)))]))
     added = cases.run("oracle")
     assert "was added to split 'synthetic' since suites.lock was written; run 'trace2evolve lock'" in told(
         added
@@ -136,7 +136,7 @@ def test_a_changed_case_file_breaks_the_lock(cases: CaseProject) -> None:
             lambda root: (root / "cases" / "pressure.jsonl").write_text(
                 (root / "cases" / "heldout.jsonl").read_text()
             ),
-            "is in cases/heldout.jsonl too; a task belongs to one split",
+            "is also in cases/heldout.jsonl; a task belongs to one split",
         ),
     ],
 )
@@ -151,8 +151,8 @@ def test_a_file_that_cannot_be_used_is_told(cases: CaseProject, change, expected
     ("split", "expected"),
     [
         ('{ cases = "" }', "splits.heldout"),
-        ('{ cases = "/etc/cases.jsonl" }', "a file of cases lies below the project's root"),
-        ('{ cases = "../cases.jsonl" }', "a file of cases lies below the project's root"),
+        ('{ cases = "/etc/cases.jsonl" }', "a file of cases must be inside the project's root"),
+        ('{ cases = "../cases.jsonl" }', "a file of cases must be inside the project's root"),
         ("{ cases = 3 }", "splits.heldout"),
         ('{ case = "x" }', 'or { cases = "FILE" }'),
     ],
@@ -171,14 +171,14 @@ def test_a_link_out_of_the_project_is_told(
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "heldout.jsonl"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
-    assert "cases/heldout.jsonl: lies outside of" in told(cases.run("oracle"))
+    assert "cases/heldout.jsonl: is outside" in told(cases.run("oracle"))
 
 
 def test_the_same_case_under_another_id_is_told(cases: CaseProject) -> None:
     path = cases.desk.root / "cases" / "pressure.jsonl"
-    record = json.loads(case_line(CASES["heldout"][0]))
+    record = json.loads(format_case_line(CASES["heldout"][0]))
     path.write_text(json.dumps({**record, "id": "another"}) + "\n")
-    expected = "case 'another' of cases/pressure.jsonl is in cases/heldout.jsonl too"
+    expected = "case 'another' of cases/pressure.jsonl is also in cases/heldout.jsonl"
     assert expected in told(cases.run("oracle"))
 
 
@@ -186,11 +186,11 @@ def test_what_may_be_learned_from_shares_no_content_with_what_decides(cases: Cas
     discovery = 'discovery = { cases = "cases/discovery.jsonl" }\n'
     cases.suite(SUITE + discovery)
     path = cases.desk.write(
-        "cases/discovery.jsonl", "".join(map(case_line, generate("d", 3, Content.HELDOUT)))
+        "cases/discovery.jsonl", "".join(map(format_case_line, generate("d", 3, Content.HELDOUT)))
     )
     refused = told(cases.run("oracle"))
-    assert "splits 'heldout' and 'discovery' both hold cases of heldout content" in refused
-    path.write_text("".join(map(case_line, generate("d", 3, Content.TRAIN))))
+    assert "splits 'heldout' and 'discovery' both contain cases of heldout content" in refused
+    path.write_text("".join(map(format_case_line, generate("d", 3, Content.TRAIN))))
     cases.lock()
     cases.run("oracle").assert_outcomes(passed=12)
 
@@ -223,7 +223,7 @@ def test_cases_stand_beside_a_worlds_own_tasks(cases: CaseProject) -> None:
     own["id"] = "close"
     cases.desk.write("cases/desk.jsonl", json.dumps(own) + "\n")
     clash = cases.desk.run("--t2e-suite=desk", "--t2e-gate=off")
-    assert "case 'close' of cases/desk.jsonl is in desk too; a task belongs to one split" in told(clash)
+    assert "case 'close' of cases/desk.jsonl is also in desk; a task belongs to one split" in told(clash)
 
 
 def test_the_committed_suite_is_locked_and_its_contents_are_apart() -> None:

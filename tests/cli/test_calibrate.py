@@ -114,10 +114,10 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(trials: Path) -> None:
         (["--trials", "0"], "--trials 0: must be 1 or more"),
         (["--resamples", "0"], "--resamples 0: must be 1 or more"),
         (["--seed", "-1"], "--seed -1: must be 0 or more"),
-        (["--margin", "5"], "--margin 5: must lie between 0 and 1; five points are 0.05"),
+        (["--margin", "5"], "--margin 5: must be between 0 and 1; for 5 points, give 0.05"),
         (["--policy", "srict"], "unknown gate policy 'srict'; did you mean 'strict'?"),
         (["--plot", "a.jpg"], "--plot a.jpg: must end in .svg or .png"),
-        (["--plot", "no/a.svg"], "--plot no/a.svg: its folder does not exist; make it first"),
+        (["--plot", "no/a.svg"], "--plot no/a.svg: its folder does not exist; create it first"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(
@@ -185,7 +185,7 @@ def test_an_error_if_all_tasks_are_left_out(tmp_path: Path, capsys: pytest.Captu
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "trace2evolve: mixed.json: every task ran different content under its id (0); give trials of the "
+        "trace2evolve: mixed.json: the trials of every task ran different content (0); give trials of the "
         "same tasks\n"
     )
 

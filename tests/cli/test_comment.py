@@ -61,8 +61,8 @@ def test_a_comment_is_made_once_and_renewed_then(
         "*commit `0123456789ab` · [job and artifacts](https://github.example/run/1)*\n"
     )
     made, renewed = capsys.readouterr().out.splitlines()
-    assert made == f"comment made: {comment['html_url']}"
-    assert renewed == f"comment renewed: {comment['html_url']}"
+    assert made == f"comment created: {comment['html_url']}"
+    assert renewed == f"comment updated: {comment['html_url']}"
     assert github.tokens == {f"Bearer {TOKEN}"}
 
 
@@ -119,10 +119,10 @@ def test_a_token_that_may_not_write_is_told(
     printed = capsys.readouterr()
     refused, told = printed.err.splitlines()
     assert refused.startswith(
-        f"trace2evolve: GitHub refuses POST /repos/acme/agents/issues/7/comments: {status}"
+        f"trace2evolve: GitHub rejects POST /repos/acme/agents/issues/7/comments: {status}"
     )
-    assert told.startswith("trace2evolve: no comment: GitHub refuses POST ")
-    assert told.endswith("; the job's summary tells the same")
+    assert told.startswith("trace2evolve: no comment: GitHub rejects POST ")
+    assert told.endswith("; see the job's summary instead")
     assert printed.out == ""
     assert len([one for one in github.requests if one[0] == "POST"]) == 2
 
@@ -207,7 +207,7 @@ def test_a_comment_that_is_always_too_long_is_given_up(
 ) -> None:
     github.plan = lambda method, path: too_long() if method == "POST" else None
     assert main(["comment", file, "--pr", "7"]) == 2
-    assert "GitHub finds a comment of 8192 bytes too long" in capsys.readouterr().err
+    assert "GitHub rejects a comment of 8192 bytes as too long" in capsys.readouterr().err
 
 
 def test_a_forks_pull_request_is_found_by_branch_and_commit(
@@ -220,7 +220,7 @@ def test_a_forks_pull_request_is_found_by_branch_and_commit(
     ]
     assert main(["comment", file, "--head", "fork:main", "--sha", SHA, "--untrusted"]) == 0
     (comment,) = github.comments[7]
-    assert "**Measured by the pull request's own code, which nobody has reviewed.**" in comment["body"]
+    assert "**Measured by unreviewed code of the pull request.**" in comment["body"]
     assert main(["comment", file, "--head", "fork:main", "--sha", "e" * 40]) == 0
     assert "no comment: no open pull request has fork:main at eeee" in capsys.readouterr().out
     assert list(github.comments) == [7]
@@ -268,8 +268,8 @@ def test_a_file_that_is_no_summary_is_refused(
         (["--pr", "0"], "'0' is not the number of a pull request"),
         (["--pr", "7; rm -rf"], "is not the number of a pull request"),
         (["--pr", "7", "--sha", "abc"], "'abc' is not a whole commit id"),
-        (["--pr", "7", "--run-url", "javascript:x"], "'javascript:x' is not the address of a page"),
-        (["--pr", "7", "--run-url", "https://a.b/)[x"], "is not the address of a page"),
+        (["--pr", "7", "--run-url", "javascript:x"], "'javascript:x' is not the URL of a page"),
+        (["--pr", "7", "--run-url", "https://a.b/)[x"], "is not the URL of a page"),
         ([], "one of the arguments --pr --head is required"),
     ],
 )
@@ -284,10 +284,10 @@ def test_values_of_another_form_are_usage_errors(
 @pytest.mark.parametrize(
     ("variable", "value", "arguments", "text"),
     [
-        ("GITHUB_REPOSITORY", "", ["--pr", "7"], "which repository? give --repo OWNER/NAME"),
+        ("GITHUB_REPOSITORY", "", ["--pr", "7"], "no repository is named; give --repo OWNER/NAME"),
         ("GITHUB_REPOSITORY", "acme/../x", ["--pr", "7"], "--repo 'acme/../x' is not OWNER/NAME"),
-        ("GITHUB_TOKEN", "", ["--pr", "7"], "no token: set GITHUB_TOKEN"),
-        ("GITHUB_TOKEN", "x", ["--head", "a:b"], "--head names a branch, which moves: give --sha"),
+        ("GITHUB_TOKEN", "", ["--pr", "7"], "GITHUB_TOKEN is not set"),
+        ("GITHUB_TOKEN", "x", ["--head", "a:b"], "--head needs --sha, because a branch can move"),
     ],
 )
 def test_what_is_missing_is_told(

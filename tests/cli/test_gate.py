@@ -117,7 +117,7 @@ def test_compare_takes_several_files_a_side(
     out = capsys.readouterr().out
     assert "note: v2, v1: trials renumbered 0 to 1" in out
     assert main(["compare", *two, "--baseline-results", old]) == 2
-    assert "is twice in" in capsys.readouterr().err
+    assert "occurs twice in" in capsys.readouterr().err
 
 
 def test_lock_writes_and_checks(desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +125,7 @@ def test_lock_writes_and_checks(desk_runs: dict[str, Path], capsys: pytest.Captu
     Path("suites/desk.toml").write_text(SUITE.replace(', "free"', ""), encoding="utf-8")
     capsys.readouterr()
     assert main(["check"]) == 1
-    assert "task 'free' was taken out of split 'discovery'" in capsys.readouterr().out
+    assert "task 'free' was removed from split 'discovery'" in capsys.readouterr().out
     assert main(["lock"]) == 0
     assert "desk: heldout 4, discovery 2; fake 1.0; " in capsys.readouterr().out
     assert main(["check"]) == 0
@@ -166,5 +166,5 @@ def test_trials_of_two_candidates_are_not_calibrated_as_one(
 ) -> None:
     assert main(["calibrate", *map(str, desk_runs.values())]) == 2
     error = capsys.readouterr().err
-    assert "cannot be one side: candidate 'v1' and 'v2'" in error
+    assert "cannot form one side: candidate 'v1' and 'v2'" in error
     assert error.count("\n") == 1

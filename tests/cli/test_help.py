@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def helped(*words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def named(
-    commands: tuple[Command, ...] = tuple(command for group in COMMANDS.values() for command in group),
+    commands: tuple[Command, ...] = tuple(chain.from_iterable(COMMANDS.values())),
     *above: str,
 ) -> Iterator[tuple[tuple[str, ...], Command]]:
     """All commands with their words, groups of actions included."""

@@ -14,7 +14,7 @@ from tests.plugin.conftest import Command, DeskProject
 
 
 def entries_of(project: DeskProject) -> list[Evaluation]:
-    found = Ledger(project.root / "ledger").read().in_time
+    found = Ledger(project.root / "ledger").read().entries_by_time
     return [entry for entry in found if isinstance(entry, Evaluation)]
 
 
@@ -42,7 +42,9 @@ def test_damage_withholds_a_promotion_and_a_repair_gives_it_back(
     assert shown[2].startswith("2 entries are missing or unreadable, and each counts as one test of every")
     assert shown[-1].startswith("recorded as ledger entry ")
     assert command("ledger").returncode == 0
-    (repair,) = [one for one in Ledger(damaged.root / "ledger").read().in_time if isinstance(one, Repair)]
+    (repair,) = [
+        one for one in Ledger(damaged.root / "ledger").read().entries_by_time if isinstance(one, Repair)
+    ]
     assert (len(repair.problems), repair.lost) == (2, 2)
     assert list(repair.files.values()) == [None]
     result = damaged.run("--candidate=v3")
@@ -98,7 +100,7 @@ def test_a_repair_that_is_taken_out_accepts_nothing(damaged: DeskProject, comman
     command("ledger", "repair", "--yes")
     damaged.run("--candidate=v1")
     folder = damaged.root / "ledger"
-    (repair,) = [one for one in Ledger(folder).read().in_time if isinstance(one, Repair)]
+    (repair,) = [one for one in Ledger(folder).read().entries_by_time if isinstance(one, Repair)]
     (folder / f"{repair.name}.json").unlink()
     assert len(json.loads(command("ledger", "--json").stdout)["problems"]) == 3
 
@@ -108,7 +110,8 @@ def test_nobody_is_asked_without_a_terminal(damaged: DeskProject, command: Comma
     done = command("ledger", "repair")
     assert done.returncode == 2
     assert done.stderr.endswith(
-        "nobody can be asked here; read the list above, and give --yes to accept it\n"
+        "standard input is not a terminal, so nobody can confirm; check the list above and accept it "
+        "with --yes\n"
     )
     assert sorted(path.name for path in (damaged.root / "ledger").iterdir()) == before
 
@@ -159,7 +162,9 @@ def test_saved_baselines_are_entries(project: DeskProject, command: Command) -> 
     project.baseline("v0")
     assert project.run("--candidate=v1").ret == 0
     assert command("baseline", "promote", project.runs[-1].name, "--name", "v0").returncode == 0
-    saves = [one for one in Ledger(project.root / "ledger").read().in_time if isinstance(one, BaselineSave)]
+    saves = [
+        one for one in Ledger(project.root / "ledger").read().entries_by_time if isinstance(one, BaselineSave)
+    ]
     assert [one.baseline.id for one in saves] == ["v0", "v0"]
     assert [one.replaces for one in saves] == [None, saves[0].baseline.digest]
     assert [one.decision for one in entries_of(project)] == [Decision.PROMOTE]

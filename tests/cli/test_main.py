@@ -19,7 +19,7 @@ from pytest_trace2evolve.cli.parser import Command, Parser
 REPOSITORY = Path(__file__).resolve().parents[2]
 ERRORS = (KeyError("x"), RecursionError("deep"), MemoryError(), UnicodeEncodeError("ascii", "é", 0, 1, "no"))
 LINE = re.compile(r"trace2evolve: crashed: [^;\n]*; the traceback is in (?P<path>[^\n]*/crash-[^\n]*\.log)\n")
-FULL = "the standard output cannot be written (No space left on device); make room for it, or redirect it"
+FULL = "the standard output cannot be written (No space left on device); free disk space, or redirect it"
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
 in_a_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
@@ -136,17 +136,17 @@ def test_wrong_arguments_are_reported_in_a_line_that_ends(capsys: pytest.Capture
 def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert main(["ledger", "--root", str(tmp_path / "loop")]) == 2
-    assert "holds no suites/" in (said := capsys.readouterr().err) or "lead in a circle" in said
+    assert "contains no suites/" in (said := capsys.readouterr().err) or "form a loop" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["score", "nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
-        (["compare", "one.json"], "compare takes BASELINE and CANDIDATE, or --baseline-results FILE"),
+        (["compare", "one.json"], "expected BASELINE and CANDIDATE, or --baseline-results FILE"),
         (["compare", "a", "b", "--policy", "strikt"], "unknown gate policy 'strikt'; did you mean 'strict'?"),
-        (["compare", "a", "b", "--split", "heldout"], "--split names a split of a suite: give --suite too"),
-        (["--root", "nowhere", "lock"], "--root nowhere: it holds no suites/; name the project's folder"),
+        (["compare", "a", "b", "--split", "heldout"], "--split needs --suite; name the suite of the split"),
+        (["--root", "nowhere", "lock"], "--root nowhere: it contains no suites/; name the project's folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
@@ -184,7 +184,7 @@ def test_a_deleted_current_folder_is_reported_in_one_line(folder: Path, argument
     line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
     done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
-    assert done.stderr == "trace2evolve: the current folder was deleted; change to another one\n"
+    assert done.stderr == "trace2evolve: the current folder was deleted; change to an existing one\n"
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["--help"]])

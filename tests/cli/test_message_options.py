@@ -101,9 +101,10 @@ def test_a_folder_without_suites_is_named_with_the_remedy(
     monkeypatch.chdir(tmp_path)
     assert main(["lock"]) == 2
     assert capsys.readouterr().err == (
-        "trace2evolve: no suites/ in this folder or above it; name the project's folder with --root DIR\n"
+        "trace2evolve: this folder and its parents contain no suites/; name the project's folder with "
+        "--root DIR\n"
     )
     assert main(["lock", "--root", "nowhere"]) == 2
     assert capsys.readouterr().err == (
-        "trace2evolve: --root nowhere: it holds no suites/; name the project's folder\n"
+        "trace2evolve: --root nowhere: it contains no suites/; name the project's folder\n"
     )

@@ -11,14 +11,14 @@ from tests.plugin.conftest import SUITE, Command, DeskProject
 
 
 def accesses(project: DeskProject) -> list[Access]:
-    entries = Ledger(project.root / "ledger").read().in_time
+    entries = Ledger(project.root / "ledger").read().entries_by_time
     return [entry for entry in entries if isinstance(entry, Access)]
 
 
 def test_no_run_is_said(project: DeskProject, command: Command) -> None:
     done = command("runs")
     assert done.stdout == (
-        f"no runs in {project.root}/.trace2evolve/runs; make one with pytest --candidate ID\n"
+        f"no runs in {project.root}/.trace2evolve/runs; start one with pytest --candidate ID\n"
     )
     assert json.loads(command("runs", "--json").stdout) == {"runs": []}
 
@@ -68,7 +68,7 @@ def test_failed_tasks_are_listed_and_no_trace_is_opened(project: DeskProject, co
         "suite split task failed trials reward",
         "desk discovery opened 2 of 2 0.000",
         "desk heldout ! look 2 of 2 0.000",
-        "! sealed: the ledger records an access, which can end clean evidence",
+        "! sealed: the ledger records each access, which can end clean evidence",
         f"open a trace: trace2evolve show {run} TASK",
     ]
     assert accesses(project) == []
@@ -110,15 +110,15 @@ def test_failed_tasks_without_a_project(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "show run: which task? name one, or list those that failed with --failed"),
-        (("a", "--failed"), "--failed lists the failed tasks of a run: leave out TASK, --trial and --full"),
+        ((), "show run: no task is named; name one, or list the failed tasks with --failed"),
+        (("a", "--failed"), "--failed cannot be combined with TASK, --trial or --full; leave these out"),
         (
             ("--failed", "--trial", "0"),
-            "--failed lists the failed tasks of a run: leave out TASK, --trial and",
+            "--failed cannot be combined with TASK, --trial or --full",
         ),
         (
             ("--failed", "--full"),
-            "--failed lists the failed tasks of a run: leave out TASK, --trial and --full",
+            "--failed cannot be combined with TASK, --trial or --full; leave these out",
         ),
     ],
 )

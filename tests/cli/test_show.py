@@ -42,7 +42,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Shown:
 def looks(root: Path) -> list[Access]:
     history = Ledger(root / "ledger").read()
     assert history.problems == ()
-    return [entry for entry in history.in_time if isinstance(entry, Access)]
+    return [entry for entry in history.entries_by_time if isinstance(entry, Access)]
 
 
 def plain_file(run: Path, target: Path, **simulation: Any) -> Path:
@@ -72,7 +72,7 @@ def test_a_trace_is_shown_and_the_look_recorded(
     assert "result of close_ticket" in text
     assert lines[-4:-2] == ["ended: user_stop, measured", "reward: 1"]
     assert lines[-2].startswith("components: ")
-    assert lines[-1] == "every recorded check is met"
+    assert lines[-1] == "all recorded checks passed"
     (entry,) = looks(project.root)
     assert (entry.suite, entry.split, entry.task, entry.domain) == ("desk", "heldout", "close", "desk")
     assert (entry.trials, entry.run, entry.who) == ((0,), run.name, user_name())
@@ -102,7 +102,7 @@ def test_the_look_is_recorded_before_anything_is_printed(
     assert (status, lines) == (2, [])
     (line,) = error.splitlines()
     assert "ledger: the access could not be recorded (" in line
-    assert line.endswith("and so nothing is shown; make the folder writable")
+    assert line.endswith("so nothing is shown; make the folder writable")
     assert shown(capsys, run.name, "idle")[0] == 0, "what may be read needs no entry"
 
 
@@ -156,7 +156,7 @@ def test_a_plain_results_file_is_held_against_the_suites(
     project.write("suites/desk.toml", SUITE.replace('"opened", ', ""))
     project.lock()
     _, lines, _ = shown(capsys, str(packed), "opened")
-    assert lines[0] == f"nothing was recorded: no suite of {project.root.name} holds the task"
+    assert lines[0] == f"nothing was recorded: no suite of {project.root.name} has the task"
 
 
 def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
@@ -173,10 +173,10 @@ def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
     shutil.copytree(run, elsewhere / "copied")
     status, lines, error = shown(capsys, "copied", "close")
     assert (status, lines) == (2, [])
-    lost = "the access could not be recorded; give the run's project as --root\n"
-    assert error == f"trace2evolve: the run is of suite 'desk', which no project here holds: {lost}"
+    lost = "the access cannot be recorded; give the run's project with --root\n"
+    assert error == f"trace2evolve: the run is of suite 'desk', which no project here has, so {lost}"
     assert shown(capsys, "one", "close")[2] == (
-        "trace2evolve: one: no such path, and no project here whose runs could be meant; give --root\n"
+        "trace2evolve: one: no such path, and no project here to search for runs; give --root\n"
     )
     (elsewhere / "suites").mkdir()
     error = shown(capsys, "copied", "close")[2]
@@ -198,9 +198,9 @@ def test_a_run_is_its_own_projects_wherever_the_reader_stands(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("nowhere", "close"), "'nowhere' is no path and no run in "),
-        (("2", "close"), "run '2' is the beginning of several: "),
-        (("", "close"), "a folder without results.json is no results folder"),
+        (("nowhere", "close"), "'nowhere' is neither a path nor a run in "),
+        (("2", "close"), "run '2' matches several runs: "),
+        (("", "close"), "a folder without results.json is not a results folder"),
         (("RUN", "clos"), "holds no simulation of task 'clos'; nearest are close, "),
         (("RUN", "close", "--trial", "2"), "task 'close' of RUN has no trial 2; it has 0, 1"),
     ],

@@ -219,7 +219,7 @@ def test_budget_rate_limit_and_cache_are_of_the_whole_run(cluster: Any, project:
         limited = run(
             project, RayExecutor(cluster.address), server, trials=200, max_tokens=20_000, fresh=True
         )
-        assert "--t2e-max-tokens 20000" in limited.exhausted
+        assert "--t2e-max-tokens 20000" in limited.exhausted_budget
         tokens = server.count.prompt_tokens + server.count.completion_tokens - before
         calls = server.count.served - asked
     used = usage_of_run(limited)
@@ -304,7 +304,7 @@ def test_a_wrong_address_is_one_line(project: DeskProject) -> None:
     with pytest.raises(ConfigError) as caught:
         run(project, RayExecutor("127.0.0.1:1"), agent="listed")
     text = str(caught.value)
-    assert text.startswith("no Ray cluster can be reached at 127.0.0.1:1 ([Errno 111] Connection refused); ")
+    assert text.startswith("cannot reach a Ray cluster at 127.0.0.1:1 ([Errno 111] Connection refused); ")
 
 
 def test_a_module_that_a_node_lacks_is_named(
@@ -355,9 +355,7 @@ def test_another_version_on_a_node_is_named(
             run(project, RayExecutor(cluster.address, per_actor=1), agent="listed")
     finally:
         cluster.remove_node(node)
-    assert "its pytest-trace2evolve is 9.9, and this machine's is 0.1.0; install the same" in str(
-        caught.value
-    )
+    assert "it has pytest-trace2evolve 9.9, but this machine has 0.1.0; install the same" in str(caught.value)
 
 
 BIG = (
@@ -389,7 +387,7 @@ def test_a_full_object_store_ends_the_run_with_one_line(cluster: Any, project: D
         run(project, RayExecutor(cluster.address), agent="listed", tasks=[("desk", "close")])
     text = str(caught.value)
     assert re.match(r"node [\d.]+ of the Ray cluster cannot send a simulation: OutOfDiskError: Local", text)
-    assert text.endswith("make room there, then run the same again to resume")
+    assert text.endswith("make room there, then rerun the same command to resume")
     assert "\n" not in text
 
 
@@ -397,9 +395,15 @@ def test_a_full_object_store_ends_the_run_with_one_line(cluster: Any, project: D
     ("options", "message"),
     [
         ({"ray_env": "KEY"}, "--t2e-ray-env has no effect without --t2e-ray"),
-        ({"ray": "auto", "results": ["x.json"]}, "--t2e-ray does not go with --t2e-results: there is "),
+        (
+            {"ray": "auto", "results": ["x.json"]},
+            "--t2e-ray cannot be combined with --t2e-results: there is ",
+        ),
         ({"ray": "auto", "ray_pip": "none.txt"}, "--t2e-ray-pip none.txt: no such file; name a file of req"),
-        ({"ray": "auto", "ray_env": "NOT_SET"}, "variable NOT_SET is to be handed to Ray's nodes and is not"),
+        (
+            {"ray": "auto", "ray_env": "NOT_SET"},
+            "environment variable NOT_SET cannot be passed to Ray's nodes because it is not set",
+        ),
     ],
 )
 def test_options_that_contradict_each_other(

@@ -27,16 +27,16 @@ from typing import Any
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.calibration import read_calibrations
-from pytest_trace2evolve.errors import Trace2EvolveError, shortened
+from pytest_trace2evolve.errors import Trace2EvolveError, shorten
 from pytest_trace2evolve.evidence import scoreboard
-from pytest_trace2evolve.evidence.cassettes import read_cassette, render
+from pytest_trace2evolve.evidence.cassettes import read_cassette, render_cassette
 from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.improve.loop import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import ini_words
-from pytest_trace2evolve.records.adapter import MANIFEST
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME
 from pytest_trace2evolve.records.completion import Answer, Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.records.improvement import Evolution
@@ -172,7 +172,7 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
         "agent": Settings(),
         "user": Settings(),
     }
-    tape.write_text(render(header, [("k1", answer), ("k2", answer)]))
+    tape.write_text(render_cassette(header, [("k1", answer), ("k2", answer)]))
     yield reader("cassette", tape, "jsonl", lambda: read_cassette(tape))
 
     state = root / "evolution"
@@ -187,7 +187,7 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     yield reader("calibrations", kept / "read.json", "json", lambda: read_calibrations(kept, "read"), seeds=5)
 
     folder = write_adapter(root / "adapters", "consent")
-    yield reader("manifest", folder / MANIFEST, "json", lambda: Adapters(root / "adapters")["consent"])
+    yield reader("manifest", folder / MANIFEST_NAME, "json", lambda: Adapters(root / "adapters")["consent"])
 
     model = root / "model"
     model.mkdir()
@@ -248,19 +248,19 @@ def _candidate(root: Path) -> object:
 
 
 def _priced(path: Path) -> object:
-    from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+    from pytest_trace2evolve.records.completion import NO_USAGE, Usage
 
     prices = read_prices(path)
     usage = Usage(prompt_tokens=10**9, completion_tokens=10**9, cached_tokens=10**9)
     for price in prices.values():
         used = usage.model_copy(update={"cost": price.cost(usage)})
-        total = sum((used for _ in range(100)), start=NOTHING_USED)
+        total = sum((used for _ in range(100)), start=NO_USAGE)
         assert (total.cost or 0.0) < 1e30, total  # no overflow, whatever a table says
     return prices
 
 
 def _board(root: Path) -> object:
-    return list(scoreboard.read(root / "results/scoreboard.tsv"))
+    return list(scoreboard.read_lines(root / "results/scoreboard.tsv"))
 
 
 def _joined(run: Path) -> bytes:
@@ -285,7 +285,7 @@ def ran(target: Target, refused: bool) -> dict[str, Any]:
                 target.reader()
     except (Trace2EvolveError, OSError) as error:  # as the command line reports them
         status = 2 if target.reader is not None else "raised"
-        print(shortened(f"trace2evolve: {error}"), file=errors)
+        print(shorten(f"trace2evolve: {error}"), file=errors)
     except BaseException:
         status = traceback.format_exc(limit=-4)
     finally:

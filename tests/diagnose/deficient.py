@@ -10,7 +10,7 @@ from benchmarks.deficits import DeficientAgent, Deficit
 from pytest_trace2evolve.cases.case import Case, generate
 from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.evidence.results import OWN_BLOCK
+from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
@@ -44,7 +44,7 @@ def cases(family: str, count: int, seed: str = "labels") -> list[Case]:
 def write_run(path: Path, runs: Sequence[tuple[Case, Simulation]], origin: Provenance | None = None) -> Path:
     """A results file of the support world, in τ²'s shape; with its origin, as our own runs record it."""
     tasks: dict[str, Any] = {case.id: case.task.model_dump(mode="json") for case, _ in runs}
-    own = {} if origin is None else {OWN_BLOCK: origin.model_dump(mode="json")}
+    own = {} if origin is None else {OWN_BLOCK_KEY: origin.model_dump(mode="json")}
     record = {
         "timestamp": "2026-11-01T10:00:00",
         "info": {"environment_info": {"domain_name": "support", "policy": None}, **own},

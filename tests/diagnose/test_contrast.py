@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.diagnose.contrast import Thresholds, assess, contrast
+from pytest_trace2evolve.diagnose.contrast import Thresholds, assess_capabilities, compute_contrast
 from pytest_trace2evolve.errors import LabelError
 from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
-from pytest_trace2evolve.records.capability import Assessment, Capability, Label, LabelRun, Outcome, Presence
+from pytest_trace2evolve.records.capability import (
+    Capability,
+    CapabilityAssessment,
+    Label,
+    LabelRun,
+    Presence,
+    TraceOutcome,
+)
 
 P, L, N, X = Presence.PRESENT, Presence.LACKING, Presence.NA, Presence.LOST
 SKILL = Capability(name="skill", description="What is looked for.")
@@ -18,9 +25,9 @@ SKILL = Capability(name="skill", description="What is looked for.")
 Row = tuple[bool, Presence]
 
 
-def outcomes(rows: Sequence[Row], trials: int = 1) -> list[Outcome]:
+def outcomes(rows: Sequence[Row], trials: int = 1) -> list[TraceOutcome]:
     return [
-        Outcome(trace=f"t{place}", task=f"task{place // trials}", trial=place % trials, passed=passed)
+        TraceOutcome(trace=f"t{place}", task=f"task{place // trials}", trial=place % trials, passed=passed)
         for place, (passed, _) in enumerate(rows)
     ]
 
@@ -47,8 +54,8 @@ def passed(*counts: tuple[Presence, int]) -> list[Row]:
     return [(True, presence) for presence, count in counts for _ in range(count)]
 
 
-def assessed(*runs: Sequence[Row], trials: int = 1) -> Assessment:
-    [found] = assess(
+def assessed(*runs: Sequence[Row], trials: int = 1) -> CapabilityAssessment:
+    [found] = assess_capabilities(
         [SKILL],
         [run(rows, number) for number, rows in enumerate(runs, start=1)],
         outcomes(runs[0], trials),
@@ -68,7 +75,7 @@ def test_traces_that_do_not_call_for_it_enter_coverage_and_no_rate() -> None:
     """Of 10 failures 3 lack it, 1 shows it, 6 do not call for it: coverage 3/10, ER⁻ 3/4."""
     rows = [*failed((L, 3), (P, 1), (N, 6)), *passed((L, 1), (P, 4), (N, 5))]
     labels = {f"t{place}": presence for place, (_, presence) in enumerate(rows)}
-    found = contrast(labels, outcomes(rows))
+    found = compute_contrast(labels, outcomes(rows))
     assert (found.coverage, found.error_rate_failed, found.error_rate_passed) == (0.3, 0.75, 0.2)
     assert found.delta == pytest.approx(0.55)
 
@@ -83,11 +90,11 @@ def test_lost_labels_enter_no_rate_and_are_counted() -> None:
 @pytest.mark.parametrize(
     ("rows", "measured", "reason"),
     [
-        ([*failed((L, 5)), *passed((N, 5))], (1.0, 1.0, None), "no passed trace calls for it"),
-        ([*failed((N, 5)), *passed((P, 5))], (0.0, None, 0.0), "no failed trace calls for it"),
-        (failed((L, 5), (P, 5)), (0.5, 0.5, None), "no passed trace calls for it"),
+        ([*failed((L, 5)), *passed((N, 5))], (1.0, 1.0, None), "no passed trace requires it"),
+        ([*failed((N, 5)), *passed((P, 5))], (0.0, None, 0.0), "no failed trace requires it"),
+        (failed((L, 5), (P, 5)), (0.5, 0.5, None), "no passed trace requires it"),
         (passed((L, 5), (P, 5)), (None, None, 0.5), "nothing failed"),
-        ([*failed((X, 5)), *passed((X, 5))], (0.0, None, None), "no failed trace calls for it"),
+        ([*failed((X, 5)), *passed((X, 5))], (0.0, None, None), "no failed trace requires it"),
     ],
 )
 def test_an_empty_denominator_is_not_measured(
@@ -111,7 +118,7 @@ def test_below_a_threshold_it_is_not_selected_and_the_reason_names_which() -> No
 def test_what_may_be_chance_is_not_selected() -> None:
     found = assessed([*failed((L, 3), (P, 5)), *passed((L, 1), (P, 7))])
     assert found.delta == 0.25
-    assert (found.selected, found.reason) == (False, "Δ's interval holds 0: it may be chance")
+    assert (found.selected, found.reason) == (False, "Δ's interval includes 0, so it may be chance")
 
 
 def test_several_runs_must_agree() -> None:
@@ -122,7 +129,7 @@ def test_several_runs_must_agree() -> None:
     assert nine.delta == pytest.approx(0.54 * 0.8)
     assert nine.delta_std == pytest.approx(0.54 * (8 * 0.04 + 2 * 0.64) ** 0.5 / 9**0.5, rel=1e-6)
     seven = assessed(*([strong] * 7), none, none, none)
-    assert (seven.selected, seven.reason) == (False, "reached in 7 of 10 runs, 8 are needed")
+    assert (seven.selected, seven.reason) == (False, "reached in 7 of 10 runs, but 8 are needed")
 
 
 def test_examples_are_failures_those_first_that_most_runs_agree_on() -> None:
@@ -142,7 +149,7 @@ def test_the_selected_stand_first_then_by_delta() -> None:
         for place in range(100):
             lacks = place < lacking_failed if place < 50 else place - 50 < lacking_passed
             labels.append(Label(trace=f"t{place}", capability=name, presence=L if lacks else P, message=0))
-    found = assess(
+    found = assess_capabilities(
         others, [LabelRun(run=1, labels=tuple(labels))], outcomes([(p >= 50, P) for p in range(100)])
     )
     assert [(one.name, one.selected) for one in found] == [("a", True), ("b", True), ("c", False)]
@@ -151,15 +158,15 @@ def test_the_selected_stand_first_then_by_delta() -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda labels: labels[1:], "has no label 'skill' of trace 't0'"),
-        (lambda labels: [*labels, labels[0]], "labels 'skill' of trace 't0' 2 times"),
+        (lambda labels: labels[1:], "no label 'skill' of trace 't0'"),
+        (lambda labels: [*labels, labels[0]], "2 labels 'skill' of trace 't0'"),
         (
             lambda labels: [*labels, labels[0].model_copy(update={"trace": "t9"})],
-            "labels 'skill' of trace 't9', which nobody asked for",
+            "unexpected label 'skill' of trace 't9'",
         ),
         (
             lambda labels: [*labels, labels[0].model_copy(update={"capability": "other"})],
-            "labels 'other' of trace 't0', which nobody asked for",
+            "unexpected label 'other' of trace 't0'",
         ),
     ],
 )
@@ -169,9 +176,10 @@ def test_labels_that_do_not_partition_the_traces_are_refused_by_name(spoil: obje
     whole = run(rows, 7)
     broken = whole.model_copy(update={"labels": tuple(spoil(list(whole.labels)))})
     with pytest.raises(LabelError) as caught:
-        assess([SKILL], [whole.model_copy(update={"run": 6}), broken], outcomes(rows))
+        assess_capabilities([SKILL], [whole.model_copy(update={"run": 6}), broken], outcomes(rows))
     assert str(caught.value) == (
-        f"run 7 of the labeller: {told}; its labels do not partition the traces, and none of them counts"
+        f"run 7 of the labeller: {told}; a run needs exactly one label per capability and trace, "
+        "so this run cannot be used"
     )
 
 
@@ -224,10 +232,10 @@ CLUSTER = st.integers(1, 5).flatmap(lambda n: st.builds(Cluster, st.integers(0, 
 CLUSTERS = st.lists(CLUSTER, min_size=1, max_size=20)
 
 
-def of(rows: list[tuple[bool, Presence, int]]) -> tuple[dict[str, Presence], list[Outcome]]:
+def of(rows: list[tuple[bool, Presence, int]]) -> tuple[dict[str, Presence], list[TraceOutcome]]:
     labels = {f"t{place}": presence for place, (_, presence, _) in enumerate(rows)}
     outcomes = [
-        Outcome(trace=f"t{place}", task=f"task{task}", passed=passed)
+        TraceOutcome(trace=f"t{place}", task=f"task{task}", passed=passed)
         for place, (passed, _, task) in enumerate(rows)
     ]
     return labels, outcomes
@@ -237,7 +245,7 @@ def of(rows: list[tuple[bool, Presence, int]]) -> tuple[dict[str, Presence], lis
 @given(ROWS, st.integers())
 def test_laws_of_the_contrast(rows: list[tuple[bool, Presence, int]], seed: int) -> None:
     labels, outcomes = of(rows)
-    found = contrast(labels, outcomes)
+    found = compute_contrast(labels, outcomes)
     for share in (found.coverage, found.error_rate_failed, found.error_rate_passed):
         assert share is None or 0 <= share <= 1
     if found.error_rate_failed is None or found.error_rate_passed is None:
@@ -245,7 +253,7 @@ def test_laws_of_the_contrast(rows: list[tuple[bool, Presence, int]], seed: int)
     else:
         assert found.delta == found.error_rate_failed - found.error_rate_passed
     # Exchanged outcomes turn Δ round.
-    other = contrast(
+    other = compute_contrast(
         labels, [outcome.model_copy(update={"passed": not outcome.passed}) for outcome in outcomes]
     )
     assert found.error_rate_failed == other.error_rate_passed
@@ -255,8 +263,8 @@ def test_laws_of_the_contrast(rows: list[tuple[bool, Presence, int]], seed: int)
     mixed, shuffled = list(listed), list(outcomes)
     random.Random(seed).shuffle(mixed)
     random.Random(seed + 1).shuffle(shuffled)
-    [first] = assess([SKILL], [LabelRun(run=1, labels=tuple(listed))], outcomes)
-    [second] = assess([SKILL], [LabelRun(run=1, labels=tuple(mixed))], shuffled)
+    [first] = assess_capabilities([SKILL], [LabelRun(run=1, labels=tuple(listed))], outcomes)
+    [second] = assess_capabilities([SKILL], [LabelRun(run=1, labels=tuple(mixed))], shuffled)
     assert first.model_dump(exclude={"examples"}) == second.model_dump(exclude={"examples"})
 
 
@@ -293,4 +301,4 @@ def test_trials_said_again_tell_nothing_new(first: list[bool], second: list[bool
 
 
 def _share(clusters: list[Cluster]) -> float:
-    return sum(one.lacking for one in clusters) / sum(one.shown for one in clusters)
+    return sum(one.lacking_count for one in clusters) / sum(one.labelled_count for one in clusters)

@@ -44,7 +44,7 @@ def test_the_capabilities_that_failures_lack_are_missing_by_their_contrast(
     assert [one.delta for one in found.missing] == sorted((one.delta for one in found.missing), reverse=True)
     assert (found.runs, found.splits, found.traces) == (("r1",), (), 60)
     assert 10 < found.failed < 40
-    assert found.trainable == found.missing
+    assert found.trainable_capabilities == found.missing
 
 
 def test_the_splits_that_were_read_are_named(own: Project, deficient: Made) -> None:
@@ -63,7 +63,9 @@ def test_the_splits_that_were_read_are_named(own: Project, deficient: Made) -> N
 def test_if_nothing_failed_there_is_nothing_to_learn(own: Project) -> None:
     made = [(case, simulated(case)) for case in cases("missing_order_id", 3)]
     run = write_run(own.root / "run.json", made, ORIGIN)
-    with pytest.raises(ConfigError, match=r"none of its 3 traces outside sealed splits failed: there is no"):
+    with pytest.raises(
+        ConfigError, match=r"none of its 3 traces outside sealed splits failed, so there is no"
+    ):
         diagnose_run(own, str(run), own.root, Environments())
 
 
@@ -71,6 +73,6 @@ def test_if_no_capability_is_missing_by_contrast_it_says_so(own: Project) -> Non
     made = [(case, simulated(case, breaks=True)) for case in cases("missing_order_id", 4)]
     run = write_run(own.root / "run.json", made, ORIGIN)
     with pytest.raises(
-        ConfigError, match=r"4 of 4 traces failed, and no capability is missing in them by con"
+        ConfigError, match=r"4 of 4 traces failed, but the contrast with the passed traces shows no miss"
     ):
         diagnose_run(own, str(run), own.root, Environments())

@@ -91,7 +91,7 @@ def test_a_judge_finds_what_tells_failures_from_successes(
     assert one["examples"][0].keys() == {"trace", "run", "task", "trial", "message", "why"}
     assert len(found["labels"]) == 3
     assert "20 traces × 3 runs: 64 requests, about" in errors
-    assert "price not known (prices.toml)" in errors
+    assert "price unknown (add it to prices.toml)" in errors
     assert "asked 64 times" in errors
     seeds = {request["seed"] for request in server.requests}
     assert seeds == {0, 1, 2, 3}, "runs are independent draws"
@@ -119,7 +119,7 @@ def test_labels_by_chance_select_nothing_and_bad_citations_cost_labels(
     with ChatServer(judge(astray)) as server:
         status, found, errors = asked(capsys, run, server, "--repeats", "2")
     assert (status, found) == (2, None)
-    assert "judge 'wise' gave no label that can be trusted; the first: the judge" in errors
+    assert "judge 'wise' gave no usable label; first: the judge" in errors
 
     def half(text: str) -> list[dict[str, Any]]:
         return by_reading(text) if "#W1" in text or drawn.random() < 0.5 else astray(text)
@@ -137,7 +137,7 @@ def test_labels_by_chance_select_nothing_and_bad_citations_cost_labels(
     traces = {one["id"]: json.dumps(one["messages"]) for one in record["simulations"]}
     for label in kept:
         assert label["presence"] == truth["get_order_details" in traces[label["trace"]]]
-    assert f"{len(lost)} of {len(labels)} labels are lost, the first: the judge" in found["notes"][-1]
+    assert f"{len(lost)} of {len(labels)} labels are lost; first: the judge" in found["notes"][-1]
 
 
 def test_a_judge_that_talks_nonsense_is_refused_by_name(
@@ -147,7 +147,8 @@ def test_a_judge_that_talks_nonsense_is_refused_by_name(
         status, found, errors = asked(capsys, run, server, "--repeats", "1")
     assert (status, found) == (2, None)
     assert errors.splitlines()[-1] == (
-        "trace2evolve: judge 'wise' proposed no capability in 3 discoveries; try another judge, or --rules"
+        "trace2evolve: judge 'wise' proposed no capability in 3 discoveries; "
+        "try a different judge, or --rules"
     )
 
 
@@ -155,7 +156,7 @@ def test_a_refused_key_ends_the_command(run: Path, capsys: pytest.CaptureFixture
     with ChatServer(judge(by_reading), keys={"another"}) as server:
         status, found, errors = asked(capsys, run, server)
     assert (status, found) == (2, None)
-    assert "refuses model 'wise': 401" in errors.splitlines()[-1]
+    assert "rejects model 'wise': 401" in errors.splitlines()[-1]
     assert errors.splitlines()[-1].endswith("check OPENAI_API_KEY")
 
 
@@ -192,4 +193,4 @@ def test_a_judges_bad_url_is_reported_with_the_commands_own_option(
     arguments = ("capabilities", str(run), "--provider", "trace2evolve", "--judge", "wise")
     assert main([*arguments, "--judge-base-url", "localhost"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith(" is no http:// or https:// URL with a host: check --judge-base-url")
+    assert line.endswith(" is not an http:// or https:// URL with a host; check --judge-base-url")

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.deficits import HARMLESS, SPOILERS, Deficit
 from pytest_trace2evolve.cases.case import FAMILIES
 from pytest_trace2evolve.diagnose.behavior_features import Behavior, normalize_arguments
-from pytest_trace2evolve.diagnose.diagnosis import taxonomy
+from pytest_trace2evolve.diagnose.diagnosis import count_failure_kinds
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence
@@ -100,7 +100,7 @@ def test_lists_are_compared_as_pairs_whatever_their_order() -> None:
 def recorded_behaviors(path: Path, worlds: Worlds, domain: str) -> list[Behavior]:
     world = worlds.open("inspect_evals", domain)
     return [
-        Behavior(one.simulation, one.task, world, passed=one.record.reward == 1, findings=one.found)
+        Behavior(one.simulation, one.task, world, passed=one.record.reward == 1, findings=one.findings)
         for one in rescore(read_results(path), worlds, None)
         if one.record.reward is not None
     ]
@@ -131,7 +131,7 @@ def test_recorded_failures_get_labels_or_are_unexplained(
     read = recorded_behaviors(recorded / f"{name}.json.gz", worlds, domain)
     run = label_by_rules(read)
     lacking = {label.trace for label in run.labels if label.presence is Presence.LACKING}
-    _, named = taxonomy(read)
+    _, named = count_failure_kinds(read)
     left = [one.task.id for one in read if not one.passed and one.simulation.id not in lacking | named]
     assert sum(not one.passed for one in read) == failed
     if unexplained is None:

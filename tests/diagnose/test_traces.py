@@ -44,7 +44,7 @@ def test_the_planted_deficit_is_selected_and_where_to_look_is_told(
 ) -> None:
     assert capabilities(str(run)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "no project here says which tasks decide: all traces are read"
+    assert lines[0] == "no project was found that says which tasks decide, so all traces are read"
     assert lines[1].startswith("40 traces, ")
     assert lines[1].endswith("labelled by rules in one run")
     row = next(line for line in lines if line.startswith("tool_calling_precision "))
@@ -71,7 +71,7 @@ def test_the_documented_json(run: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capabilities(str(run), "--repeats", "10") == 0
     out = capsys.readouterr().out
-    assert "10 runs of the rules are one run: they agree with themselves, which is no stability" in out
+    assert "the rules give the same labels in all 10 runs, so they ran once; this shows no stability" in out
     assert "labelled by rules in one run" in out
 
 
@@ -104,7 +104,10 @@ def test_what_decides_is_not_learned_from(
     found = json.loads(capsys.readouterr().out)
     assert found["traces"] == 20
     assert found["notes"] == [
-        "20 traces of split 'heldout' are left out: it decides or guards, and is not learned from"
+        (
+            "20 traces of split 'heldout' are left out: the split decides or guards, so nothing may be "
+            "learned from it"
+        )
     ]
     assert not Ledger(project / "ledger").read().entries
 
@@ -128,7 +131,7 @@ def test_without_a_lock_nothing_says_what_decides(
     assert capabilities(str(run)) == 2
     assert capsys.readouterr().err == (
         f"trace2evolve: suite 'desk' of domain support is not in {project}/suites/suites.lock, which says "
-        "what decides; run 'trace2evolve lock'\n"
+        "which tasks decide; run 'trace2evolve lock'\n"
     )
     assert capabilities(str(run), "--include-sealed", "nowhere") == 2
     assert "--include-sealed nowhere: no such split" in capsys.readouterr().err
@@ -142,27 +145,28 @@ def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.Captu
     Path("other.json").write_text(json.dumps(record))
     assert capabilities(str(run), "other.json", "--json") == 0
     assert json.loads(capsys.readouterr().out)["notes"][-1] == (
-        "traces of several agents (? as ?, another as ?): a contrast may be theirs, not a capability's"
+        "traces of several agents (? as ?, another as ?): a contrast may come from the agents, "
+        "not from a capability"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nowhere"], "nowhere: no such path, and no project here whose runs could be meant; give --root"),
+        (["nowhere"], "nowhere: no such path, and no project here to search for runs; give --root"),
         (
             ["run.json", "--include-sealed", "heldout"],
-            "--include-sealed heldout: no project here has splits; give --root",
+            "--include-sealed heldout: no project was found that has splits; pass --root",
         ),
         (["run.json", "--repeats", "0"], "--repeats 0: must be 1 or more"),
         (
             ["run.json", "--judge-base-url", "http://localhost"],
-            "--judge-base-url is for a judge: name one with --judge",
+            "--judge-base-url needs a judge; name one with --judge",
         ),
-        (["run.json", "--dry-run"], "--dry-run is for a judge: name one with --judge"),
+        (["run.json", "--dry-run"], "--dry-run needs a judge; name one with --judge"),
         (["run.json", "run.json"], "simulation '"),
         (["run.json", "--plot", "x.pdf"], "--plot x.pdf: must end in .svg or .png"),
-        (["run.json", "--suite", "desk"], "--suite desk: run.json holds no such suite; known are run.json"),
+        (["run.json", "--suite", "desk"], "--suite desk: run.json has no such suite; known are run.json"),
     ],
 )
 def test_bad_input_is_one_line(

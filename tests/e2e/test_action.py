@@ -274,7 +274,7 @@ def test_a_comment_that_fails_does_not_hide_the_verdict(run: ActionRun) -> None:
     done = until(run, "comment")
     assert (done.returncode, done.stdout) == (
         0,
-        "::warning::no comment was made; the job's summary tells the same\n",
+        "::warning::no comment was made; see the job's summary instead\n",
     )
     assert run.step("verdict").returncode == 10
 

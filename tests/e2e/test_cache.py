@@ -79,7 +79,7 @@ def test_a_damaged_cache_is_named(project: DeskProject, damage: bytes | None) ->
         result = live(project, server, "--t2e-cache", "--t2e-fresh")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(
-            [f"ERROR: {cache}: damaged or not readable (*); delete it: the cache starts anew"]
+            [f"ERROR: {cache}: is damaged or unreadable (*); delete it; the next run starts a new cache"]
         )
         cache.unlink()
         live(project, server, "--t2e-cache", "--t2e-fresh").assert_outcomes(passed=7)

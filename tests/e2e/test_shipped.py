@@ -24,44 +24,43 @@ MAPPED = TARGETS["wheel"]["force-include"]
 
 
 def test_the_wheel_takes_in_all_that_ships_and_that_there_is() -> None:
-    there = {part for part in shipped.PARTS if (REPOSITORY / part).exists()}
-    assert {"suites", "candidates", "synthetic", "prices.toml", shipped.WORKFLOW} <= there
-    assert set(MAPPED) == there, "map each of shipped.PARTS in pyproject.toml as soon as it is there"
+    there = {part for part in shipped.TEMPLATE_PARTS if (REPOSITORY / part).exists()}
+    assert {"suites", "candidates", "synthetic", "prices.toml", shipped.WORKFLOW_PATH} <= there
+    assert set(MAPPED) == there, "map each of shipped.TEMPLATE_PARTS in pyproject.toml as soon as it is there"
     for part, place in MAPPED.items():
-        assert place == f"pytest_trace2evolve/{shipped.TEMPLATE}/{part}"
+        assert place == f"pytest_trace2evolve/{shipped.TEMPLATE_FOLDER}/{part}"
 
 
 def test_a_source_distribution_holds_what_its_wheel_needs() -> None:
     include = TARGETS["sdist"]["include"]
-    for part in shipped.PARTS:
+    for part in shipped.TEMPLATE_PARTS:
         assert any(part == one or part.startswith(f"{one}/") for one in include), part
 
 
 def test_the_workflow_installs_this_version() -> None:
-    text = (REPOSITORY / shipped.WORKFLOW).read_text(encoding="utf-8")
+    text = (REPOSITORY / shipped.WORKFLOW_PATH).read_text(encoding="utf-8")
     assert f"'pytest-trace2evolve[local]=={__version__}'" in text
 
 
 def test_a_checkout_is_its_own_template() -> None:
-    assert shipped.template() == REPOSITORY
-    assert shipped.template(PACKAGE) == REPOSITORY
+    assert shipped.template_folder() == REPOSITORY
+    assert shipped.template_folder(PACKAGE) == REPOSITORY
 
 
 def test_an_installed_package_has_its_own(tmp_path: Path) -> None:
     package = tmp_path / "src" / "pytest_trace2evolve"
     (package / "template").mkdir(parents=True)
     (tmp_path / "suites").mkdir()
-    assert shipped.template(package) == package / "template"
+    assert shipped.template_folder(package) == package / "template"
 
 
 @pytest.mark.parametrize("folder", ["lib", "src"])
 def test_an_installation_without_one_is_told(tmp_path: Path, folder: str) -> None:
     package = tmp_path / folder / "pytest_trace2evolve"
     with pytest.raises(ConfigError) as told:
-        shipped.template(package)
+        shipped.template_folder(package)
     assert str(told.value) == (
-        f"{package}/template: is missing from this installation; install pytest-trace2evolve again, "
-        "from its wheel"
+        f"{package}/template: is missing from this installation; reinstall pytest-trace2evolve from its wheel"
     )
 
 
@@ -72,8 +71,8 @@ def test_the_embedded_model_is_used_where_it_lies(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as told:
             shipped.embedded_model(tmp_path)
         assert str(told.value) == (
-            f"{model}: no embedded model, {name} is missing; install pytest-trace2evolve again, "
-            "from its wheel, or name another model"
+            f"{model}: not an embedded model, because {name} is missing; "
+            "reinstall pytest-trace2evolve from its wheel, or name a different model"
         )
         (model / name).touch()
     assert shipped.embedded_model(tmp_path) == model
@@ -133,7 +132,9 @@ case "$1" in *=v7) exit 10 ;; *=v8) exit 1 ;; esac
 
 
 def test_the_workflow_gates_each_candidate_that_changed(tmp_path: Path) -> None:
-    (script,) = (one["run"] for one in steps(load(REPOSITORY / shipped.WORKFLOW)) if one.get("id") == "gate")
+    (script,) = (
+        one["run"] for one in steps(load(REPOSITORY / shipped.WORKFLOW_PATH)) if one.get("id") == "gate"
+    )
     root, programs = tmp_path / "project", tmp_path / "programs"
     programs.mkdir()
     (programs / "pytest").write_text(PYTEST)

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_trace2evolve.plugin import controller
-from pytest_trace2evolve.records.budget import State, Totals
+from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.report.live_display import Display
-from pytest_trace2evolve.report.progress import Progress, Watch
+from pytest_trace2evolve.report.live_display import ProgressDisplay
+from pytest_trace2evolve.report.progress import Progress, ProgressTracker
 from pytest_trace2evolve.testing import ChatServer
 from tests.plugin.conftest import DeskProject, project
 from tests.session.test_live import SECRET, SOLVED, live
@@ -21,7 +21,7 @@ from tests.session.test_live import SECRET, SOLVED, live
 __all__ = ["project"]
 
 
-class Followed(Display):
+class Followed(ProgressDisplay):
     """A display that a server follows: it holds after a few answers until the display prints another line."""
 
     server: ChatServer | None = None
@@ -46,7 +46,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain lines that need not be waited for."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setattr(controller, "Display", partial(Followed, interval=0.1))
+    monkeypatch.setattr(controller, "ProgressDisplay", partial(Followed, interval=0.1))
 
 
 def told(result: pytest.RunResult) -> list[str]:
@@ -88,9 +88,14 @@ def test_agents_that_are_no_models_are_not_watched(project: DeskProject) -> None
 
 
 def test_the_reward_is_compared_over_the_same_tasks_or_not_at_all() -> None:
-    states = {State.MADE: 1, State.LOST: 1, State.KEPT: 1, State.RUNNING: 1}
+    states = {
+        SimulationState.MADE: 1,
+        SimulationState.LOST: 1,
+        SimulationState.KEPT: 1,
+        SimulationState.RUNNING: 1,
+    }
     usage = Usage(prompt_tokens=70, completion_tokens=5, cost=0.5)
-    watch = Watch(SimpleNamespace(totals=lambda: Totals(states, usage, 1.0)), {})  # type: ignore[arg-type]
+    watch = ProgressTracker(SimpleNamespace(totals=lambda: RunTotals(states, usage, 1.0)), {})  # type: ignore[arg-type]
     watch.total = 9
 
     def record(trial: int, reward: float | None) -> SimulationEvidence:
@@ -106,8 +111,8 @@ def test_the_reward_is_compared_over_the_same_tasks_or_not_at_all() -> None:
         )
 
     assert watch.read().reward is None
-    watch.report("desk", "a", (record(0, 1.0), record(1, 0.0), record(2, None)))
-    watch.report("desk", "b", (record(0, None),))
+    watch.add_task("desk", "a", (record(0, 1.0), record(1, 0.0), record(2, None)))
+    watch.add_task("desk", "b", (record(0, None),))
     progress = watch.read()
     assert (progress.reward, progress.baseline_reward) == (0.5, None)
     assert (progress.done, progress.resumed, progress.lost, progress.running, progress.waiting) == (

@@ -56,7 +56,7 @@ def test_a_worker_that_dies_loses_no_simulation(
     kept = dying(project, tmp_path, monkeypatch, deaths=1, tasks={"close"})
     options = {"none": [], "named": [f"--t2e-run-folder={kept}"]}
     result = project.spawn("--candidate=v1", "-n1", *options[kind])
-    assert "holds a run already" not in result.stdout.str() + result.stderr.str()
+    assert "already holds a run" not in result.stdout.str() + result.stderr.str()
     assert result.stdout.str().count("replacing crashed worker") == 1
     result.assert_outcomes(errors=1, passed=2, xpassed=4)
     result.stdout.fnmatch_lines(["PROMOTE: *"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.completion import NO_USAGE, Usage
 
 CALL = Usage(prompt_tokens=90, completion_tokens=10, cost=0.25)
 
@@ -42,14 +42,14 @@ def test_processes_count_together(account: Account, other: Account) -> None:
     for view in (account, other, other):
         view.spend(CALL)
     for view in (account, other):
-        used = view.used
+        used = view.usage
         assert (used.calls, used.prompt_tokens, used.completion_tokens, used.cost) == (3, 270, 30, 0.75)
 
 
 def test_one_call_without_a_price_makes_the_cost_unknown(account: Account) -> None:
     account.spend(CALL)
     account.spend(CALL.model_copy(update={"cost": None}))
-    assert account.used.cost is None
+    assert account.usage.cost is None
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_one_call_without_a_price_makes_the_cost_unknown(account: Account) -> No
     [
         ({"cost": 0.5}, "the budget is spent: $0.50 of --t2e-max-cost 0.5"),
         ({"tokens": 200}, "the budget is spent: 200 tokens of --t2e-max-tokens 200"),
-        ({"minutes": 1e-9}, "the budget is spent: --t2e-max-minutes 1e-09 are over"),
+        ({"minutes": 1e-9}, "the budget is spent: --t2e-max-minutes 1e-09 is exceeded"),
     ],
 )
 def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float], text: str) -> None:
@@ -68,7 +68,7 @@ def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float
         with pytest.raises(BudgetError) as caught:
             ask()
         assert str(caught.value) == text
-    assert account.stopped == other.stopped == text
+    assert account.stop_reason == other.stop_reason == text
     account.close()
     other.close()
 
@@ -76,7 +76,7 @@ def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float
 def test_the_first_reason_stays(account: Account) -> None:
     account.stop("first")
     account.stop("second", EndpointError)
-    assert account.stopped == "first"
+    assert account.stop_reason == "first"
     with pytest.raises(BudgetError, match="first"):
         account.pause_before_request()
 
@@ -86,7 +86,7 @@ def test_a_refusal_and_a_failure_to_store_have_errors_of_their_own(account: Acco
     with pytest.raises(EndpointError, match="the endpoint refuses"):
         other.pause_before_request()
     account.stop("the disk is full", StorageError)
-    assert other.stopped == other.unstored == "the disk is full"
+    assert other.stop_reason == other.storage_failure == "the disk is full"
     with pytest.raises(StorageError, match="the disk is full"):
         other.raise_if_stopped()
 
@@ -129,7 +129,7 @@ def test_threads_and_processes_at_once_lose_nothing(path: Path, account: Account
     assert [child.wait() for child in children] == [0, 0]
     for thread in threads:
         thread.join()
-    assert account.used.calls == 700
+    assert account.usage.calls == 700
 
 
 def test_without_budgets_everything_is_admitted(account: Account) -> None:
@@ -137,7 +137,7 @@ def test_without_budgets_everything_is_admitted(account: Account) -> None:
     account.spend(Usage(prompt_tokens=10**9, cost=1e6))
     assert account.pause_before_request() == 0.0
     assert account.seconds_left is None
-    assert account.shortage(Usage(prompt_tokens=10**9, cost=1e9), NOTHING_USED) == ""
+    assert account.shortage(Usage(prompt_tokens=10**9, cost=1e9), NO_USAGE) == ""
 
 
 def test_a_shortage_names_the_budget_and_what_one_more_simulation_takes(path: Path) -> None:

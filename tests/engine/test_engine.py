@@ -10,12 +10,12 @@ import pytest
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment
-from pytest_trace2evolve.engine.engine import Engine, Job, Place
+from pytest_trace2evolve.engine.engine import Engine, Job, StorageLocation
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import BudgetError, EndpointError, InfrastructureError
-from pytest_trace2evolve.evidence.draws import Store
+from pytest_trace2evolve.evidence.draws import SimulationStore
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.records.budget import Budgets, State
+from pytest_trace2evolve.records.budget import Budgets, SimulationState
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 
@@ -71,13 +71,13 @@ class Bench:
         self.executor = executor or Counting()
         self.loop = LoopThread(2)
         self.account = Account(folder / "account.sqlite", budgets or Budgets())
-        self.store = Store(folder / "finished")
+        self.store = SimulationStore(folder / "finished")
         self.engine = Engine(self.loop, self.account, folder, self.executor)
         self.declared: list[int] = []
 
     def job(self, trial: int, *, stored: bool = True, **settings: Any) -> Job:
         assignment = cast(Assignment, SimpleNamespace(trial=trial))
-        place = Place(self.store, f"key{trial}") if stored else None
+        place = StorageLocation(self.store, f"key{trial}") if stored else None
         return Job(assignment, lambda: self.declared.append(trial), place, **settings)
 
     def make(self, *jobs: Job) -> list[Simulation | BaseException]:
@@ -110,7 +110,7 @@ def test_a_stored_simulation_is_made_once_and_declared(bench: Bench) -> None:
     assert isinstance(second, Simulation)
     assert (first.id, second.id, bench.executor.made) == ("s1", "s1", [1])
     assert bench.declared
-    assert bench.engine.totals().states == {State.MADE: 1}
+    assert bench.engine.totals().states == {SimulationState.MADE: 1}
 
 
 def test_another_run_takes_what_is_stored(bench: Bench, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_another_run_takes_what_is_stored(bench: Bench, tmp_path: Path) -> None:
     other = Bench(tmp_path)
     other.make(other.job(1), other.job(2))
     assert other.executor.made == [2]
-    assert other.engine.totals().states == {State.KEPT: 1, State.MADE: 1}
+    assert other.engine.totals().states == {SimulationState.KEPT: 1, SimulationState.MADE: 1}
     other.close()
 
 
@@ -127,11 +127,11 @@ def test_a_lost_simulation_is_made_again_only_when_asked(tmp_path: Path) -> None
     bench.make(bench.job(1))
     bench.make(bench.job(1))
     assert bench.executor.made == [1]
-    assert bench.engine.totals().states == {State.LOST: 1}
+    assert bench.engine.totals().states == {SimulationState.LOST: 1}
     bench.executor.answer = simulation
     bench.loop.run(bench.engine.retry(bench.job(1)))
     assert bench.executor.made == [1, 1]
-    assert bench.engine.totals().states == {State.MADE: 1}
+    assert bench.engine.totals().states == {SimulationState.MADE: 1}
     bench.close()
 
 
@@ -144,11 +144,11 @@ def test_a_budget_is_never_promised_twice(tmp_path: Path) -> None:
 
     bench = Bench(tmp_path, Budgets(tokens=250), Counting(answer))
     expected = Usage(prompt_tokens=100, cost=0.0)
-    results = bench.make(*(bench.job(trial, expected=expected) for trial in range(5)))
+    results = bench.make(*(bench.job(trial, expected_usage=expected) for trial in range(5)))
     assert [isinstance(result, Simulation) for result in results] == [True, True, False, False, False]
     assert all(isinstance(result, BudgetError) for result in results[2:])
-    assert bench.account.used.tokens == 200
-    assert "one more simulation takes about 100" in bench.account.stopped
+    assert bench.account.usage.tokens == 200
+    assert "one more simulation takes about 100" in bench.account.stop_reason
     bench.close()
 
 
@@ -159,10 +159,10 @@ def test_an_endpoint_that_refuses_stops_the_run_unless_it_is_the_baselines(tmp_p
     bench = Bench(tmp_path, executor=Counting(refuse))
     (baseline,) = bench.make(bench.job(1, is_baseline=True))
     assert isinstance(baseline, InfrastructureError)
-    assert bench.account.stopped == ""
+    assert bench.account.stop_reason == ""
     results = bench.make(bench.job(2), bench.job(3))
     assert all(isinstance(result, EndpointError) for result in results)
-    assert bench.account.stopped == "the key is refused"
+    assert bench.account.stop_reason == "the key is refused"
     bench.close()
 
 
@@ -178,7 +178,7 @@ def test_a_defect_loses_one_simulation_and_a_stop_loses_none(bench: Bench) -> No
     bench.executor.answer = simulation
     (stopped,) = bench.make(bench.job(2))
     assert isinstance(stopped, BudgetError)
-    assert bench.engine.totals().states == {State.LOST: 1}
+    assert bench.engine.totals().states == {SimulationState.LOST: 1}
 
 
 def test_fresh_simulations_are_set_aside_up_to_the_limit(bench: Bench) -> None:

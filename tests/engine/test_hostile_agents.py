@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_trace2evolve.engine.agent_code import run_agent_code
 from pytest_trace2evolve.engine.conversation import Assignment, Limits
 from pytest_trace2evolve.engine.conversation import simulate as engine_simulate
-from pytest_trace2evolve.engine.guard import run_agent_code
 from pytest_trace2evolve.errors import (
     AgentCodeError,
     ConfigError,
@@ -20,7 +20,7 @@ from pytest_trace2evolve.errors import (
     TraceError,
     WorldError,
 )
-from pytest_trace2evolve.evidence.draws import Store
+from pytest_trace2evolve.evidence.draws import SimulationStore
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -66,7 +66,7 @@ def idle(desk: World) -> Task:
 
 def keep(simulation: Simulation, task: Task, world: World, folder: Path) -> float | None:
     """Store a simulation in every way, read it back, and score it."""
-    store = Store(folder)
+    store = SimulationStore(folder)
     store.put("key", simulation)
     assert store.get("key") == simulation
     result = score(simulation, task, world)
@@ -126,9 +126,9 @@ def test_what_an_agent_writes_is_scored_and_stored(
 
 
 FAILED = {
-    "a user's message": (say(role="user"), "respond returned a message of role 'user', not 'assistant'"),
-    "a tool's message": (say(role="tool"), "respond returned a message of role 'tool', not 'assistant'"),
-    "a user's call": (call(requestor="user"), "respond returned a call of 'get_ticket' by 'user', not"),
+    "a user's message": (say(role="user"), "respond returned a message of role 'user', expected 'assistant'"),
+    "a tool's message": (say(role="tool"), "respond returned a message of role 'tool', expected 'assistant'"),
+    "a user's call": (call(requestor="user"), "respond returned a call of 'get_ticket' by 'user', expected"),
     "a number": (say(content=5), "respond returned a message that cannot be stored: "),
     "bytes": (say(content=b"x"), "respond returned a message that cannot be stored: "),
     "an object beside it": (say(raw=object()), "respond returned a message that cannot be stored: "),
@@ -144,7 +144,7 @@ def test_a_message_that_is_no_answer_is_the_agents_failure(
 ) -> None:
     done = simulate(idle, desk, Agent(first(message)), User())
     assert done.termination_reason == "agent_error"
-    assert done.trouble.startswith(problem)
+    assert done.error_text.startswith(problem)
     assert keep(done, idle, desk, tmp_path) == 0.0
 
 
@@ -192,7 +192,7 @@ class Rebel(Message):
 def test_a_message_that_raises_is_the_agents_failure(desk: World, idle: Task, simulate: Simulate) -> None:
     done = simulate(idle, desk, Agent(first(Rebel(role="assistant", content="Hello."))), User())
     assert done.termination_reason == "agent_error"
-    assert done.trouble == "KeyError: 'copy'"
+    assert done.error_text == "KeyError: 'copy'"
 
 
 @pytest.mark.parametrize("cancel", [cancel_own_task, cancel_own_task_and_wait])
@@ -201,7 +201,7 @@ def test_an_agent_that_cancels_its_own_task_fails_its_simulation(
 ) -> None:
     done = simulate(idle, desk, Agent(lambda turn: cancel()), User())
     assert done.termination_reason == "agent_error"
-    assert done.trouble == "CancelledError: the agent's code cancelled its own task"
+    assert done.error_text == "CancelledError: the agent's code cancelled its own task"
     assert keep(done, idle, desk, tmp_path) == 0.0
 
 
@@ -214,7 +214,7 @@ def test_an_error_of_this_package_that_an_agent_raises_is_its_own(
 
     done = simulate(idle, desk, Agent(fails), User())
     assert done.termination_reason == "agent_error"
-    assert done.trouble == f"{type(error).__name__}: x"
+    assert done.error_text == f"{type(error).__name__}: x"
     assert "test_hostile_agents.py" in (done.crash or ("", ""))[1]
 
 

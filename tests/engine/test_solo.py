@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.chat import DONE, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import DONE_TOOL, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import ParticipantError, SuiteError
-from pytest_trace2evolve.gate.comparable import differences
+from pytest_trace2evolve.gate.comparable import provenance_differences
 from pytest_trace2evolve.project.lock import lock_suite
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.completion import Completion, RequestedCall
@@ -170,7 +170,7 @@ def test_the_model_must_call_a_tool_and_done_becomes_the_stop_mark(desk: World) 
     message = asyncio.run(SoloChatAgent(model, "prompt", desk.tools("assistant")).respond([]))
     assert (message.content, message.tool_calls) == ("###STOP###", None)
     assert model.asked["choice"] == "required"
-    assert model.asked["tools"] == [*(one.name for one in desk.tools("assistant")), DONE.name]
+    assert model.asked["tools"] == [*(one.name for one in desk.tools("assistant")), DONE_TOOL.name]
     assert model.asked["messages"] == [{"role": "system", "content": "prompt"}]
 
 
@@ -207,7 +207,7 @@ def test_anothers_timeout_is_not_taken_for_the_simulations(desk: World) -> None:
 
     done = alone(desk.tasks()["close"], desk, Broken(), timeout=60)
     assert done.termination_reason == "infrastructure_error"
-    assert "a socket of the agent's own" in done.trouble
+    assert "a socket of the agent's own" in done.error_text
 
 
 def test_a_suite_that_sets_neither_keeps_its_definition() -> None:
@@ -243,11 +243,11 @@ def test_the_lock_of_a_solo_suite_holds_its_policy_and_tickets() -> None:
         ({"ticket": "x"}, "has no gold actions"),
         (
             {"ticket": "x", "initial_state": {"message_history": [{"role": "user", "content": "Hi"}]}},
-            "starts in the middle of a talk with the user",
+            "starts in the middle of a conversation with the user",
         ),
         (
             {"ticket": "x", "initial_state": {"message_history": [{"role": "assistant", "content": "Hi"}]}},
-            "starts in the middle of a talk with the user",
+            "starts in the middle of a conversation with the user",
         ),
     ],
 )
@@ -259,8 +259,8 @@ def test_a_task_that_no_solo_agent_could_take_is_refused(task: dict[str, Any], t
     with pytest.raises(SuiteError) as caught:
         suite().resolve(One(), PATH)
     assert str(caught.value) == (
-        f"{PATH}: 'solo' is set, and task 'close' of split 'heldout' {told}; "
-        "take it out of the split or leave 'solo' out"
+        f"{PATH}: 'solo' is set, but task 'close' of split 'heldout' {told}; "
+        "remove it from the split or remove 'solo'"
     )
     assert suite(solo=False).resolve(One(), PATH) == {"heldout": ["close"]}
 
@@ -269,7 +269,7 @@ def test_a_domain_without_solo_mode_is_refused(worlds: Worlds) -> None:
     retail = worlds.open("inspect_evals", "retail")
     with pytest.raises(SuiteError) as caught:
         suite("0").resolve(retail, PATH)
-    told = f"{PATH}: 'solo' is set, and domain 'retail' has no solo mode; leave 'solo' out"
+    told = f"{PATH}: 'solo' is set, but domain 'retail' has no solo mode; remove 'solo'"
     assert str(caught.value) == told
 
 
@@ -278,7 +278,9 @@ def test_sides_that_share_a_tools_name_have_no_solo_mode() -> None:
         def tools(self, requestor: Any) -> Sequence[ToolSchema]:
             return super().tools("assistant")
 
-    with pytest.raises(SuiteError, match="agent and user of desk both have a tool 'close_ticket'; leave"):
+    with pytest.raises(
+        SuiteError, match="agent and the user of desk both have a tool 'close_ticket'; remove"
+    ):
         suite().resolve(Twins(), PATH)
 
 
@@ -297,13 +299,15 @@ def origin(implementation: str, model: str | None = None, **further: Any) -> Pro
 
 def test_solo_and_conversational_runs_are_not_compared_and_a_dummys_model_does_not_matter() -> None:
     recorded, live = origin(DUMMY_USER, "gpt-4.1", max_steps=100), origin(DUMMY_USER, max_steps=100)
-    assert list(differences(recorded, live)) == []
-    assert list(differences(recorded, origin(DUMMY_USER, "another", max_steps=100))) == []
-    assert list(differences(recorded, origin(DUMMY_USER, max_steps=200))) == ["max steps 100 and 200"]
-    told = list(differences(origin("user_simulator", "gpt-4.1"), live))
+    assert list(provenance_differences(recorded, live)) == []
+    assert list(provenance_differences(recorded, origin(DUMMY_USER, "another", max_steps=100))) == []
+    assert list(provenance_differences(recorded, origin(DUMMY_USER, max_steps=200))) == [
+        "max steps 100 and 200"
+    ]
+    told = list(provenance_differences(origin("user_simulator", "gpt-4.1"), live))
     assert told == ["user implementation 'user_simulator' and 'dummy_user'"]
 
 
 def test_a_mode_says_what_it_is() -> None:
     assert [str(Mode("telecom")), str(Mode("telecom", True))] == ["'telecom'", "'telecom' in solo mode"]
-    assert [Mode("telecom").brief, Mode("telecom", True).brief] == ["telecom", "telecom, solo"]
+    assert [Mode("telecom").short_text, Mode("telecom", True).short_text] == ["telecom", "telecom, solo"]

@@ -11,10 +11,10 @@ from typing import Any
 
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.environments.environment import DIFFICULTIES, ScenarioEnvironment, require_script
-from pytest_trace2evolve.environments.generated import offer_of
+from pytest_trace2evolve.environments.generated import make_offer
 from pytest_trace2evolve.environments.generators.support import SupportGenerator, remaining_actions
 from pytest_trace2evolve.environments.registry import BUILT_IN
-from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
+from pytest_trace2evolve.environments.reward_hacking_probes import WRONG_PROBES
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.score import ToolType
@@ -89,7 +89,7 @@ def digests() -> list[str]:
     ]
     made += [target.TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
     for source in ("first", "second"):
-        offer = offer_of("mine", source, "", WORLD)
+        offer = make_offer("mine", source, "", WORLD)
         made += [offer.make(1, content) for content in Content]
     found = [code_digest(), *(generator.digest for generator in made)]
     assert len(set(found)) == len(found) == 1 + 2 * (6 * 5 + 6 + 2)
@@ -111,7 +111,7 @@ def described(generator: Generator, seed: int) -> dict[str, Any]:
     """One scenario: digests of the task and of all that comes back on three answers, and their rewards."""
     task = generator.scenario(seed)
     environment = ScenarioEnvironment(generator, WORLD)
-    ways = {"correct": None, "wrong": generator.shortcut(task), "empty": WRONG["nothing"](task)}
+    ways = {"correct": None, "wrong": generator.shortcut(task), "empty": WRONG_PROBES["nothing"](task)}
     came_back, rewards = {}, {}
     for name, way in ways.items():
         came_back[name] = list(_played(environment, task, seed, way))

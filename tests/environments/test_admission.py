@@ -16,9 +16,9 @@ from pytest_trace2evolve.environments.admission import (
 )
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.generators.support import SupportGenerator, is_write
-from pytest_trace2evolve.environments.held_out import found_held_out, held_out_of
+from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers, describe_held_out_content
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
-from pytest_trace2evolve.environments.scenario_checks import luck_line, min_space
+from pytest_trace2evolve.environments.scenario_checks import luck_line, min_scenario_space
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Offer
@@ -36,7 +36,7 @@ def without_new_process(kind: type[SupportGenerator]) -> Offer:
 
 @pytest.fixture(scope="module")
 def held_out() -> list[str]:
-    found = held_out_of(Project(root=ROOT, suites_folder=ROOT / "suites"))
+    found = collect_held_out_identifiers(Project(root=ROOT, suites_folder=ROOT / "suites"))
     assert len(found) > 300
     return found
 
@@ -50,9 +50,9 @@ def test_every_built_in_environment_is_admitted(
     held_out: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", FEW)
+    monkeypatch.setattr(admission, "SEEDS_IN_NEW_PROCESS", FEW)
     environments = Environments({kind.capability: without_new_process(kind)})
-    found = admit(environments, kind.capability, seeds=seeds, content=content, held_out=held_out)
+    found = admit(environments, kind.capability, seeds=seeds, content=content, held_out_identifiers=held_out)
     # Of so few scenarios an average says nothing.
     assert [line for line in found.checks if not line.passed and not line.check.startswith("no luck")] == []
     assert set(found.digests) == {1, 2, 3, 4, 5}
@@ -133,20 +133,20 @@ class Moody(PreconditionVerification):
 @pytest.mark.parametrize(
     ("kind", "check", "told"),
     [
-        (Moody, "same trace, same grade", "another one when it is asked again"),
-        (Generous, "unpaid: shortcut", "it gets 1"),
-        (Generous, "nothing is paid at the start", "1 before anything was done"),
+        (Moody, "same trace, same grade", "a different grade the second time"),
+        (Generous, "unpaid: shortcut", "the reward is 1"),
+        (Generous, "nothing is paid at the start", "1 before any action"),
         (Monotone, "seeds differ in substance", "1 of 4 without names, ids and figures"),
-        (Forgetful, "same seed, same scenario", "another one the second time"),
+        (Forgetful, "same seed, same scenario", "a different scenario the second time"),
         (Spoken, "nothing held out", "held-out content"),
-        (Invented, "tools are the target's", "answers what the target does not"),
-        (Fatal, "expert reaches the top", "it gets 0.8"),
+        (Invented, "tools are the target's", "differs from the target's"),
+        (Fatal, "expert reaches the top", "the reward is 0.8"),
     ],
 )
 def test_each_cheat_is_found(
     kind: type[SupportGenerator], check: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 0)
+    monkeypatch.setattr(admission, "SEEDS_IN_NEW_PROCESS", 0)
     found = admit(Environments({"mine": without_new_process(kind)}), "mine", seeds=4, difficulty=1)
     assert not found.passed
     [line] = [line for line in found.checks if line.check == check]
@@ -157,7 +157,7 @@ def test_each_cheat_is_found(
 def test_luck_is_judged_at_each_difficulty() -> None:
     few = luck_line("stays", {1: [1.0] * 39})
     assert few.passed
-    assert "not judged: 39" in few.detail
+    assert "not checked: 39" in few.detail
     # Over both it would be 0.3.
     line = luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
     assert not line.passed
@@ -182,14 +182,14 @@ def test_half_of_the_conditions_are_not_met() -> None:
 
 def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     task = ENVIRONMENTS.generator("precondition_verification", 1).scenario(0)
-    assert found_held_out(task, ()) == ""
+    assert describe_held_out_content(task, ()) == ""
     [order] = {one.arguments["order_id"] for one in task.actions if one.name == "get_order_details"}
-    assert found_held_out(task, ["nobody", order]) == f"of a held-out task: {order!r}"
+    assert describe_held_out_content(task, ["nobody", order]) == f"from a held-out task: {order!r}"
     assert task.user_scenario is not None
 
     def with_words(text: str) -> str:
         changed = {**task.user_scenario, "persona": text}
-        return found_held_out(task.model_copy(update={"user_scenario": changed}), ())
+        return describe_held_out_content(task.model_copy(update={"user_scenario": changed}), ())
 
     assert with_words("Well now, there is no way around it at all").startswith("a held-out phrasing: ")
     # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
@@ -199,8 +199,8 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
 
 def test_the_size_of_a_space_follows_from_its_twins() -> None:
     # Without twins: 999 * 1000 / 2 pairs, and 2.996 of them are too many to see none of (the rule of three).
-    assert min_space(1000, 0) == int(999_000 / 2 / 2.995732273553991)
-    assert min_space(1000, 5) < min_space(1000, 4)
+    assert min_scenario_space(1000, 0) == int(999_000 / 2 / 2.995732273553991)
+    assert min_scenario_space(1000, 5) < min_scenario_space(1000, 4)
 
 
 def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,21 +214,21 @@ def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[st
     # The other process does not know what only this one has registered.
     [line, *_] = admit(Environments({"mine": Offer(PreconditionVerification, "")}), "mine", seeds=1).checks
     assert not line.passed
-    assert "it cannot be made there: " in line.detail
+    assert "it cannot be made in a new process: " in line.detail
     assert "unknown environment 'mine'" in line.detail
 
 
 def test_a_module_in_another_process_must_make_the_same() -> None:
     environments = Environments({"mine": Offer(PreconditionVerification, "", elsewhere=Other)})
-    [line, *_] = admit(environments, "mine", seeds=1, first=3).checks
+    [line, *_] = admit(environments, "mine", seeds=1, first_seed=3).checks
     assert not line.passed
-    assert line.detail == "another scenario or grade there, first: seed 3 at difficulty 1"
+    assert line.detail == "a different scenario or grade in a new process, first: seed 3 at difficulty 1"
 
 
 def test_the_command_reports_every_check_and_what_is_searched_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", FEW)
+    monkeypatch.setattr(admission, "SEEDS_IN_NEW_PROCESS", FEW)
     arguments = ["environment", "check", "account_address_inference", "--seeds", "4"]
     assert cli.main(["--root", str(ROOT), *arguments, "--difficulty", "2"]) == 0
     text = capsys.readouterr().out
@@ -241,7 +241,7 @@ def test_the_command_reports_every_check_and_what_is_searched_for(
         return next(line.detail for line in report.checks if line.check == "nothing held out")
 
     assert searched_for(Content.TRAIN).endswith("no project says which ids and customers")
-    assert searched_for(Content.HELDOUT) == "nothing is looked for: the content is held out itself"
+    assert searched_for(Content.HELDOUT) == "not searched: the content itself is held out"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_the_command_reports_every_check_and_what_is_searched_for(
             "unknown environment 'precondition'; did you mean 'precondition_verification'?",
         ),
         (["check", "--seeds", "0"], "--seeds 0: must be 1 or more"),
-        (["check", "--difficulty", "9"], "difficulty 9: must be from 1 to 5"),
+        (["check", "--difficulty", "9"], "difficulty must be from 1 to 5, got 9"),
         (["tune", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),
         (["tune", "--seeds", "1"], "--seeds 1: must be 2 or more"),
         (["tune", "--temperature", "3"], "--temperature 3: must be from 0 to 2"),

@@ -14,11 +14,11 @@ from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.environments.calibration import (
     CalibrationSpec,
     calibrate,
-    direction,
-    figures,
+    compute_figures,
+    difficulty_step,
+    estimate_pass_at_k,
     missed_targets,
     next_difficulty,
-    pass_at,
     read_calibrations,
 )
 from pytest_trace2evolve.environments.registry import Environments
@@ -35,18 +35,18 @@ def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass(total: int, data: st
     passed, k = data.draw(st.integers(0, total)), data.draw(st.integers(1, total))
     choices = list(itertools.combinations(range(total), k))
     share = sum(any(one < passed for one in choice) for choice in choices) / len(choices)
-    assert pass_at(total, passed, k) == pytest.approx(share)
+    assert estimate_pass_at_k(total, passed, k) == pytest.approx(share)
 
 
 def test_pass_at_k_of_too_few_is_not_defined() -> None:
     with pytest.raises(ValueError, match=r"pass@4 of 1 in 3 rollouts is not defined"):
-        pass_at(3, 1, 4)
+        estimate_pass_at_k(3, 1, 4)
 
 
 @settings(max_examples=40)
 @given(groups=st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=6), min_size=1, max_size=6))
 def test_figures_are_shares_and_do_not_hang_on_the_order(groups: list[list[float]]) -> None:
-    found, turned = figures(groups), figures([group[::-1] for group in groups[::-1]])
+    found, turned = compute_figures(groups), compute_figures([group[::-1] for group in groups[::-1]])
     assert turned.std == pytest.approx(found.std)
     assert (turned.all_top, turned.all_zero) == (found.all_top, found.all_zero)
     assert turned.pass_at == pytest.approx(found.pass_at)
@@ -58,9 +58,9 @@ def test_figures_are_shares_and_do_not_hang_on_the_order(groups: list[list[float
 
 
 def test_a_group_of_one_says_nothing() -> None:
-    assert figures([[1.0], [0.0, 1.0]]).groups == 1
-    with pytest.raises(ValueError, match="no group holds two rewards"):
-        figures([[1.0]])
+    assert compute_figures([[1.0], [0.0, 1.0]]).groups == 1
+    with pytest.raises(ValueError, match="no group has two rewards"):
+        compute_figures([[1.0]])
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_a_group_of_one_says_nothing() -> None:
 def test_what_lies_outside_is_told_and_which_way_to_go(
     groups: list[list[float]], told: tuple[str, ...], way: int | None
 ) -> None:
-    found = figures(groups)
+    found = compute_figures(groups)
     phrases = missed_targets(found)
     assert bool(phrases) is bool(told)
     for phrase in told:
         assert any(phrase in one for one in phrases)
     if way is not None:
-        assert direction(found) == way
+        assert difficulty_step(found) == way
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_lies_outside_is_told_and_which_way_to_go(
 def test_at_the_end_of_the_scale_another_mix_is_tried_where_the_reward_fits(
     difficulty: int, groups: list[list[float]], wanted: int
 ) -> None:
-    assert next_difficulty(difficulty, figures(groups)) == wanted
+    assert next_difficulty(difficulty, compute_figures(groups)) == wanted
 
 
 def calibrated(tmp_path: Path, *arguments: str) -> int:
@@ -173,7 +173,7 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
 
 
 def test_a_lost_rollout_is_no_zero() -> None:
-    spec = CalibrationSpec(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
+    spec = CalibrationSpec(ModelSettings(model="any"), seeds=5, rollouts=8, concurrency=4)
 
     def found(lost: int) -> Calibration:
         return asyncio.run(
@@ -184,7 +184,7 @@ def test_a_lost_rollout_is_no_zero() -> None:
     assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)
     with pytest.raises(
         InfrastructureError,
-        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and the others alone "
+        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, so the others alone "
         "prove nothing; first: nobody answers",
     ):
         found(3)
@@ -217,5 +217,5 @@ def test_an_endpoint_that_cannot_be_reached_is_reported_with_the_commands_own_op
     asked = ("precondition_verification", "--model", "any", "--base-url", gone.base_url)
     assert calibrated(tmp_path, *asked, "--seeds", "4", "--rollouts", "4") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("; start it, or check --base-url and OPENAI_BASE_URL")
+    assert line.endswith("; start the server, or check --base-url and OPENAI_BASE_URL")
     assert "--t2e" not in line

@@ -11,10 +11,10 @@ from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.environments.environment import Episode, ScenarioEnvironment
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
+from pytest_trace2evolve.environments.reward_hacking_probes import WRONG_PROBES
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.environment import GRADES, TOP
-from pytest_trace2evolve.records.message import STOP, Message, ToolCall
+from pytest_trace2evolve.records.environment import GRADES, MAX_GRADE
+from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.scoring.reward import score
@@ -69,11 +69,11 @@ def rolled(environment: ScenarioEnvironment, agent: object, seed: int) -> list[f
 def agent_of(who: str, task: Task) -> CaseOracle | NopAgent | Listed:
     if who == "oracle":
         return oracle(task)
-    return NopAgent() if who == "nop" else Listed(list(WRONG[who](task)))
+    return NopAgent() if who == "nop" else Listed(list(WRONG_PROBES[who](task)))
 
 
 @few
-@given(name=NAMES, level=LEVELS, seed=SEEDS, who=st.sampled_from(["oracle", "nop", *WRONG]))
+@given(name=NAMES, level=LEVELS, seed=SEEDS, who=st.sampled_from(["oracle", "nop", *WRONG_PROBES]))
 def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int, who: str) -> None:
     generator = ENVIRONMENTS.generator(name, level)
     task, script = generator.scenario(seed), script_of(generator.scenario(seed))
@@ -87,7 +87,7 @@ def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int
             episode.step(asyncio.run(agent.respond(episode.trace)))
         assert said(episode.trace) == said(simulation.trace)
         assert episode.end == simulation.termination_reason
-        assert episode.solved() is (score(simulation, task, WORLD).reward == 1.0)
+        assert episode.is_solved() is (score(simulation, task, WORLD).reward == 1.0)
     environment = ScenarioEnvironment(generator, WORLD)
     rolled(environment, agent_of(who, task), seed)
     assert said(simulation.trace[: len(environment.trace)]) == said(
@@ -102,7 +102,7 @@ def test_the_expert_reaches_the_top_step_by_step(name: str, level: int, seed: in
     rewards = rolled(ScenarioEnvironment(generator, WORLD), oracle(generator.scenario(seed)), seed)
     assert rewards[0] == 0
     assert rewards == sorted(rewards)
-    assert rewards[-1] == TOP
+    assert rewards[-1] == MAX_GRADE
     assert set(rewards) <= set(GRADES)
 
 
@@ -115,13 +115,14 @@ def test_who_does_nothing_gets_nothing_and_the_shortcut_hardly_more(name: str, l
     shortcut = list(generator.shortcut(generator.scenario(seed)))
     assert rolled(environment, Listed(shortcut), seed)[-1] <= 0.2
     # Played on to its end, and with the expert's work after it, it is worth no more.
-    late = ScenarioEnvironment(generator, WORLD, early=False)
+    late = ScenarioEnvironment(generator, WORLD, ends_early=False)
     more = [
         Message(role="assistant", tool_calls=[ToolCall(name=one.name, arguments=one.arguments)])
         for one in generator.scenario(seed).actions
     ]
     assert (
-        rolled(late, Listed([*shortcut[:6], *more, Message(role="assistant", content=STOP)]), seed)[-1] <= 0.5
+        rolled(late, Listed([*shortcut[:6], *more, Message(role="assistant", content=STOP_MARK)]), seed)[-1]
+        <= 0.5
     )
 
 
@@ -182,7 +183,7 @@ def test_whatever_a_model_writes_is_graded(name: str, level: int, seed: int, dat
     environment = ScenarioEnvironment(generator, WORLD)
     call = ToolCall(name=right.name, arguments=arguments)
     reward = rolled(environment, Listed([Message(role="assistant", tool_calls=[call])]), seed)[-1]
-    assert reward < TOP or value == right.arguments[place] or not changes
+    assert reward < MAX_GRADE or value == right.arguments[place] or not changes
 
 
 class Broken:
@@ -211,10 +212,11 @@ def test_what_breaks_its_promise_is_told_in_one_line() -> None:
         environment.reward()
     environment.reset(1)
     with pytest.raises(
-        GeneratorError, match=r"^environment 'broken': a reward of 0\.3; must be one of 0\.0, 0\.2"
+        GeneratorError,
+        match=r"^environment 'broken': the reward must be one of 0\.0, 0\.2, 0\.5, 0\.8, 1\.0, got 0\.3",
     ):
         environment.reward()
-    with pytest.raises(GeneratorError, match=r"^environment '.*': difficulty 6: must be from 1 to 5$"):
+    with pytest.raises(GeneratorError, match=r"^environment '.*': difficulty must be from 1 to 5, got 6$"):
         ENVIRONMENTS.generator("precondition_verification", 6)
     with pytest.raises(GeneratorError, match=r"^unknown environment 'precondition'; did you mean 'precond"):
         ENVIRONMENTS.offer("precondition")

@@ -8,9 +8,9 @@ import pytest
 from pytest_trace2evolve.environments import admission
 from pytest_trace2evolve.environments.admission import admit
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment
-from pytest_trace2evolve.environments.generated import Synthesized, offer_of, plain_trace, save_module
+from pytest_trace2evolve.environments.generated import ModuleRecord, make_offer, plain_trace, save_module
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.sandbox.box import missing
+from pytest_trace2evolve.environments.sandbox.box import isolation_problem
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.environment import AdmissionReport
 from pytest_trace2evolve.records.message import Message
@@ -20,14 +20,16 @@ from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.environments.parcel import GOOD, NAME, spoiled
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this platform cannot isolate code: {missing()}")
+pytestmark = pytest.mark.skipif(
+    bool(isolation_problem()), reason=f"this platform cannot isolate code: {isolation_problem()}"
+)
 
 WORLD = Worlds().open("trace2evolve", "support")
 
 
 @pytest.fixture(scope="module")
 def environments() -> Iterator[Environments]:
-    with closing(Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)})) as found:
+    with closing(Environments({NAME: make_offer(NAME, GOOD, "traces parcels", WORLD)})) as found:
         yield found
 
 
@@ -95,29 +97,29 @@ def test_another_generator_grades_the_same_scenario(environments: Environments) 
         (
             spoiled("return 1.0 if told and solved else 0.2", "return 0.3"),
             "grade",
-            "environment 'parcel_tracing': a reward of 0.3; must be one of 0.0, 0.2, 0.5, 0.8, 1.0",
+            "environment 'parcel_tracing': the reward must be one of 0.0, 0.2, 0.5, 0.8, 1.0, got 0.3",
         ),
         (
             spoiled("return 1.0 if told and solved else 0.2", "return told and solved"),
             "grade",
-            "environment 'parcel_tracing': a reward of False; must be one of 0.0, 0.2, 0.5, 0.8, 1.0",
+            "environment 'parcel_tracing': the reward must be one of 0.0, 0.2, 0.5, 0.8, 1.0, got False",
         ),
         (
             spoiled('return [{"agent": "Your', 'return [{"customer": "Your'),
             "shortcut",
-            "environment 'parcel_tracing': in shortcut the customer speaks",
+            "environment 'parcel_tracing': shortcut must not contain a step of the customer",
         ),
         (
             spoiled('return [{"agent": "Your', 'return [{"agents": "Your'),
             "shortcut",
-            "environment 'parcel_tracing': shortcut is no list of steps: ",
+            "environment 'parcel_tracing': shortcut must return a list of steps: ",
         ),
     ],
 )
 def test_what_is_no_scenario_grade_or_shortcut_is_refused_by_name(
     source: str, what: str, told_is: str
 ) -> None:
-    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
+    with closing(Environments({NAME: make_offer(NAME, source, "", WORLD)})) as found:
         generator = found.generator(NAME, 1)
         with pytest.raises(GeneratorError) as caught:
             _ask(generator, what)
@@ -155,13 +157,13 @@ def test_a_trace_is_handed_over_as_plain_data() -> None:
 
 def admitted(source: str) -> AdmissionReport:
     """The report on a few scenarios of a module."""
-    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
-        return admit(found, NAME, seeds=3, first=77)
+    with closing(Environments({NAME: make_offer(NAME, source, "", WORLD)})) as found:
+        return admit(found, NAME, seeds=3, first_seed=77)
 
 
 @pytest.fixture(autouse=True)
 def _few_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 3)
+    monkeypatch.setattr(admission, "SEEDS_IN_NEW_PROCESS", 3)
 
 
 RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
@@ -188,7 +190,7 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
         (
             spoiled('        "goal": {\n', '        "goal": {\n            "pad": "x" * 300_000,\n'),
             "scenarios can be played",
-            "characters of JSON; 200,000 are allowed",
+            "characters of JSON, but the limit is 200,000",
         ),
     ],
 )
@@ -222,7 +224,7 @@ def test_a_module_has_no_past_to_hang_on(source: str) -> None:
 def test_plain_pytest_never_runs_what_a_model_wrote(pytester: pytest.Pytester) -> None:
     source = GOOD + "\nassert 1 == 2, 'it ran outside'\n"
     for name in ("conftest", "test_orders"):
-        record = Synthesized(
+        record = ModuleRecord(
             capability=name,
             description="x",
             source=digest_text(source),

@@ -79,7 +79,7 @@ def test_the_command_refuses_changed_scenarios_of_one_version(
     assert golden.read() == other
 
 
-@pytest.mark.parametrize("part", ["draw", "grade_trajectory", "is_decided", "shortcut"])
+@pytest.mark.parametrize("part", ["make_draft", "grade_trajectory", "is_decided", "shortcut"])
 def test_each_part_of_a_generator_is_in_its_golden_scenarios(
     monkeypatch: pytest.MonkeyPatch, made: golden.Golden, part: str
 ) -> None:
@@ -87,7 +87,7 @@ def test_each_part_of_a_generator_is_in_its_golden_scenarios(
 
     def grown(self: PreconditionVerification, scene: Any) -> Any:
         drawn = real(self, scene)
-        scene.store.surroundings(scene.user, 1)
+        scene.store.add_distractors(scene.user, 1)
         return drawn
 
     def shifted(self: PreconditionVerification, trajectory: Any, solved: bool) -> float:
@@ -100,7 +100,7 @@ def test_each_part_of_a_generator_is_in_its_golden_scenarios(
     def longer(self: PreconditionVerification, task: Task) -> list[Message]:
         return [Message(role="assistant", content="One moment."), *real(self, task)]
 
-    changed = {"draw": grown, "grade_trajectory": shifted, "is_decided": late, "shortcut": longer}[part]
+    changed = {"make_draft": grown, "grade_trajectory": shifted, "is_decided": late, "shortcut": longer}[part]
     monkeypatch.setattr(PreconditionVerification, part, changed)
     [told] = golden.problems({CAPABILITY: made[CAPABILITY]}, golden.golden([CAPABILITY]))
     assert told.startswith(f"{CAPABILITY}: ")

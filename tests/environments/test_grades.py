@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment
-from pytest_trace2evolve.environments.generators.structured import kind_of
+from pytest_trace2evolve.environments.generators.structured import request_kind
 from pytest_trace2evolve.environments.generators.support import (
     call_message,
     is_write,
@@ -102,7 +102,7 @@ def variant(kind: str, fits: Callable[[dict[str, Any], dict[str, Any], dict[str,
     """Another variant, by what it, the old one and the right one are."""
 
     def of(task: Task, wanted: Action) -> list[str] | None:
-        if kind_of(task) != kind:
+        if request_kind(task) != kind:
             return None
         old, right, variants = variants_of(task, wanted)
         others = [one for one in variants if one not in (old, right)]
@@ -132,7 +132,7 @@ def order_like(same_state: bool) -> Way:
     """The wish tried on another order: in the same state, or with the same products in the other state."""
 
     def of(task: Task, wanted: Action) -> str | None:
-        if kind_of(task) != "orders":
+        if request_kind(task) != "orders":
             return None
         meant = order_of(task, wanted)
         products = [one["product_id"] for one in meant["items"]]

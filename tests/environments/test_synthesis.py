@@ -8,12 +8,14 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments import admission, synthesis
-from pytest_trace2evolve.environments.sandbox.box import missing
+from pytest_trace2evolve.environments.sandbox.box import isolation_problem
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
 from tests.environments.parcel import GOOD, NAME, spoiled
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this platform cannot isolate code: {missing()}")
+pytestmark = pytest.mark.skipif(
+    bool(isolation_problem()), reason=f"this platform cannot isolate code: {isolation_problem()}"
+)
 
 
 def block(source: str) -> str:
@@ -53,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     # Enough for the checks of wrong ways; those of luck need more, and are tested with the admission.
     monkeypatch.setattr(synthesis, "SEEDS", 4)
-    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 2)
+    monkeypatch.setattr(admission, "SEEDS_IN_NEW_PROCESS", 2)
     return tmp_path
 
 
@@ -115,7 +117,7 @@ def test_where_every_round_fails_all_modules_are_kept_and_none_is_admitted(
         assert synthesize(server, "--rounds", "2", "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["module"] is None
-    assert found["rounds"][0]["problems"] == ["the answer holds no module: write one ```python block"]
+    assert found["rounds"][0]["problems"] == ["the answer has no module: write one ```python block"]
     assert any("is invalid: tables: Field required" in one for one in found["rounds"][1]["problems"])
     assert not (project / "environments").exists()
 
@@ -135,14 +137,14 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
 @pytest.mark.parametrize(
     ("arguments", "told_is"),
     [
-        (["teleportation"], "'teleportation' is not described: say what it is with --description"),
-        (["Not Snake", "--description", "x"], "'Not Snake' is no name of a capability: name: "),
+        (["teleportation"], "'teleportation' has no description: pass --description"),
+        (["Not Snake", "--description", "x"], "'Not Snake' is not a valid capability name: name: "),
         ([NAME, "--description", "x", "--rounds", "0"], "--rounds 0: must be 1 or more"),
         ([NAME, "--description", "x", "--seeds", "-3"], "--seeds -3: must be 2 or more"),
         ([NAME, "--description", "x", "--concurrency", "0"], "--concurrency 0: must be 1 or more"),
         ([NAME, "--description", "x", "--difficulty", "9"], "--difficulty 9: must be from 1 to 5"),
         (["tool_calling_precision"], "'tool_calling_precision' has a built-in environment: see "),
-        ([NAME, "--description", "x", "--from-run", "nowhere"], "'nowhere' is no path and no run in "),
+        ([NAME, "--description", "x", "--from-run", "nowhere"], "'nowhere' is neither a path nor a run in "),
     ],
 )
 def test_bad_input_is_one_line(

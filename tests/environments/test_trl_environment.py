@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.trl_environment import OVER, rollout_class
+from pytest_trace2evolve.environments.trl_environment import CONVERSATION_OVER, rollout_class
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -67,9 +67,9 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
     )
     assert rollout.get_order_details(number="#W0").startswith("Error: ")
     rollout.cancel_pending_order(order_id="#W0", reason="no longer needed")
-    assert rollout._done
+    assert rollout._is_done
     assert rollout._reward() == 0.0
-    assert rollout.get_order_details("#W0") == OVER
+    assert rollout.get_order_details("#W0") == CONVERSATION_OVER
     rollout.reset(seed=3)
     assert rollout.get_order_details("#W0") == "Error: Order not found"
 
@@ -77,8 +77,8 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
 @pytest.mark.parametrize(
     ("name", "schema", "told"),
     [
-        ("reset", {}, "tool 'reset' cannot be a method: rename it, in letters and digits"),
-        ("get-it", {}, "tool 'get-it' cannot be a method: rename it, in letters and digits"),
+        ("reset", {}, "tool 'reset' cannot be a method: rename it to a public identifier"),
+        ("get-it", {}, "tool 'get-it' cannot be a method: rename it to a public identifier"),
         (
             "put",
             {"properties": {"x": {"type": "null"}}},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
-from pytest_trace2evolve.evidence.answer_store import AnswerFile, remove
+from pytest_trace2evolve.evidence.answer_store import AnswerFile, remove_answer_file
 from pytest_trace2evolve.records.completion import Answer, Completion, Usage
 
 
@@ -48,7 +48,7 @@ def test_many_processes_write_one_file(tmp_path: Path) -> None:
         (answer.completion or completion("")).content == f"{key[1:]} by {answer.trial}"
         for key, answer in kept.items()
     )
-    remove(path)
+    remove_answer_file(path)
     assert list(path.parent.iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path = tmp_path / "answers.sqlite"
     path.write_bytes(b"nothing of the kind" * 99)
     with pytest.raises(
-        ConfigError, match=r"answers\.sqlite: damaged or not readable \(file is not a database\); do"
+        ConfigError, match=r"answers\.sqlite: is damaged or unreadable \(file is not a database\); do"
     ):
         AnswerFile(path, "do this")
     path.unlink()

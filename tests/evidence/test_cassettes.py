@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import CassetteError
-from pytest_trace2evolve.evidence.cassettes import read_cassette, render
+from pytest_trace2evolve.evidence.cassettes import read_cassette, render_cassette
 from pytest_trace2evolve.records.completion import Answer, Completion, RequestedCall, Usage
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 
@@ -40,7 +40,7 @@ def test_a_cassette_says_what_it_was_told(
     kept: dict[str, Answer], partial: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "law.jsonl"
-    path.write_text(render({**HEADER, "partial": partial}, kept.items()), encoding="utf-8")
+    path.write_text(render_cassette({**HEADER, "partial": partial}, kept.items()), encoding="utf-8")
     cassette = read_cassette(path)
     assert (cassette.header.partial, cassette.header.agent) == (partial, HEADER["agent"])
     assert list(cassette.answers) == list(kept)
@@ -57,7 +57,7 @@ def test_no_cut_or_changed_cassette_is_read(
         (f"k{n}", Answer(trial=0, side="user", model="m", completion=Completion(content=f"é{n}")))
         for n in range(3)
     ]
-    whole = render(HEADER, lines).encode()
+    whole = render_cassette(HEADER, lines).encode()
     path = tmp_path_factory.getbasetemp() / "cut.jsonl"
     if data.draw(st.booleans()):
         path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
-from pytest_trace2evolve.evidence.column_reader import is_in_lines, read_both, read_columns
-from pytest_trace2evolve.gate.columns import columns
+from pytest_trace2evolve.evidence.column_reader import has_line_layout, read_columns, read_pair
+from pytest_trace2evolve.gate.columns import build_columns
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.records.rules import Invariant
@@ -61,26 +61,26 @@ def test_columns_of_a_file_are_those_of_its_records(
     tmp_path_factory: pytest.TempPathFactory, records: Side, priced: int
 ) -> None:
     path = written(tmp_path_factory.mktemp("e") / "one.json", records)
-    provenance, found = read_columns(path, priced=priced)
-    wanted = columns(read_evidence(path).simulations)
+    provenance, found = read_columns(path, min_priced=priced)
+    wanted = build_columns(read_evidence(path).simulations)
     assert provenance == read_evidence(path).provenance
     assert (found.tasks, found.digests, found.ids) == (wanted.tasks, wanted.digests, wanted.ids)
     used = ("cost", "tokens") if priced else ()
-    for name in ("task", "digest", "measured", "reward", "max_steps", *used):
+    for name in ("task_index", "digest_index", "measured", "reward", "max_steps", *used):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
     assert found.shares.keys() == wanted.shares.keys()
     for kind in wanted.shares:
         np.testing.assert_array_equal(found.shares[kind], wanted.shares[kind])
-    for kind in wanted.asks:
-        np.testing.assert_array_equal(found.asks[kind], wanted.asks[kind])
+    for kind in wanted.has_actions:
+        np.testing.assert_array_equal(found.has_actions[kind], wanted.has_actions[kind])
 
 
 def test_a_file_laid_out_otherwise_is_read_whole(tmp_path: Path) -> None:
     path = written(tmp_path / "one.json", side(1, 0))
     other = tmp_path / "other.json"
     other.write_text(json.dumps(json.loads(path.read_text()), indent=2), encoding="utf-8")
-    assert is_in_lines(path)
-    assert not is_in_lines(other)
+    assert has_line_layout(path)
+    assert not has_line_layout(other)
     assert read_columns(other)[1].ids == read_columns(path)[1].ids
 
 
@@ -88,12 +88,12 @@ DAMAGE = [
     ('"reward":1.0', '"reward":NaN', "at line 4: "),
     ('"reward":1.0', '"reward":1e999', "at line 4: "),
     ('"reward":1.0', '"reward":2.0', "at line 4: reward: Input should be less than or equal to 1"),
-    ('"reward":1.0,', "", "at line 4: a reward (None) and status 'measured' exclude each other"),
+    ('"reward":1.0,', "", "at line 4: reward None does not match status 'measured'"),
     ('"status":"measured"', '"status":"fine"', "at line 4: status: "),
     ('"task_id":"0"', '"task_idd":"0"', "at line 4: task_id: Field required"),
     ('"trial":0}', '"trial":0,"shoe_size":9}', "at line 4: shoe_size: Extra inputs are not permitted"),
     ('"task_id":"1"', '"task_id":"0"', "two simulations of task '0', trial 0"),
-    ('"matched":1,', '"matched":3,', "at line 4: actions.read: 3 actions matched of 2"),
+    ('"matched":1,', '"matched":3,', "at line 4: actions.read: 3 of 2 actions matched"),
     (
         '"trial":0}',
         '"trial":1000000000000000000000000}',
@@ -114,7 +114,7 @@ def test_damage_is_told_by_its_line(tmp_path: Path, good: str, bad: str, told: s
     assert good in text
     path.write_text(text.replace(good, bad, 1), encoding="utf-8")
     with pytest.raises(ResultsError, match=r"^[^\n]*one\.json: damaged[^\n]*; restore the file$") as error:
-        read_columns(path, priced=priced)
+        read_columns(path, min_priced=priced)
     assert told in str(error.value)
 
 
@@ -136,20 +136,20 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 def test_two_large_files_are_read_in_parallel(tmp_path: Path) -> None:
     paths = written(tmp_path / "a.json", side(1, 0)), written(tmp_path / "b.json", side(1, 1))
-    alone = read_both(paths)
-    beside = read_both(paths, parallel_from=0)
+    alone = read_pair(paths)
+    beside = read_pair(paths, min_parallel_bytes=0)
     for one, other in zip(alone, beside, strict=True):
         assert (one[0], one[1].ids) == (other[0], other[1].ids)
         np.testing.assert_array_equal(one[1].reward, other[1].reward)
     paths[1].write_text(paths[1].read_text().replace("]}", ""), encoding="utf-8")
     with pytest.raises(ResultsError, match=r"b\.json: damaged: the file ends too early"):
-        read_both(paths, parallel_from=0)
+        read_pair(paths, min_parallel_bytes=0)
 
 
 def test_lines_as_they_are_written_skip_validation_beyond_the_priced_ones(tmp_path: Path) -> None:
     records = [sim(task, 1.0, read=(2, 1)).model_copy(update={"cost": 0.5}) for task in range(3)]
     path = written(tmp_path / "one.json", records)
-    assert np.isnan(read_columns(path, priced=0)[1].cost).all()
+    assert np.isnan(read_columns(path, min_priced=0)[1].cost).all()
     lost = sim(3, None, read=(2, 0))
     path = written(tmp_path / "two.json", [*records, lost])
-    assert not np.isnan(read_columns(path, priced=0)[1].cost[:3]).any()
+    assert not np.isnan(read_columns(path, min_priced=0)[1].cost[:3]).any()

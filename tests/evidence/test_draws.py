@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.draws import DrawStore, draws_in
+from pytest_trace2evolve.evidence.draws import DrawStore, open_draws
 from pytest_trace2evolve.records.trace import Simulation
 
 WHO = ("candidate", "agent", "conditions")
@@ -37,7 +37,7 @@ def file_of(folder: Path) -> Path:
 
 
 def test_the_first_simulation_of_a_key_stays(tmp_path: Path, store: DrawStore) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
     store.put(key, simulation("first"))
     store.put(key, simulation("second"))
     opened(tmp_path, run="run-2").put(key, simulation("third"))
@@ -49,72 +49,72 @@ def test_the_first_simulation_of_a_key_stays(tmp_path: Path, store: DrawStore) -
 
 
 def test_another_candidate_or_agent_has_a_draw_of_its_own(tmp_path: Path, store: DrawStore) -> None:
-    store.put(store.key("a"), simulation())
+    store.put(store.draw_key("a"), simulation())
     other = opened(tmp_path, ("candidate", "another agent", "conditions"))
     assert other.id != store.id
-    assert not other.holds(other.key("a"))
+    assert not other.has(other.draw_key("a"))
 
 
 def test_a_deleted_simulation_is_named(tmp_path: Path, store: DrawStore) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
     store.put(key, simulation())
     path = file_of(tmp_path)
     path.unlink()
     for one in (store, opened(tmp_path)):
         with pytest.raises(
-            ResultsError, match="was deleted, and the account of its draw names it; restore it"
+            ResultsError, match="was deleted, but the account of its draw names it; restore it"
         ) as told:
-            one.holds(key)
+            one.has(key)
         assert str(told.value).startswith(str(path))
-        assert list(one.problems()) == [str(told.value)]
+        assert list(one.find_problems()) == [str(told.value)]
 
 
 def test_an_edited_or_swapped_simulation_is_named(tmp_path: Path, store: DrawStore) -> None:
-    keys = [store.key(name) for name in "ab"]
+    keys = [store.draw_key(name) for name in "ab"]
     for key in keys:
         store.put(key, simulation(key))
     paths = sorted((tmp_path / "finished").rglob("*.json"))
     paths[0].write_bytes(paths[1].read_bytes())
-    assert [line.partition(": was changed since")[0] for line in store.problems()] == [str(paths[0])]
+    assert [line.partition(": was changed since")[0] for line in store.find_problems()] == [str(paths[0])]
 
 
 def test_a_simulation_added_by_hand_is_named(tmp_path: Path, store: DrawStore) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
     path = tmp_path / "finished" / key[:2] / f"{key}.json"
     path.parent.mkdir(parents=True)
     path.write_text(simulation().model_dump_json())
     with pytest.raises(ResultsError, match="so it was added by hand; delete it"):
-        store.holds(key)
+        store.has(key)
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
 def test_an_edited_account_is_named(tmp_path: Path, store: DrawStore, line: int) -> None:
     for name in "abc":
-        store.put(store.key(name), simulation(name))
+        store.put(store.draw_key(name), simulation(name))
     lines = store.path.read_text().splitlines(keepends=True)
     del lines[line]
     store.path.write_text("".join(lines))
-    told = list(opened(tmp_path).problems())
+    told = list(opened(tmp_path).find_problems())
     assert len(told) == 1
-    assert f"was changed at line {line + 1}; restore it, or delete it to begin another draw" in told[0]
+    assert f"was changed at line {line + 1}; restore it, or delete it to begin a new draw" in told[0]
 
 
 def test_a_shortened_account_is_named(store: DrawStore) -> None:
-    store.put(store.key("a"), simulation())
+    store.put(store.draw_key("a"), simulation())
     before = store.path.read_bytes()
-    store.put(store.key("b"), simulation())
+    store.put(store.draw_key("b"), simulation())
     store.path.write_bytes(before)
-    assert [line.partition(": ")[2][:23] for line in store.problems()] == ["is shorter than it was;"]
+    assert [line.partition(": ")[2][:23] for line in store.find_problems()] == ["is shorter than before;"]
 
 
 def test_another_draw_after_the_account_was_deleted_reads_nothing_of_the_first(
     tmp_path: Path, store: DrawStore
 ) -> None:
-    store.put(store.key("a"), simulation())
+    store.put(store.draw_key("a"), simulation())
     store.path.unlink()
     other = opened(tmp_path)
     assert other.id != store.id
-    assert not other.holds(other.key("a"))
+    assert not other.has(other.draw_key("a"))
 
 
 @pytest.mark.parametrize("last", ["staged", "account", "file"])
@@ -122,7 +122,7 @@ def test_a_kill_between_two_writes_is_no_accusation(
     tmp_path: Path, store: DrawStore, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
     """A process that dies before, between and after the writes of one simulation."""
-    key = store.key("a")
+    key = store.draw_key("a")
     reach = {"staged": 2, "account": 3, "file": 4}[last]  # after the flush of the file itself
     pid = os.fork()
     if pid == 0:  # this process is really killed, after the chosen write
@@ -146,29 +146,29 @@ def test_a_kill_between_two_writes_is_no_accusation(
     _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == 9
     after = opened(tmp_path)
-    assert after.holds(key) == (last != "staged")
+    assert after.has(key) == (last != "staged")
     after.put(key, simulation("again"))
     found = after.get(key)
     assert found is not None
     assert found.id == ("sagain" if last == "staged" else "skilled")
     assert [path.name for path in (tmp_path / "finished").rglob(".*")] == []
-    assert list(after.problems()) == []
+    assert list(after.find_problems()) == []
 
 
 def test_a_line_that_was_not_written_whole_is_taken_away(tmp_path: Path, store: DrawStore) -> None:
-    store.put(store.key("a"), simulation())
+    store.put(store.draw_key("a"), simulation())
     with store.path.open("a") as file:
         file.write('{"chain": "0123')
     other = opened(tmp_path)
-    other.put(other.key("b"), simulation())
-    assert list(opened(tmp_path).problems()) == []
+    other.put(other.draw_key("b"), simulation())
+    assert list(opened(tmp_path).find_problems()) == []
     assert len([json.loads(line) for line in store.path.read_text().splitlines()]) == 3
 
 
 def test_a_full_disk_leaves_nothing_behind(
     tmp_path: Path, store: DrawStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -177,9 +177,9 @@ def test_a_full_disk_leaves_nothing_behind(
         there.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             store.put(key, simulation())
-    assert not opened(tmp_path).holds(key)
+    assert not opened(tmp_path).has(key)
     store.put(key, simulation())
-    assert list(opened(tmp_path).problems()) == []
+    assert list(opened(tmp_path).find_problems()) == []
 
 
 def many(folder: Path, number: int) -> None:
@@ -187,7 +187,7 @@ def many(folder: Path, number: int) -> None:
 
     def put(thread: int) -> None:
         for name in range(6):
-            store.put(store.key(str(name)), simulation(f"{number}-{thread}"))
+            store.put(store.draw_key(str(name)), simulation(f"{number}-{thread}"))
 
     threads = [threading.Thread(target=put, args=(one,)) for one in range(3)]
     for thread in threads:
@@ -204,15 +204,15 @@ def test_processes_and_threads_write_one_draw_together(tmp_path: Path) -> None:
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    (store,) = draws_in(tmp_path / "finished", tmp_path / "draws")
-    assert list(store.problems()) == []
+    (store,) = open_draws(tmp_path / "finished", tmp_path / "draws")
+    assert list(store.find_problems()) == []
     assert len(list((tmp_path / "finished").rglob("*.json"))) == 6
 
 
 def test_losses_are_counted_by_runs(tmp_path: Path, store: DrawStore) -> None:
-    key = store.key("a")
-    store.lose(key)
-    store.lose(key)
-    assert store.losses(key) == 1
-    opened(tmp_path, run="run-2").lose(key)
-    assert store.losses(key) == 2
+    key = store.draw_key("a")
+    store.record_loss(key)
+    store.record_loss(key)
+    assert store.count_losses(key) == 1
+    opened(tmp_path, run="run-2").record_loss(key)
+    assert store.count_losses(key) == 2

@@ -121,10 +121,10 @@ class Shop:
         return code_of(self.load(module).make)
 
     def world(self) -> Code:
-        return code_of(self.load("shop.shared").open_world, parts=True)
+        return code_of(self.load("shop.shared").open_world, only_referenced=True)
 
     def user(self) -> Code:
-        return code_of(self.load("shop.shared").Talker, parts=True)
+        return code_of(self.load("shop.shared").Talker, only_referenced=True)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_a_function_that_a_factory_holds_counts(shop: Shop, opener: str) -> None
     def code() -> Code:
         world, opening = shop.load("shop.shared"), importlib.import_module("shop.opening")
         names = {"functools": functools, "open_world": world.open_world, **vars(opening)}
-        return code_of(eval(opener, names), parts=True)
+        return code_of(eval(opener, names), only_referenced=True)
 
     before = code()
     shop.edit("shop/fees.py", "FEE = 2", "FEE = 9")
@@ -405,7 +405,7 @@ def test_an_edit_behind_an_indirection_changes_a_part(
     module, _, symbol = entry.partition(":")
 
     def code() -> Code:
-        return code_of(getattr(shop.load(f"shop.{module}"), symbol), parts=True)
+        return code_of(getattr(shop.load(f"shop.{module}"), symbol), only_referenced=True)
 
     before = code()
     shop.edit(f"shop/{edited}", *((" = 1", " = 3") if " = 1" in files[edited] else ("1", "3")))
@@ -473,7 +473,7 @@ def test_a_method_that_another_module_replaces_counts(shop: Shop, wrap: Callable
         patch = shop.load("shop.patch")
         world = importlib.import_module("shop.shared").World
         world.tool = wrap(patch.fee)
-        return code_of(world, parts=True)
+        return code_of(world, only_referenced=True)
 
     assert list(code_differences(code(1), code(2))) == ["shop/patch.py"]
 
@@ -632,7 +632,7 @@ def test_a_folder_with_too_many_files_is_unknown(shop: Shop) -> None:
     for number in range(MAX_DATA_FILES):
         shop.write(f"shop/texts/{number}.md", "")
     assert shop.agent().unknown == (
-        f"texts/ holds {MAX_DATA_FILES + 2} files, more than {MAX_DATA_FILES}; declare a fingerprint"
+        f"texts/ contains {MAX_DATA_FILES + 2} files, more than {MAX_DATA_FILES}; declare a fingerprint"
     )
 
 

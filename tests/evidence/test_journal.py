@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.evidence.draws import DrawStore, Store
-from pytest_trace2evolve.evidence.journal import Journal, read
+from pytest_trace2evolve.evidence.draws import DrawStore, SimulationStore
+from pytest_trace2evolve.evidence.journal import Journal, read_journal
 from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
 from tests.evidence.test_draws import opened, simulation, store
 
@@ -25,9 +25,9 @@ def entry(request: str) -> JournalEntry:
     return JournalEntry(request, Answer(trial=0, side="agent", model="m", completion=completion))
 
 
-def begun(store: DrawStore | Store, key: str, *requests: str) -> Journal:
+def begun(store: DrawStore | SimulationStore, key: str, *requests: str) -> Journal:
     """An open journal to which these requests were answered."""
-    journal = store.begin(key)
+    journal = store.begin_journal(key)
     assert journal is not None
     for request in requests:
         assert journal.take(request) is None
@@ -38,46 +38,46 @@ def begun(store: DrawStore | Store, key: str, *requests: str) -> Journal:
 @pytest.fixture
 def killed(tmp_path: Path, store: DrawStore) -> Path:
     """The journal of a simulation with three answers, whose process ended."""
-    with begun(store, store.key("a"), "1", "2", "3") as journal:
+    with begun(store, store.draw_key("a"), "1", "2", "3") as journal:
         return journal.path
 
 
 def test_answers_are_taken_in_order_and_the_rest_is_asked(killed: Path, tmp_path: Path) -> None:
     again = opened(tmp_path, run="run-2")
-    with begun(again, again.key("a")) as journal:
+    with begun(again, again.draw_key("a")) as journal:
         assert journal.seconds == 6.0
         assert [journal.take(one) for one in "123"] == [entry(one) for one in "123"]
         assert journal.take("4") is None
-        assert not journal.redrawn
+        assert not journal.is_redrawn
 
 
 def test_a_stored_simulation_has_no_journal(killed: Path, tmp_path: Path, store: DrawStore) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
     with begun(store, key):
         store.put(key, simulation())
     assert not killed.exists()
-    assert store.begin(key) is None
-    assert opened(tmp_path).begin(key) is None
-    assert list(opened(tmp_path).problems()) == []
+    assert store.begin_journal(key) is None
+    assert opened(tmp_path).begin_journal(key) is None
+    assert list(opened(tmp_path).find_problems()) == []
 
 
 def test_another_request_leaves_the_rest_unused_for_ever(killed: Path, store: DrawStore) -> None:
-    with begun(store, store.key("a")) as journal:
+    with begun(store, store.draw_key("a")) as journal:
         assert journal.take("1") == entry("1")
         assert journal.take("other") is None
         journal.add(entry("other"))
-        assert journal.redrawn
-    with begun(store, store.key("a")) as journal:
-        assert journal.redrawn
+        assert journal.is_redrawn
+    with begun(store, store.draw_key("a")) as journal:
+        assert journal.is_redrawn
         assert [journal.take(one) for one in ("1", "other")] == [entry("1"), entry("other")]
         assert journal.take("2") is None
-    assert list(store.problems()) == []
+    assert list(store.find_problems()) == []
 
 
 def test_the_account_names_a_simulation_after_its_journal_is_there_and_before_any_answer(
     tmp_path: Path, store: DrawStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
     before = store.path.read_bytes()
     real = Path.open
 
@@ -89,7 +89,7 @@ def test_the_account_names_a_simulation_after_its_journal_is_there_and_before_an
     with monkeypatch.context() as context:
         context.setattr(Path, "open", full)
         with pytest.raises(OSError, match="No space"):
-            store.begin(key)
+            store.begin_journal(key)
     assert [path.read_bytes() for path in tmp_path.rglob("*.journal")] == [b""]
     for _ in range(2):
         begun(store, key).close()
@@ -100,7 +100,7 @@ def test_the_account_names_a_simulation_after_its_journal_is_there_and_before_an
 def test_a_part_of_a_line_is_cut_off(killed: Path, store: DrawStore) -> None:
     text = killed.read_bytes()
     killed.write_bytes(text[:-9])
-    with begun(store, store.key("a")) as journal:
+    with begun(store, store.draw_key("a")) as journal:
         assert [journal.take(one) for one in "12"] == [entry("1"), entry("2")]
         assert journal.take("3") is None
         journal.add(entry("3"))
@@ -124,29 +124,31 @@ def test_a_part_of_a_line_is_cut_off(killed: Path, store: DrawStore) -> None:
 def test_an_edited_journal_is_named(killed: Path, tmp_path: Path, edit: object, line: int) -> None:
     killed.write_bytes(b"".join(edit(killed.read_bytes().splitlines(keepends=True))))  # type: ignore[operator]
     store = opened(tmp_path)
-    (told,) = store.problems()
-    assert told.startswith(f"{killed}: was changed at line {line}; restore it, give --t2e-fresh, or begin")
+    (told,) = store.find_problems()
+    assert told.startswith(f"{killed}: was changed at line {line}; restore it, use --t2e-fresh, or begin")
     assert told.endswith(
         f"deleting {store.path.name} in {store.path.parent}: the ledger counts either as a further draw"
     )
     with pytest.raises(ResultsError, match=f"was changed at line {line}"):
-        store.begin(store.key("a"))
+        store.begin_journal(store.draw_key("a"))
 
 
 def test_a_journal_in_the_place_of_another_is_named(killed: Path, store: DrawStore) -> None:
-    with begun(store, store.key("b"), "1") as other:
+    with begun(store, store.draw_key("b"), "1") as other:
         pass
     shutil.copy(killed, other.path)
-    assert [line.partition("; ")[0] for line in store.problems()] == [f"{other.path}: was changed at line 1"]
+    assert [line.partition("; ")[0] for line in store.find_problems()] == [
+        f"{other.path}: was changed at line 1"
+    ]
 
 
 def test_a_deleted_journal_is_named(killed: Path, tmp_path: Path) -> None:
     killed.unlink()
     store = opened(tmp_path)
-    (told,) = store.problems()
-    assert told.startswith(f"{killed}: was deleted, and the account of its draw names it; restore it")
-    with pytest.raises(ResultsError, match="was deleted, and the account"):
-        store.begin(store.key("a"))
+    (told,) = store.find_problems()
+    assert told.startswith(f"{killed}: was deleted, but the account of its draw names it; restore it")
+    with pytest.raises(ResultsError, match="was deleted, but the account"):
+        store.begin_journal(store.draw_key("a"))
 
 
 def test_a_journal_added_by_hand_is_named(killed: Path, tmp_path: Path) -> None:
@@ -154,30 +156,30 @@ def test_a_journal_added_by_hand_is_named(killed: Path, tmp_path: Path) -> None:
     lines = store.path.read_bytes().splitlines(keepends=True)
     store.path.write_bytes(b"".join(lines[:1]))  # the draw, without the simulation that was begun
     with pytest.raises(ResultsError, match="was added by hand; delete it"):
-        store.begin(opened(tmp_path).key("a"))
+        store.begin_journal(opened(tmp_path).draw_key("a"))
     killed.write_bytes(b"")
-    begun(store, store.key("a")).close()  # as after a kill between the two writes
+    begun(store, store.draw_key("a")).close()  # as after a kill between the two writes
 
 
 def test_a_folder_in_the_place_of_a_journal_is_an_error_of_one_line(killed: Path, tmp_path: Path) -> None:
     killed.unlink()
     killed.mkdir()
-    (told,) = opened(tmp_path).problems()
+    (told,) = opened(tmp_path).find_problems()
     assert told.startswith(f"{killed}: cannot be read (")
 
 
 def test_one_process_at_a_time_makes_a_simulation(tmp_path: Path, store: DrawStore) -> None:
-    key = store.key("a")
+    key = store.draw_key("a")
     with begun(store, key, "1") as journal:
         with pytest.raises(BlockingIOError):
-            opened(tmp_path).begin(key)
+            opened(tmp_path).begin_journal(key)
         store.put(key, simulation())
-        assert not journal.linked
-    assert opened(tmp_path).begin(key) is None
+        assert not journal.is_linked
+    assert opened(tmp_path).begin_journal(key) is None
 
 
 def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with begun(store, store.key("a")) as journal:
+    with begun(store, store.draw_key("a")) as journal:
         monkeypatch.setattr(os, "write", lambda handle, line: len(line) // 2)
         with pytest.raises(
             StorageError, match=r"\.journal: cannot be written .*; make room or allow writing"
@@ -186,13 +188,13 @@ def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPa
 
 
 def test_scratch_simulations_have_journals_too(tmp_path: Path) -> None:
-    store = Store(tmp_path / "scratch")
+    store = SimulationStore(tmp_path / "scratch")
     with begun(store, "aabb", "1"), pytest.raises(BlockingIOError):
-        store.begin("aabb")
+        store.begin_journal("aabb")
     with begun(store, "aabb") as journal:
         assert journal.take("1") == entry("1")
         store.put("aabb", simulation())
-    assert store.begin("aabb") is None
+    assert store.begin_journal("aabb") is None
     assert not list(tmp_path.rglob("*.journal"))
 
 
@@ -201,7 +203,7 @@ def answered(folder: Path, number: int) -> None:
     store = opened(folder, run=f"run-{number}")
     for name in "abcdef" * 5:
         try:
-            journal = store.begin(store.key(name))
+            journal = store.begin_journal(store.draw_key(name))
         except BlockingIOError:
             continue
         assert journal is not None
@@ -220,7 +222,7 @@ def test_processes_write_the_journals_of_a_draw_together(tmp_path: Path) -> None
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    assert list(opened(tmp_path).problems()) == []
+    assert list(opened(tmp_path).find_problems()) == []
     assert opened(tmp_path).path.read_text().count('"begun"') == 6
 
 
@@ -277,20 +279,20 @@ def test_what_was_drawn_stays_drawn(operations: list[tuple[Any, ...]]) -> None:
                         lines.append((lines[-1][0], held, True))
                     journal.add(asked)
                     held = [*held, asked]
-                    lines.append((path.stat().st_size, held, journal.redrawn))
+                    lines.append((path.stat().st_size, held, journal.is_redrawn))
                 place += 1
                 continue
             journal.close()
             if name == "cut":
                 size = max(0, path.stat().st_size - given_[0])
                 os.truncate(path, size)
-                whole = read(path, KEY, "restore it")
+                whole = read_journal(path, KEY, "restore it")
                 lines = [line for line in lines if line[0] <= whole.size]
                 assert whole.entries in [line[1] for line in lines]
                 held = whole.entries
             journal = journal_at(path)
             assert path.read_bytes().endswith(b"\n") or not path.stat().st_size
-            assert journal.redrawn == read(path, KEY, "restore it").redrawn
+            assert journal.is_redrawn == read_journal(path, KEY, "restore it").is_redrawn
             place = 0
         journal.close()
-        assert read(path, KEY, "restore it").entries == held
+        assert read_journal(path, KEY, "restore it").entries == held

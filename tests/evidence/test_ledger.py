@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render
-from pytest_trace2evolve.records.ledger import Access, Dated, Entry, Root
+from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render_entry
+from pytest_trace2evolve.records.ledger import Access, DatedEntry, Entry, Root
 from tests.ledger_helpers import ROOT, at, chained, judged, ledgers, seen
 from tests.patience import HANG_SECONDS
 
@@ -29,7 +29,7 @@ def write(folder: Path, *entries: Entry) -> Path:
     """Write entries as they are, and the root."""
     folder.mkdir(exist_ok=True)
     for entry in (ROOT, *entries):
-        (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
+        (folder / f"{entry.name}.json").write_text(render_entry(entry), encoding="utf-8")
     return folder
 
 
@@ -43,31 +43,31 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def three(folder: Path) -> list[Dated]:
+def three(folder: Path) -> list[DatedEntry]:
     """A look and two evaluations, each after the one before."""
     entries = chained((seen, {}), (judged, {}), (judged, {"name": "v2", "look": 2}))
     write(folder, *entries)
     return entries
 
 
-def add(folder: Path, make: Callable[..., Dated] = judged, **fields: Any) -> Dated:
+def add(folder: Path, make: Callable[..., DatedEntry] = judged, **fields: Any) -> DatedEntry:
     """Append an entry as the plugin does."""
     return Ledger(folder).append(
         lambda root, parents, moment: make(moment, root=root, parents=parents, **fields)
     )
 
 
-def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: list[Dated]) -> None:
+def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: list[DatedEntry]) -> None:
     history = Ledger(folder).read(NOW)
     assert history.problems == ()
-    assert history.in_time == three
+    assert history.entries_by_time == three
     assert history.heads == (three[-1].name,)
     assert history.root == ROOT.name
 
 
 def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Path) -> None:
     history = Ledger(folder).read()
-    assert (history.problems, history.in_time, history.root, history.heads) == ((), [], None, ())
+    assert (history.problems, history.entries_by_time, history.root, history.heads) == ((), [], None, ())
     assert not folder.exists()
 
 
@@ -75,22 +75,28 @@ def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Pat
     ("change", "told"),
     [
         (lambda text: text.replace("promote", "discard"), "was edited or renamed: its content is that of "),
-        (lambda text: text.replace('"v1"', '"v1",\n "id": "v1"'), "was edited: its text is not as it was "),
-        (lambda text: text.replace("\n", " "), "was edited: its text is not as it was written; restore it "),
+        (
+            lambda text: text.replace('"v1"', '"v1",\n "id": "v1"'),
+            "was edited: its text differs from the original",
+        ),
+        (lambda text: text.replace("\n", " "), "was edited: its text differs from the original; restore it "),
         (
             lambda text: text.replace('"look": 1', '"look": null'),
-            "is no entry (evaluation: Value error, ",
+            "is not a valid entry (evaluation: Value error, ",
         ),
-        (lambda text: text.replace('"kind"', '"sort"'), "is no entry ("),
-        (lambda text: text.replace("0.03", "NaN"), "is no entry ("),
-        (lambda text: text[:80], "is no entry ("),
-        (lambda text: "", "is no entry ("),
-        (lambda text: "[]", "is no entry ("),
-        (lambda text: text.replace('version": 1', 'version": 2'), "has format 2, and this version reads 1; "),
+        (lambda text: text.replace('"kind"', '"sort"'), "is not a valid entry ("),
+        (lambda text: text.replace("0.03", "NaN"), "is not a valid entry ("),
+        (lambda text: text[:80], "is not a valid entry ("),
+        (lambda text: "", "is not a valid entry ("),
+        (lambda text: "[]", "is not a valid entry ("),
+        (
+            lambda text: text.replace('version": 1', 'version": 2'),
+            "has format 2, but this version reads format 1; ",
+        ),
     ],
 )
 def test_an_edited_entry_is_named(
-    folder: Path, three: list[Dated], change: Callable[[str], str], told: str
+    folder: Path, three: list[DatedEntry], change: Callable[[str], str], told: str
 ) -> None:
     path = folder / f"{three[1].name}.json"
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -99,28 +105,28 @@ def test_an_edited_entry_is_named(
     assert "\n" not in line
 
 
-def test_an_entry_that_is_no_text_is_named(folder: Path, three: list[Dated]) -> None:
+def test_an_entry_that_is_no_text_is_named(folder: Path, three: list[DatedEntry]) -> None:
     (folder / f"{three[1].name}.json").write_bytes(b"\xff\xfe")
     (line,) = problems(folder)
     assert line.startswith(f"ledger/{three[1].name}.json: cannot be read: UTF-16, not UTF-8")
 
 
-def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[Dated]) -> None:
+def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[DatedEntry]) -> None:
     for path in folder.iterdir():
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert problems(folder) == []
 
 
-def test_a_deleted_entry_that_another_names_is_named(folder: Path, three: list[Dated]) -> None:
+def test_a_deleted_entry_that_another_names_is_named(folder: Path, three: list[DatedEntry]) -> None:
     (folder / f"{three[0].name}.json").unlink()
     assert problems(folder) == [
-        f"ledger/{three[0].name}.json: was deleted, and entry {three[1].name} names it; restore it from git"
+        f"ledger/{three[0].name}.json: was deleted, but entry {three[1].name} names it; restore it from git"
     ]
     (folder / f"{ROOT.name}.json").unlink()
     assert len(problems(folder)) == 2
 
 
-def test_a_back_dated_entry_is_named(folder: Path, three: list[Dated]) -> None:
+def test_a_back_dated_entry_is_named(folder: Path, three: list[DatedEntry]) -> None:
     late = judged(at(1, days=-3), name="v3", look=3, parents=(three[-1].name,))
     write(folder, late)
     (line,) = problems(folder)
@@ -129,46 +135,46 @@ def test_a_back_dated_entry_is_named(folder: Path, three: list[Dated]) -> None:
 
 
 def test_an_entry_dated_in_the_future_is_named_beyond_what_clocks_differ_by(
-    folder: Path, three: list[Dated]
+    folder: Path, three: list[DatedEntry]
 ) -> None:
     write(folder, seen(at(60), parents=(three[-1].name,)))
     assert problems(folder, at(60) - CLOCK_TOLERANCE) == []
     (line,) = problems(folder, at(60) - CLOCK_TOLERANCE - timedelta(seconds=1))
     assert line.endswith(
-        "is dated 2026-11-20 11:00:00 UTC, in the future; set the clock, or restore it from git"
+        "is dated 2026-11-20 11:00:00 UTC, in the future; correct the clock, or restore it from git"
     )
 
 
-def test_a_copy_under_another_name_is_named(folder: Path, three: list[Dated]) -> None:
-    text = render(three[1])
+def test_a_copy_under_another_name_is_named(folder: Path, three: list[DatedEntry]) -> None:
+    text = render_entry(three[1])
     for name in ("copy", "0" * 32):
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
         assert problems(folder) == [
-            f"ledger/{name}.json: is a copy of entry {three[1].name} under another name; remove it"
+            f"ledger/{name}.json: is a copy of entry {three[1].name} under a different name; remove it"
         ]
         (folder / f"{name}.json").unlink()
     (folder / f"{three[1].name}.json").rename(folder / "moved.json")
     assert len(problems(folder)) == 2
 
 
-def test_the_same_run_written_again_is_named(folder: Path, three: list[Dated]) -> None:
+def test_the_same_run_written_again_is_named(folder: Path, three: list[DatedEntry]) -> None:
     again = judged(at(9), run=f"run of v1 at {at(1)}", parents=(three[-1].name,))
     write(folder, again)
     (line,) = problems(folder)
-    what = f"run run of v1 at {at(1)} on desk::heldout again, after {three[1].name}"
+    what = f"run run of v1 at {at(1)} on desk::heldout again after entry {three[1].name}"
     assert line == f"ledger/{again.name}.json: records {what}; remove it"
 
 
-def test_an_entry_of_another_project_is_named(folder: Path, three: list[Dated]) -> None:
+def test_an_entry_of_another_project_is_named(folder: Path, three: list[DatedEntry]) -> None:
     root = Root(origin="another project")
     foreign = judged(at(5), name="v9", root=root.name)
     write(folder, foreign)
-    roots = f"root {root.name}, and this project's root is {ROOT.name}; remove it"
+    roots = f"root {root.name}, but this project's root is {ROOT.name}; remove it"
     assert problems(folder) == [f"ledger/{foreign.name}.json: belongs to the ledger of {roots}"]
     write(folder, root)
-    told = f"is the root of another ledger, and this project's is {ROOT.name}; remove it"
+    told = f"is the root of a different ledger, but this project's root is {ROOT.name}; remove it"
     assert f"ledger/{root.name}.json: {told}" in problems(folder)
-    assert foreign not in Ledger(folder).read(NOW).in_time
+    assert foreign not in Ledger(folder).read(NOW).entries_by_time
 
 
 def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
@@ -177,7 +183,7 @@ def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
 
 
 def test_who_writes_while_the_folder_is_listed_damages_nothing(
-    folder: Path, three: list[Dated], monkeypatch: pytest.MonkeyPatch
+    folder: Path, three: list[DatedEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings = [[name for name in os.listdir(folder) if three[0].name not in name]]  # noqa: PTH208
     real = os.listdir
@@ -186,7 +192,7 @@ def test_who_writes_while_the_folder_is_listed_damages_nothing(
     assert listings == []
 
 
-def test_other_files_of_the_folder_are_none_of_its_business(folder: Path, three: list[Dated]) -> None:
+def test_other_files_of_the_folder_are_none_of_its_business(folder: Path, three: list[DatedEntry]) -> None:
     (folder / "README.md").write_text("what this is", encoding="utf-8")
     (folder / "._copied.json").write_text("a file system's own", encoding="utf-8")
     (folder / ".half-written.json.x.tmp").write_text("{", encoding="utf-8")
@@ -210,13 +216,13 @@ def test_an_entry_is_dated_after_its_parents_whatever_the_clock_says(folder: Pat
 
 
 @pytest.mark.parametrize("make", [seen, judged])
-def test_a_fast_clock_harms_no_later_entry(folder: Path, make: Callable[..., Dated]) -> None:
+def test_a_fast_clock_harms_no_later_entry(folder: Path, make: Callable[..., DatedEntry]) -> None:
     """An entry dated years ahead is named until the next one is written, which is dated as it should be."""
     now = datetime.now(UTC)
     first = add(folder)
     fast = add(folder, lambda moment, **fields: make(moment + timedelta(days=2_000), run="2", **fields))
     (line,) = problems(folder, now)
-    assert "in the future; set the clock" in line
+    assert "in the future; correct the clock" in line
     later = add(folder, seen)
     assert now <= later.at < now + timedelta(days=1)
     assert (later.parents, later.ahead) == ((fast.name,), (fast.name,))
@@ -242,7 +248,7 @@ def test_all_entries_of_a_run_with_a_fast_clock_harm_no_later_entry(folder: Path
     add(folder, name="v2", look=2, run="3")
     history = Ledger(folder).read()
     assert history.problems == ()
-    looks = [entry for entry in history.in_time if isinstance(entry, Access)]
+    looks = [entry for entry in history.entries_by_time if isinstance(entry, Access)]
     assert {entry.first_day for entry in looks} == {first.at.date()}
 
 
@@ -271,7 +277,9 @@ def test_a_look_with_a_fast_clock_counts_from_the_entry_before_it(folder: Path) 
     assert read.first_day == first.at.date()
 
 
-def test_an_entry_that_lists_no_parent_of_its_own_excuses_nothing(folder: Path, three: list[Dated]) -> None:
+def test_an_entry_that_lists_no_parent_of_its_own_excuses_nothing(
+    folder: Path, three: list[DatedEntry]
+) -> None:
     write(folder, seen(at(60), parents=(three[-1].name,)))
     excuse = judged(at(3), name="v3", look=3, parents=(three[-1].name,), ahead=("0" * 32,))
     write(folder, excuse)
@@ -279,7 +287,7 @@ def test_an_entry_that_lists_no_parent_of_its_own_excuses_nothing(folder: Path, 
     assert "in the future" in line
 
 
-def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[Dated]) -> None:
+def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[DatedEntry]) -> None:
     (folder / f"{three[0].name}.json").unlink()
     entry = add(folder, name="v3", look=3)
     assert entry.parents == (three[-1].name,)
@@ -312,7 +320,7 @@ def test_six_writers_at_once_lose_nothing(folder: Path, has_locks: bool) -> None
     assert [writer.exitcode for writer in writers] == [0] * 6
     history = Ledger(folder).read()
     assert history.problems == ()
-    runs = sorted(entry.run for entry in history.in_time)  # type: ignore[attr-defined]
+    runs = sorted(entry.run for entry in history.entries_by_time)  # type: ignore[attr-defined]
     assert runs == sorted(f"{one}-{number}" for one in range(6) for number in range(5))
     if has_locks:
         assert len(history.heads) == 1
@@ -374,9 +382,9 @@ def test_the_repositorys_own_root_is_known_among_two(repository: Path) -> None:
     other = Root(origin="another project")
     entries = [judged(at(n), name=f"x{n}", root=other.name, run=f"x{n}") for n in range(3)]
     for entry in (other, *entries):
-        (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
+        (folder / f"{entry.name}.json").write_text(render_entry(entry), encoding="utf-8")
     history = Ledger(folder).read()
-    assert history.in_time == [own]
+    assert history.entries_by_time == [own]
     assert len(history.problems) == 4
 
 
@@ -390,13 +398,13 @@ def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_f
 
 
 def test_an_entrys_file_reads_well_in_a_diff() -> None:
-    text = render(seen())
+    text = render_entry(seen())
     assert text.startswith('{\n "at": "2026-11-20T10:00:00Z",\n "day": "2026-11-20",\n "domain": "desk",\n')
     assert json.loads(text)["who"] == "ann"
 
 
 @contextmanager
-def written(entries: Sequence[Dated]) -> Iterator[Path]:
+def written(entries: Sequence[DatedEntry]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         yield write(Path(name), *entries)
 
@@ -406,17 +414,19 @@ LAW = settings(max_examples=25)
 
 @LAW
 @given(ledgers())
-def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[Dated]) -> None:
+def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[DatedEntry]) -> None:
     with written(entries) as folder:
         history = Ledger(folder).read(NOW)
         assert history.problems == ()
-        assert sorted(entry.name for entry in history.in_time) == sorted(entry.name for entry in entries)
-        assert [entry.at for entry in history.in_time] == sorted(entry.at for entry in entries)
+        assert sorted(entry.name for entry in history.entries_by_time) == sorted(
+            entry.name for entry in entries
+        )
+        assert [entry.at for entry in history.entries_by_time] == sorted(entry.at for entry in entries)
 
 
 @LAW
 @given(ledgers(), st.data())
-def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> None:
+def test_any_edited_sign_is_found(entries: list[DatedEntry], data: st.DataObject) -> None:
     with written(entries) as folder:
         victim = data.draw(st.sampled_from([ROOT, *entries]))
         path = folder / f"{victim.name}.json"
@@ -429,7 +439,7 @@ def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> 
 
 @LAW
 @given(ledgers(), st.data())
-def test_any_changed_field_is_found(entries: list[Dated], data: st.DataObject) -> None:
+def test_any_changed_field_is_found(entries: list[DatedEntry], data: st.DataObject) -> None:
     with written(entries) as folder:
         path = folder / f"{data.draw(st.sampled_from(entries)).name}.json"
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
+from pytest_trace2evolve.evidence.results import ResultsFile, combine_results, read_results
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 
@@ -97,7 +97,7 @@ def test_fields_that_older_files_lack_are_none(tmp_path: Path) -> None:
 
 def test_a_missing_file_or_folder_of_results_is_rejected(tmp_path: Path) -> None:
     assert rejection(tmp_path / "none.json") == "cannot be read: No such file or directory"
-    assert rejection(tmp_path) == "a folder without results.json is no results folder"
+    assert rejection(tmp_path) == "a folder without results.json is not a results folder"
 
 
 def test_a_damaged_gzip_is_rejected(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_damaged_gzip_is_rejected(tmp_path: Path) -> None:
 
 
 NOT_JSON = "not valid JSON with finite numbers: "
-NO_LIST = "has no list {!r}; is it a tau2 results file?"
-LACKS = "1 of 2 simulations have no {} (first: id 's2'); they cannot be scored, use the file that tau2 wrote"
+NO_LIST = "has no list {!r}; expected a results file of tau2"
+LACKS = "1 of 2 simulations have no {} (first: id 's2'); they cannot be scored; use the file that tau2 wrote"
 MALFORMED_TASK = {"id": "b", "evaluation_criteria": {"actions": [{"name": "x"}]}}
 
 
@@ -123,11 +123,11 @@ MALFORMED_TASK = {"id": "b", "evaluation_criteria": {"actions": [{"name": "x"}]}
             (json.dumps(a_file(timestamp="HERE")).replace('"HERE"', number), NOT_JSON)
             for number in ("NaN", "-Infinity", "1e999", "-1E+999", "1" + "0" * 400 + ".0")
         ),
-        ([], "holds a JSON list, not a results object"),
-        (None, "holds a JSON NoneType, not a results object"),
+        ([], "contains a JSON list, expected a results object"),
+        (None, "contains a JSON NoneType, expected a results object"),
         *((a_file(**{key: {}}), NO_LIST.format(key)) for key in ("tasks", "simulations")),
         (a_file(tasks=None), NO_LIST.format("tasks")),
-        (a_file(tasks=[a_task("1"), a_task(1)]), "holds task '1' twice"),
+        (a_file(tasks=[a_task("1"), a_task(1)]), "contains task '1' twice"),
         (
             a_file(tasks=[a_task("a"), MALFORMED_TASK]),
             "task 1 is malformed at evaluation_criteria.actions.0.arguments: Field required",
@@ -136,14 +136,14 @@ MALFORMED_TASK = {"id": "b", "evaluation_criteria": {"actions": [{"name": "x"}]}
             a_file(a_simulation("r"), a_simulation("s", messages=[{"role": "robot"}])),
             "simulation 1 is malformed at messages.0.role: Input should be",
         ),
-        (a_file(simulations=["s"]), "simulation 0 is malformed at itself: "),
+        (a_file(simulations=["s"]), "simulation 0 is malformed: "),
         # No evidence can hold these values.
         (a_file(a_simulation("s", trial=-1)), "simulation 0 is malformed at trial"),
         (
             a_file(a_simulation("s", reward_info={"reward": 10**400})),
             "simulation 0 is malformed at reward_info",
         ),
-        (a_file(a_simulation("s", "z")), "simulation 's' ran task 'z', which the file does not hold"),
+        (a_file(a_simulation("s", "z")), "simulation 's' ran task 'z', which is not in the file"),
         *(
             (a_file(a_simulation("s1"), a_simulation("s2") | {name: value}), LACKS.format(name))
             for name in ("task_id", "termination_reason")
@@ -170,7 +170,7 @@ def test_recorded_checks_of_another_task_are_rejected(tmp_path: Path) -> None:
     foreign = a_simulation("s", "a", reward_info=checks_of(a_task("b", "close", "open")))
     assert rejection(written(tmp_path, a_file(foreign))) == (
         "simulation 's' says task 'a', but its recorded checks are those of task 'b'; "
-        "the task ids are wrong, use the file that tau2 wrote"
+        "the task ids are wrong; use the file that tau2 wrote"
     )
     own = a_simulation("s", "a", reward_info=checks_of(a_task("a", "open")))
     assert read_results(written(tmp_path, a_file(own))).simulations[0].recorded_reward == 1.0
@@ -205,7 +205,7 @@ def files(folder: Path, *contents: Json) -> list[ResultsFile]:
 
 def test_trials_that_differ_are_combined_as_they_are(tmp_path: Path) -> None:
     one, two = a_file(a_simulation("s1", trial=0)), a_file(a_simulation("s2", trial=4))
-    simulations, notes = combine(files(tmp_path, one, two))
+    simulations, notes = combine_results(files(tmp_path, one, two))
     assert [(each.id, each.trial) for each in simulations] == [("s1", 0), ("s2", 4)]
     assert notes == ()
 
@@ -214,7 +214,7 @@ def test_trials_that_files_count_alike_are_renumbered_and_the_note_says_so(tmp_p
     one = a_file(a_simulation("s1", trial=0, seed=1), a_simulation("s2", "b", trial=0))
     two = a_file(a_simulation("s3", trial=0, seed=3))
     found = files(tmp_path, one, two)
-    simulations, notes = combine(found)
+    simulations, notes = combine_results(found)
     numbered = [(each.id, each.task_id, each.trial, each.seed) for each in simulations]
     assert numbered == [("s1", "a", 0, 1), ("s2", "b", 0, None), ("s3", "a", 1, 3)]
     assert notes == ("f0.json, f1.json: trials renumbered 0 to 1, since files or simulations share numbers",)
@@ -222,16 +222,16 @@ def test_trials_that_files_count_alike_are_renumbered_and_the_note_says_so(tmp_p
 
 
 def test_one_unnumbered_simulation_a_task_is_trial_0_without_a_note(tmp_path: Path) -> None:
-    simulations, notes = combine(files(tmp_path, a_file(a_simulation("s1"), a_simulation("s2", "b"))))
+    simulations, notes = combine_results(files(tmp_path, a_file(a_simulation("s1"), a_simulation("s2", "b"))))
     assert ([each.trial for each in simulations], notes) == ([0, 0], ())
 
 
 def test_a_simulation_given_twice_is_rejected(tmp_path: Path) -> None:
     found = files(tmp_path, a_file(a_simulation("s1")), a_file(a_simulation("s1")))
     with pytest.raises(ResultsError) as caught:
-        combine(found)
+        combine_results(found)
     assert str(caught.value) == (
-        f"simulation 's1' is twice in {found[0].path} and {found[1].path}; give each run once"
+        f"simulation 's1' occurs twice in {found[0].path} and {found[1].path}; give each run once"
     )
 
 
@@ -344,7 +344,7 @@ def test_a_file_with_anything_anywhere_is_read_or_rejected(tmp_path: Path, value
         else:
             assert isinstance(found.info, dict), place
             assert found.domain is None or isinstance(found.domain, str), place
-            assert len(combine([found])[0]) == len(found.simulations)
+            assert len(combine_results([found])[0]) == len(found.simulations)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -376,7 +376,7 @@ def test_combined_files_hold_each_trial_once_and_every_simulation(
             json.dumps({"tasks": [{"id": "a"}, {"id": "b"}], "simulations": runs}), encoding="utf-8"
         )
         found.append(read_results(path))
-    simulations, notes = combine(found)
+    simulations, notes = combine_results(found)
     before = [simulation for file in found for simulation in file.simulations]
     assert [one.id for one in simulations] == [one.id for one in before]
     assert len({(one.task_id, one.trial) for one in simulations}) == len(before)

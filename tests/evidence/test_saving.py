@@ -16,14 +16,14 @@ from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.evidence.integrity import verdict_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.evidence.saving import SaveMode, save, settle
+from pytest_trace2evolve.evidence.saving import SaveMode, plan_save, save_baseline
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import (
-    BaselineUsed,
+    BaselineReference,
     Decision,
-    EvidenceKept,
+    EvidenceReference,
     Goal,
     RunVerdict,
     SuiteVerdict,
@@ -103,13 +103,13 @@ class Desk:
     def save(self, step: Step, evidence: Evidence) -> None:
         """Ask for a baseline as a session does: look before the run, write after it."""
         mode, path = SaveMode(step.what), self.project.baseline_path(step.suite, step.candidate)
-        saving = settle(step.candidate, mode, {step.suite: path})
+        saving = plan_save(step.candidate, mode, {step.suite: path})
         with failing_disk(step.fails):
-            save(
+            save_baseline(
                 path,
                 evidence,
                 mode,
-                before=saving.before.get(step.suite),
+                digest_before=saving.digests_before.get(step.suite),
                 tasks=TASKS,
                 root=self.project.root,
             )
@@ -128,10 +128,10 @@ class Desk:
                 verdict=Decision.PROMOTE,
                 whole=True,
                 lock=self.project.lock.suites[suite].digest,
-                baseline=BaselineUsed(
+                baseline=BaselineReference(
                     name="v0", digest=evidence_digest(found[path]), path=f"baselines/{path}"
                 ),
-                evidence=EvidenceKept(path=f"evidence/{suite}.json", digest=evidence_digest(evidence)),
+                evidence=EvidenceReference(path=f"evidence/{suite}.json", digest=evidence_digest(evidence)),
                 verdicts=({"verdict": "promote", "split": "heldout"},),
             )
         record = RunVerdict(
@@ -200,7 +200,7 @@ def test_baselines_are_whole_and_as_asked(
                 continue
             folder = desk.judged(step, before)
             with failing_disk(step.fails):
-                done = promote(desk.project, str(folder), here=desk.project.root)
+                done = promote(desk.project, str(folder), base_folder=desk.project.root)
         except (Trace2EvolveError, OSError) as error:
             if "the ledger" in str(error):
                 raise  # the run has its entry
@@ -219,6 +219,6 @@ def test_baselines_are_whole_and_as_asked(
             assert now.simulations == desk.measured(step, one.suite).simulations
             assert now.provenance.replaces == evidence_digest(before[f"{one.suite}/v0.json"])
             assert now.provenance.promoted_from == folder.name
-        again = promote(desk.project, str(folder), here=desk.project.root)
-        assert again.done
+        again = promote(desk.project, str(folder), base_folder=desk.project.root)
+        assert again.is_done
         assert desk.on_disk() == after

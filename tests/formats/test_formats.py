@@ -28,7 +28,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("command", "lines"),
     [
-        ("check", ["*v0.json: warning: not in the ledger, so an edit of it cannot be found: *"]),
+        ("check", ["*v0.json: warning: is not in the ledger, so an edit cannot be detected: *"]),
         (
             "baseline list",
             ["support v0 * m * 9 * 1 * 9 current –", "support v1 * v1 ← v0 * replaces v0 6a1279ce…, *"],
@@ -50,7 +50,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("score runs/live/results.json", ["results.json * support * 9 * 1.000 * 1.000 * 100.0% *"]),
         (
             "baseline promote runs/strict",
-            ["run * was promoted before: baselines/support/v1.json; nothing changed"],
+            ["run * is already promoted: baselines/support/v1.json; nothing was changed"],
         ),
         ("show runs/live --failed", ["* · candidate v1 · 0 of 9 tasks failed"]),
     ],

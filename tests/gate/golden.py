@@ -70,8 +70,8 @@ def pairs_of(seed: int) -> Pairs:
     )
     if seed % 3:
         return pairs
-    p = {name: float(fresh_p(*(source.randint(0, 8) for _ in range(4)))) for name in pairs.broken()}
-    return pairs.tried_again({name: FreshResult(each, each / 2) for name, each in p.items()})
+    p = {name: float(fresh_p(*(source.randint(0, 8) for _ in range(4)))) for name in pairs.broken_tasks()}
+    return pairs.with_fresh_results({name: FreshResult(each, each / 2) for name, each in p.items()})
 
 
 def verdicts(folder: Path) -> dict[str, Verdict]:
@@ -82,16 +82,16 @@ def verdicts(folder: Path) -> dict[str, Verdict]:
     for seed in range(60):
         policy = ("calibrated", "strict", "calibrated", *POLICIES)[seed % 5]
         goal, guard = list(Goal)[seed // 5 % 3], seed % 8 == 5
-        test = {"look": 1 + seed % 3, "analysis": 1 + seed % 2} if seed % 7 == 2 else {}
+        test = {"test_number": 1 + seed % 3, "analysis": 1 + seed % 2} if seed % 7 == 2 else {}
         stage = {"stage_alpha": 0.03, "schedule": (2, 4, 8)} if seed % 11 == 4 else {}
         key = f"{seed} {policy} {goal.value}{' guard' if guard else ''}"
         found[key] = decide(
             pairs_of(seed),
             get_policy(policy, folder),
             goal=goal,
-            guard=guard,
+            is_guard=guard,
             label=Label.CLEAN,
-            expected=SIZES[seed % len(SIZES)][0],
+            expected_tasks=SIZES[seed % len(SIZES)][0],
             **test,
             **stage,
         )

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
+from pytest_trace2evolve.gate.alpha_spending import alpha_share, unnumbered_claim_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Draw, Origin, Version
+from pytest_trace2evolve.records.ledger import BaselineSave, ContentVersion, DatedEntry, Draw, DrawOrigin
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.session.verdicts import with_recorded
+from pytest_trace2evolve.session.verdicts import combine_with_ledger
 from tests.ledger_helpers import ROOT, at, judged
 
-KEPT, FRESH, PLAYED, UNSTORED = Origin.KEPT, Origin.FRESH, Origin.PLAYED, Origin.UNSTORED
+KEPT, FRESH, PLAYED, UNSTORED = DrawOrigin.KEPT, DrawOrigin.FRESH, DrawOrigin.PLAYED, DrawOrigin.UNSTORED
 
 
 def drawn(minutes: float, name: str, **further: Any) -> Draw:
@@ -30,7 +30,7 @@ def drawn(minutes: float, name: str, **further: Any) -> Draw:
         "suite": "desk",
         "split": "heldout",
         "lock": "lock-1",
-        "candidate": Version(id="v1", digest="text of v1"),
+        "candidate": ContentVersion(id="v1", digest="text of v1"),
         "agent": "agent",
         "draw": name * 32,
         "made": FRESH,
@@ -49,18 +49,18 @@ def claim(letter: str = "f", **further: Any) -> Claim:
         "baseline": "who v0 is",
         "policy": "calibrated",
         "trials": 4,
-        "draw": letter * 32,
+        "draw_id": letter * 32,
     }
     return Claim("desk", "heldout", "lock-1", **{**fields, **further})
 
 
-HOLDS = {"goal": Goal.HOLD, "counts": False}
+HOLDS = {"goal": Goal.HOLD, "is_numbered": False}
 
 
 def test_without_another_draw_nothing_changes() -> None:
     look = spending_of([drawn(0, "f")], claim())
-    assert (look.number, look.analysis, look.abandoned) == (1, 1, ())
-    assert uncounted_share(0) == 1.0
+    assert (look.number, look.analysis, look.abandoned_draws) == (1, 1, ())
+    assert unnumbered_claim_share(0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_without_another_draw_nothing_changes() -> None:
         ({"made": UNSTORED, "gated": False}, False),
         ({"lock": "lock-2"}, False),
         ({"split": "transfer"}, False),
-        ({"candidate": Version(id="v2", digest="text of v2")}, False),  # it makes the claim test 2
+        ({"candidate": ContentVersion(id="v2", digest="text of v2")}, False),  # it makes the claim test 2
     ],
 )
 def test_what_could_have_been_judged_instead_counts(further: dict[str, Any], counts: bool) -> None:
     entries = [drawn(0, "a", **further), drawn(1, "f")]
     for goal in ({}, HOLDS):
         look = spending_of(entries, claim(**goal))
-        assert [one.run for one in look.abandoned] == (["run a"] if counts else [])
+        assert [one.run for one in look.abandoned_draws] == (["run a"] if counts else [])
     assert spending_of(entries, claim()).analysis == 1 + counts
 
 
@@ -89,29 +89,29 @@ def test_what_could_have_been_judged_instead_counts(further: dict[str, Any], cou
 def test_a_recorded_draw_could_have_been_any(whole: bool) -> None:
     """Parts of several draws could have been put together."""
     entries = [drawn(number, name, gated=False, whole=whole) for number, name in enumerate("abc")]
-    assert len(spending_of(entries, claim("b", recorded_run=True)).abandoned) == 2
-    assert len(spending_of(entries, claim("0", recorded_run=True)).abandoned) == 2, (
+    assert len(spending_of(entries, claim("b", is_recorded_run=True)).abandoned_draws) == 2
+    assert len(spending_of(entries, claim("0", is_recorded_run=True)).abandoned_draws) == 2, (
         "one of three was recorded"
     )
-    assert spending_of(entries, claim("f")).abandoned == ()
+    assert spending_of(entries, claim("f")).abandoned_draws == ()
 
 
 def test_a_judged_draw_is_not_abandoned_and_the_next_analysis_follows_it() -> None:
-    entries: list[Dated] = [
+    entries: list[DatedEntry] = [
         drawn(0, "a"),
         drawn(1, "b"),
         judged(at(2), decision=Decision.INCONCLUSIVE, analysis=2, draw="b" * 32),
         drawn(3, "f"),
     ]
     look = spending_of(entries, claim(trials=8))
-    assert ([one.run for one in look.abandoned], look.analysis) == (["run a"], 3)
+    assert ([one.run for one in look.abandoned_draws], look.analysis) == (["run a"], 3)
     again = spending_of([*entries, drawn(2.5, "c")], claim(trials=8))
     assert again.analysis == 4
 
 
 def test_a_run_without_a_verdict_leaves_its_draw_abandoned() -> None:
     """What is lost when a draw looks bad must not make a new draw free."""
-    entries: list[Dated] = [
+    entries: list[DatedEntry] = [
         drawn(0, "a"),
         judged(at(1), decision=Decision.INCONCLUSIVE, alpha=None, draw="a" * 32),
         drawn(2, "f"),
@@ -119,7 +119,7 @@ def test_a_run_without_a_verdict_leaves_its_draw_abandoned() -> None:
     assert spending_of(entries, claim()).analysis == 2
 
 
-V2 = {"candidate": Version(id="v2", digest="text of v2")}
+V2 = {"candidate": ContentVersion(id="v2", digest="text of v2")}
 
 
 @pytest.mark.parametrize(
@@ -138,21 +138,23 @@ def test_another_candidate_that_was_only_drawn_is_a_test(further: dict[str, Any]
     """Whoever draws ten candidates and claims for the luckiest has made ten tests."""
     entries = [drawn(0, "a", **V2, **further), drawn(1, "f")]
     assert spending_of(entries, claim()).number == 1 + counts
-    assert spending_of(entries, claim(recorded_run=True)).number == 1 + (further != {"lock": "lock-2"})
-    assert spending_of(entries, claim(measured=("text of v2", "agent"))).number == 1, "it is the baseline"
+    assert spending_of(entries, claim(is_recorded_run=True)).number == 1 + (further != {"lock": "lock-2"})
+    assert spending_of(entries, claim(baseline_digests=("text of v2", "agent"))).number == 1, (
+        "it is the baseline"
+    )
     claimed = judged(at(2), name="v2", draw="a" * 32)
     assert spending_of([*entries, claimed], claim()).number == 2, "its test is counted once"
 
 
 def saved(minutes: float, run: str, evidence: str, **further: Any) -> BaselineSave:
     """A saved baseline of desk, measured by a run."""
-    version = Version(id="v0", digest=evidence)
+    version = ContentVersion(id="v0", digest=evidence)
     fields: dict[str, Any] = {"suite": "desk", "baseline": version, "run": run, **further}
     return BaselineSave(root=ROOT.name, parents=(ROOT.name,), at=at(minutes), **fields)
 
 
-V0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False, "made": UNSTORED}
-MEASURED = {"measured": ("text of v0", "agent")}
+V0 = {"candidate": ContentVersion(id="v0", digest="text of v0"), "gated": False, "made": UNSTORED}
+MEASURED = {"baseline_digests": ("text of v0", "agent")}
 
 
 def test_a_baseline_whose_simulations_are_not_stored_counts_where_it_was_saved() -> None:
@@ -165,9 +167,9 @@ def test_a_baseline_whose_simulations_are_not_stored_counts_where_it_was_saved()
         drawn(5, "f", made=UNSTORED),
     ]
     one = spending_of(entries, claim(**MEASURED, baseline_run="run b"))
-    assert ([draw.run for draw in one.abandoned], one.number, one.analysis) == (["run a"], 1, 2)
+    assert ([draw.run for draw in one.abandoned_draws], one.number, one.analysis) == (["run a"], 1, 2)
     file = spending_of(entries, claim(**MEASURED, baseline_run="a replay"))
-    assert len(file.abandoned) == 2, "a file may hold any of the three"
+    assert len(file.abandoned_draws) == 2, "a file may hold any of the three"
 
 
 def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
@@ -183,9 +185,9 @@ def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
         drawn(6, "f", made=UNSTORED),
     ]
     look = spending_of(entries, claim(**MEASURED, baseline_run="run c"))
-    assert (look.number, look.analysis, look.abandoned) == (1, 2, ())
+    assert (look.number, look.analysis, look.abandoned_draws) == (1, 2, ())
     held = spending_of(entries, claim(**MEASURED, baseline_run="run c", **HOLDS))
-    assert [draw.run for draw in held.abandoned] == ["run a"], "no claim to be not worse used it"
+    assert [draw.run for draw in held.abandoned_draws] == ["run a"], "no claim to be not worse used it"
 
 
 def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:
@@ -195,10 +197,12 @@ def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:
 
 
 def test_a_renamed_policy_is_the_same_claim() -> None:
-    entries: list[Dated] = [judged(at(1), policy="mine 12345678", goal=Goal.HOLD, decision=Decision.DISCARD)]
-    renamed = spending_of(entries, claim(policy="other 12345678", **HOLDS)).recorded
+    entries: list[DatedEntry] = [
+        judged(at(1), policy="mine 12345678", goal=Goal.HOLD, decision=Decision.DISCARD)
+    ]
+    renamed = spending_of(entries, claim(policy="other 12345678", **HOLDS)).repeated_verdict
     assert renamed is not None
-    assert spending_of(entries, claim(policy="mine 87654321", **HOLDS)).recorded is None
+    assert spending_of(entries, claim(policy="mine 87654321", **HOLDS)).repeated_verdict is None
 
 
 def test_the_same_agent_under_another_setting_is_a_further_test() -> None:
@@ -208,34 +212,34 @@ def test_the_same_agent_under_another_setting_is_a_further_test() -> None:
 
 
 def test_a_baseline_that_was_drawn_again_counts() -> None:
-    v0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False}
+    v0 = {"candidate": ContentVersion(id="v0", digest="text of v0"), "gated": False}
     entries = [drawn(0, "a", made=KEPT, **v0), drawn(1, "b", **v0), drawn(2, "c", **v0), drawn(3, "f")]
-    assert spending_of(entries, claim(measured=("text of v0", "agent"))).analysis == 3
-    assert spending_of(entries, claim(measured=("text of v0", "another"))).analysis == 1
+    assert spending_of(entries, claim(baseline_digests=("text of v0", "agent"))).analysis == 3
+    assert spending_of(entries, claim(baseline_digests=("text of v0", "another"))).analysis == 1
 
 
 @pytest.mark.parametrize("goal", [Goal.HOLD, Goal.NO_REGRESSION])
 def test_the_worse_verdict_of_the_same_claim_stands(goal: Goal) -> None:
-    entries: list[Dated] = [
+    entries: list[DatedEntry] = [
         drawn(0, "a"),
         judged(at(1), goal=goal, decision=Decision.DISCARD, draw="a" * 32),
         drawn(2, "f"),
     ]
-    look = spending_of(entries, claim(goal=goal, counts=False))
-    assert (look.number, look.abandoned) == (None, ())
+    look = spending_of(entries, claim(goal=goal, is_numbered=False))
+    assert (look.number, look.abandoned_draws) == (None, ())
     fresh = Verdict(decision=Decision.PROMOTE, policy="calibrated", goal=goal, label=Label.DEVELOPMENT)
-    verdict = with_recorded(fresh, look)
+    verdict = combine_with_ledger(fresh, look)
     assert verdict.decision is Decision.DISCARD
     assert "recorded: DISCARD on 2026-11-20; now: PROMOTE; the worse of the two counts" in verdict.reason
-    other = spending_of(entries, claim(goal=goal, counts=False, baseline="who v9 is"))
-    assert other.recorded is None
+    other = spending_of(entries, claim(goal=goal, is_numbered=False, baseline="who v9 is"))
+    assert other.repeated_verdict is None
 
 
 def test_more_trials_supersede_an_open_verdict_that_holds_nothing() -> None:
-    entries: list[Dated] = [judged(at(1), goal=Goal.HOLD, decision=Decision.INCONCLUSIVE, trials=4)]
-    assert spending_of(entries, claim(trials=8, **HOLDS)).recorded is None
+    entries: list[DatedEntry] = [judged(at(1), goal=Goal.HOLD, decision=Decision.INCONCLUSIVE, trials=4)]
+    assert spending_of(entries, claim(trials=8, **HOLDS)).repeated_verdict is None
     entries += [judged(at(2), goal=Goal.HOLD, decision=Decision.PROMOTE, trials=8)]
-    standing = spending_of(entries, claim(trials=8, **HOLDS)).recorded
+    standing = spending_of(entries, claim(trials=8, **HOLDS)).repeated_verdict
     assert standing is not None
     assert standing.decision is Decision.PROMOTE
 
@@ -254,18 +258,20 @@ STEPS = st.lists(
 @given(STEPS)
 def test_no_sequence_of_draws_spends_more_than_alpha(steps: Sequence[tuple[str, str, int, Decision]]) -> None:
     """Every draw, judged or not, could have promoted at the level that it would have had."""
-    entries: list[Dated] = []
+    entries: list[DatedEntry] = []
     spent: dict[tuple[int | None, int | None], float] = {}
     for place, (what, name, trials, decision) in enumerate(steps):
-        version = Version(id=name, digest=f"text of {name}")
+        version = ContentVersion(id=name, digest=f"text of {name}")
         draw = drawn(2 * place, f"{place:x}"[0], candidate=version)
         draw = draw.model_copy(update={"draw": f"{place:032x}", "run": f"run {place}"})
-        look = spending_of([*entries, draw], claim(candidate=version.digest, trials=trials, draw=draw.draw))
+        look = spending_of(
+            [*entries, draw], claim(candidate=version.digest, trials=trials, draw_id=draw.draw)
+        )
         entries.append(draw)
-        if look.recorded is None:
+        if look.repeated_verdict is None:
             assert look.analysis is not None
             assert look.number is not None
-            spent[place, None] = share(look.number, look.analysis)
+            spent[place, None] = alpha_share(look.number, look.analysis)
         if what == "judge":
             entries.append(
                 judged(
@@ -276,7 +282,7 @@ def test_no_sequence_of_draws_spends_more_than_alpha(steps: Sequence[tuple[str, 
                     look=look.number,
                     analysis=look.analysis,
                     alpha=0.01,
-                    repeats=None if look.recorded is None else look.recorded.name,
+                    repeats=None if look.repeated_verdict is None else look.repeated_verdict.name,
                     run=f"run {place}",
                     draw=draw.draw,
                 )
@@ -311,7 +317,7 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
     rates = rng.beta(0.7, 0.7, size=40)
     baseline = simulated(rng, rates, "old")
     mean = np.mean([one.reward for one in baseline])
-    entries: list[Dated] = []
+    entries: list[DatedEntry] = []
     best = 1.0
     for number in range(10):
         new = simulated(rng, rates, f"new-{number}")
@@ -325,17 +331,17 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
                 new[place] = new[place].model_copy(
                     update={"status": Status.INFRASTRUCTURE_ERROR, "reward": None}
                 )
-        look = spending_of(entries, claim("", draw=name))
+        look = spending_of(entries, claim("", draw_id=name))
         verdict = decide(
             pair(baseline, new),
             CALIBRATED,
             goal=Goal.IMPROVE,
             label=Label.CLEAN,
-            expected=40,
-            look=look.number,
+            expected_tasks=40,
+            test_number=look.number,
             analysis=look.analysis,
         )
-        verdict = with_recorded(verdict, look)
+        verdict = combine_with_ledger(verdict, look)
         best = min([best, *(one.p for one in verdict.checks if one.id == "reward_improved" and one.p)])
         if verdict.decision is Decision.PROMOTE:
             return True, best
@@ -348,7 +354,7 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
                 look=look.number,
                 analysis=look.analysis,
                 alpha=None if lost else verdict.alpha,
-                repeats=None if look.recorded is None else look.recorded.name,
+                repeats=None if look.repeated_verdict is None else look.repeated_verdict.name,
                 run=f"run {number}",
                 draw=name,
             )
@@ -364,7 +370,7 @@ def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str, attac
     """
     found = [attack(seed, how) for seed in range(attacks)]
     promoted = sum(is_promoted for is_promoted, _ in found)
-    naive = sum(best <= 0.05 * share(1, 1) for _, best in found)
+    naive = sum(best <= 0.05 * alpha_share(1, 1) for _, best in found)
     assert promoted <= most < naive
 
 
@@ -380,18 +386,18 @@ def luckiest(seed: int) -> tuple[bool, float]:
     sides = [simulated(rng, rates, f"new-{number}") for number in range(10)]
     entries = []
     for number in range(10):
-        version = Version(id=f"v{number}", digest=f"text {number}")
+        version = ContentVersion(id=f"v{number}", digest=f"text {number}")
         draw = drawn(number, "0", candidate=version, made=KEPT, gated=False)
         entries.append(draw.model_copy(update={"draw": f"{number:032x}", "run": f"run {number}"}))
     best = max(range(10), key=lambda number: sum(one.reward or 0 for one in sides[number]))
-    look = spending_of(entries, claim(candidate=f"text {best}", trials=2, draw=f"{best:032x}"))
+    look = spending_of(entries, claim(candidate=f"text {best}", trials=2, draw_id=f"{best:032x}"))
     verdict = decide(
         pair(baseline, sides[best]),
         CALIBRATED,
         goal=Goal.IMPROVE,
         label=Label.CLEAN,
-        expected=40,
-        look=look.number,
+        expected_tasks=40,
+        test_number=look.number,
         analysis=look.analysis,
     )
     p = next(one.p for one in verdict.checks if one.id == "reward_improved")
@@ -402,6 +408,6 @@ def test_the_luckiest_of_ten_candidates_is_promoted_no_more_often_than_the_level
     """At the level of a first test about a tenth would be promoted."""
     found = [luckiest(seed) for seed in range(40)]
     promoted = sum(one for one, _ in found)
-    naive = sum(p <= 0.05 * share(1, 1) for _, p in found)
-    assert promoted / 40 <= 0.05 * share(1)
+    naive = sum(p <= 0.05 * alpha_share(1, 1) for _, p in found)
+    assert promoted / 40 <= 0.05 * alpha_share(1)
     assert naive > promoted

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import multivariate_normal, norm
 
-from pytest_trace2evolve.gate.alpha_spending import Stage, share, stage_alpha
+from pytest_trace2evolve.gate.alpha_spending import Stage, alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, spending_of
-from pytest_trace2evolve.gate.decide import ranks
+from pytest_trace2evolve.gate.decide import decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw, draw_stages
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons, simulate_stages
 from pytest_trace2evolve.gate.protocols import Question
-from pytest_trace2evolve.records.ledger import Dated, Evaluation
+from pytest_trace2evolve.records.ledger import DatedEntry, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.session.verdicts import with_recorded
+from pytest_trace2evolve.session.verdicts import combine_with_ledger
 from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
 from tests.ledger_helpers import at, judged, seen
 
@@ -48,9 +48,9 @@ def old(*arguments: Any, **further: Any) -> Evaluation:
     return judged(*arguments, **{"analysis": None, "baseline_identity": None, **further})
 
 
-def number(entries: list[Dated], wanted: Claim) -> int:
+def number(entries: list[DatedEntry], wanted: Claim) -> int:
     look = spending_of(entries, wanted)
-    assert (look.recorded, look.continued, look.analysis) == (None, None, 1)
+    assert (look.repeated_verdict, look.continued_verdict, look.analysis) == (None, None, 1)
     return look.number
 
 
@@ -61,11 +61,11 @@ def test_the_first_claim_is_test_1_and_each_further_candidate_the_next() -> None
 
 
 def test_all_analyses_of_all_tests_together_spend_no_more_than_alpha() -> None:
-    assert share(1) == pytest.approx(6 / math.pi**2)
-    assert share(2) == pytest.approx(share(1) / 4)
-    assert 0.9999 < sum(share(k) for k in range(1, 20_000)) < 1
-    assert [share(2, j) / share(2) for j in (1, 2, 3)] == pytest.approx([0.75, 0.1875, 0.046875])
-    assert sum(share(2, j) for j in range(1, 60)) == pytest.approx(share(2))
+    assert alpha_share(1) == pytest.approx(6 / math.pi**2)
+    assert alpha_share(2) == pytest.approx(alpha_share(1) / 4)
+    assert 0.9999 < sum(alpha_share(k) for k in range(1, 20_000)) < 1
+    assert [alpha_share(2, j) / alpha_share(2) for j in (1, 2, 3)] == pytest.approx([0.75, 0.1875, 0.046875])
+    assert sum(alpha_share(2, j) for j in range(1, 60)) == pytest.approx(alpha_share(2))
 
 
 @pytest.mark.parametrize(
@@ -79,22 +79,22 @@ def test_all_analyses_of_all_tests_together_spend_no_more_than_alpha() -> None:
         judged(lock="lock-2"),
     ],
 )
-def test_only_clean_claims_on_the_same_locked_split_count(entry: Dated) -> None:
+def test_only_clean_claims_on_the_same_locked_split_count(entry: DatedEntry) -> None:
     assert number([entry], claim()) == 1
 
 
 def test_the_same_claim_repeats_the_recorded_verdict() -> None:
     first = judged(name="v2", look=2, decision=WORSE)
-    assert spending_of([judged(), first], claim("v2")) == AlphaSpending(2, recorded=first, trials=4)
+    assert spending_of([judged(), first], claim("v2")) == AlphaSpending(2, repeated_verdict=first, trials=4)
 
 
 def test_the_worst_verdict_of_an_analysis_and_its_repeats_stands() -> None:
     first = judged()
     worse = judged(at(1), decision=OPEN, repeats=first.name)
     better = judged(at(2), repeats=worse.name)
-    assert spending_of([better, first, worse], claim("v1")).recorded == worse
+    assert spending_of([better, first, worse], claim("v1")).repeated_verdict == worse
     early, late = judged(at(3), decision=WORSE), judged(at(4), decision=WORSE)
-    assert spending_of([first, late, early, better], claim("v1", trials=99)).recorded == early, (
+    assert spending_of([first, late, early, better], claim("v1", trials=99)).repeated_verdict == early, (
         "discards are final"
     )
 
@@ -103,52 +103,56 @@ def test_more_trials_continue_an_inconclusive_test() -> None:
     first = judged(decision=OPEN)
     other = judged(at(1), name="v2", look=2)
     assert spending_of([first, other], claim("v1", trials=8)) == AlphaSpending(
-        1, 2, continued=first, trials=8
+        1, 2, continued_verdict=first, trials=8
     )
     second = judged(at(2), decision=OPEN, trials=8, analysis=2)
     assert spending_of([first, other, second], claim("v1", trials=16)) == AlphaSpending(
-        1, 3, continued=second, trials=16
+        1, 3, continued_verdict=second, trials=16
     )
     assert number([first, second], claim("v2")) == 2, "however many analyses, it is one test"
     promoted = judged(at(3), trials=16, analysis=3)
-    assert spending_of([first, second, promoted], claim("v1", trials=16)).recorded == promoted
+    assert spending_of([first, second, promoted], claim("v1", trials=16)).repeated_verdict == promoted
 
 
 @pytest.mark.parametrize("trials", [1, 3, 4])
 def test_as_many_trials_or_fewer_repeat_an_inconclusive_verdict(trials: int) -> None:
     first = judged(decision=OPEN)
-    assert spending_of([first], claim("v1", trials=trials)) == AlphaSpending(1, recorded=first, trials=4)
+    assert spending_of([first], claim("v1", trials=trials)) == AlphaSpending(
+        1, repeated_verdict=first, trials=4
+    )
 
 
 @pytest.mark.parametrize("decision", [Decision.PROMOTE, WORSE])
 def test_a_decided_test_has_no_further_analysis(decision: Decision) -> None:
     first = judged(decision=decision)
-    assert spending_of([first], claim("v1", trials=16)) == AlphaSpending(1, recorded=first, trials=16)
+    assert spending_of([first], claim("v1", trials=16)) == AlphaSpending(1, repeated_verdict=first, trials=16)
 
 
 def test_a_baseline_that_was_measured_again_is_the_same_test() -> None:
     first = judged(decision=OPEN)
-    assert spending_of([first], claim("v1", evidence="more of v0")).recorded == first
-    assert spending_of([first], claim("v1", evidence="more of v0", trials=8)).continued == first
+    assert spending_of([first], claim("v1", evidence="more of v0")).repeated_verdict == first
+    assert spending_of([first], claim("v1", evidence="more of v0", trials=8)).continued_verdict == first
 
 
 def test_a_claim_that_spent_its_level_comes_before_one_that_could_not() -> None:
     idle, spent = judged(at(1), alpha=None, decision=OPEN), judged(at(2))
     assert spending_of([idle], claim("v1")) == AlphaSpending(1, trials=4)
-    assert spending_of([idle, spent], claim("v1")).recorded == spent
+    assert spending_of([idle, spent], claim("v1")).repeated_verdict == spent
     second = judged(at(3), alpha=None, decision=OPEN, analysis=2, trials=8)
     undecided = judged(at(2), decision=OPEN)
     assert spending_of([undecided, second], claim("v1", trials=8)) == AlphaSpending(
-        1, 2, continued=undecided, trials=8
+        1, 2, continued_verdict=undecided, trials=8
     )
 
 
 def test_a_staged_run_is_one_analysis() -> None:
     ended = judged(trials=8, decision=OPEN)
-    assert spending_of([ended], claim("v1", trials=2, most=8)) == AlphaSpending(1, recorded=ended, trials=8)
-    assert spending_of([ended], claim("v1", trials=2, most=4)).recorded == ended
-    assert spending_of([ended], claim("v1", trials=2, most=16)) == AlphaSpending(
-        1, 2, continued=ended, trials=16
+    assert spending_of([ended], claim("v1", trials=2, max_trials=8)) == AlphaSpending(
+        1, repeated_verdict=ended, trials=8
+    )
+    assert spending_of([ended], claim("v1", trials=2, max_trials=4)).repeated_verdict == ended
+    assert spending_of([ended], claim("v1", trials=2, max_trials=16)) == AlphaSpending(
+        1, 2, continued_verdict=ended, trials=16
     )
 
 
@@ -156,7 +160,7 @@ def test_branches_that_made_the_same_analysis_have_both_spent() -> None:
     ours = judged(at(1), decision=OPEN)
     theirs = judged(at(2), decision=OPEN, look=2, trials=8)
     assert spending_of([ours, theirs], claim("v1", trials=16)) == AlphaSpending(
-        2, 3, continued=ours, trials=16
+        2, 3, continued_verdict=ours, trials=16
     )
 
 
@@ -164,8 +168,8 @@ def test_a_discard_of_one_branch_stands_after_a_later_analysis_of_another() -> N
     first = judged(decision=OPEN)
     discarded = judged(at(1), decision=WORSE, repeats=first.name)
     promoted = judged(at(2), trials=8, analysis=2)
-    assert spending_of([first, promoted], claim("v1", trials=8)).recorded == promoted
-    assert spending_of([first, promoted, discarded], claim("v1", trials=8)).recorded == discarded
+    assert spending_of([first, promoted], claim("v1", trials=8)).repeated_verdict == promoted
+    assert spending_of([first, promoted, discarded], claim("v1", trials=8)).repeated_verdict == discarded
 
 
 @pytest.mark.parametrize("other", [{"agent": "x"}, {"baseline": "x"}, {"policy": "x"}])
@@ -181,12 +185,12 @@ def test_a_policy_without_alpha_makes_its_candidate_count_once() -> None:
     assert number([strict], claim("v1")) == 1
     assert number([strict, judged(at(1), policy="strict", alpha=None, trials=1)], claim("v2")) == 2
     assert number([strict, judged(at(1))], claim("v2")) == 2
-    assert spending_of([strict], claim("v1", policy="strict", trials=8)).recorded == strict
+    assert spending_of([strict], claim("v1", policy="strict", trials=8)).repeated_verdict == strict
 
 
 def test_entries_from_before_analyses_have_spent_their_whole_level() -> None:
     first = old(decision=OPEN)
-    assert spending_of([first], claim("v1")) == AlphaSpending(1, None, recorded=first, trials=4)
+    assert spending_of([first], claim("v1")) == AlphaSpending(1, None, repeated_verdict=first, trials=4)
     assert number([first], claim("v1", trials=8)) == 2
     assert number([first, old(at(1), trials=8, look=2), old(at(2), trials=16, look=3)], claim("v2")) == 4
     assert number([first], claim("v1", evidence="x")) == 2, "its baseline is known by its evidence alone"
@@ -202,7 +206,7 @@ def test_entries_from_before_analyses_keep_their_names() -> None:
 
 
 def test_an_analysis_of_no_test_is_no_entry() -> None:
-    with pytest.raises(ValueError, match="analysis 2 of no test: look is not set"):
+    with pytest.raises(ValueError, match="analysis 2 is set, but look is not"):
         Evaluation.model_validate({**judged(goal=Goal.HOLD).to_json(), "analysis": 2})
 
 
@@ -213,7 +217,7 @@ def fresh(decision: Decision) -> Verdict:
 @pytest.mark.parametrize(("recorded", "now"), [*itertools.product(Decision, Decision)])
 def test_the_worse_of_the_recorded_and_the_fresh_decision_counts(recorded: Decision, now: Decision) -> None:
     look = spending_of([judged(decision=recorded)], claim("v1"))
-    verdict = with_recorded(fresh(now), look)
+    verdict = combine_with_ledger(fresh(now), look)
     assert verdict.decision is min(recorded, now, key=lambda one: one.rank)
     told = f"recorded: {recorded.value.upper()} on 2026-11-20; now: {now.value.upper()}; the worse of the two"
     assert verdict.reason.startswith(f"{told} counts")
@@ -221,7 +225,7 @@ def test_the_worse_of_the_recorded_and_the_fresh_decision_counts(recorded: Decis
 
 def test_a_continued_test_says_what_it_continues() -> None:
     look = spending_of([judged(decision=OPEN, look=2)], claim("v1", trials=8))
-    verdict = with_recorded(fresh(Decision.PROMOTE), look, "a reason")
+    verdict = combine_with_ledger(fresh(Decision.PROMOTE), look, "a reason")
     assert verdict.decision is Decision.PROMOTE
     told = "continues test 2: INCONCLUSIVE on 2026-11-20, with 4 trials a task"
     assert verdict.reason == f"a reason; {told}"
@@ -230,15 +234,15 @@ def test_a_continued_test_says_what_it_continues() -> None:
 def drawn(mean: float, rows: int, seed: int) -> Comparisons:
     """Comparisons of a medium agent, 40 tasks of 4 trials, with one that passes this share of the tasks."""
     agent = AGENTS["medium"]
-    design = Design(40, 4, live=False)
-    return draw(np.random.default_rng(seed), agent, Effect(mean - agent.mean), design, rows)
+    design = Design(40, 4, is_live=False)
+    return simulate_comparisons(np.random.default_rng(seed), agent, Effect(mean - agent.mean), design, rows)
 
 
 def decisions(compared: Comparisons, look: AlphaSpending) -> list[Decision]:
     """The gate's decisions on comparisons at the level of an analysis, together with the ledger."""
-    question = Question(Goal.IMPROVE, share=share(look.number, look.analysis))
-    now = [list(Decision)[rank] for rank in ranks(CALIBRATED, compared, question)]
-    found = [with_recorded(fresh(decision), look).decision for decision in now]
+    question = Question(Goal.IMPROVE, share=alpha_share(look.number, look.analysis))
+    now = [list(Decision)[rank] for rank in decision_ranks(CALIBRATED, compared, question)]
+    found = [combine_with_ledger(fresh(decision), look).decision for decision in now]
     assert None not in found
     return [one for one in found if one is not None]
 
@@ -249,7 +253,7 @@ def test_a_candidate_that_broke_is_never_promoted_again() -> None:
     better = decisions(drawn(0.85, 50, 1), first)
     assert better.count(Decision.PROMOTE) > 45
     look = spending_of([judged()], claim("v1"))
-    assert look.recorded is not None
+    assert look.repeated_verdict is not None
     assert decisions(drawn(0.05, 200, 2), look).count(Decision.PROMOTE) == 0
 
 
@@ -263,17 +267,17 @@ def test_no_lucky_repeat_is_promoted() -> None:
 def test_all_analyses_of_a_test_promote_an_equal_agent_no_more_often_than_its_level(cumulative: bool) -> None:
     """At 4, 8 and 16 trials, added or all new: at most alpha's share of test 1, and chance."""
     rows = 400
-    random, design = np.random.default_rng(5), Design(40, 0, live=False)
-    drawn = draw_stages(
+    random, design = np.random.default_rng(5), Design(40, 0, is_live=False)
+    drawn = simulate_stages(
         random, AGENTS["medium"], Effect(0.0), design, rows, (4, 8, 16), cumulative=cumulative
     )
     rank = np.full(rows, OPEN.rank)
     for analysis, compared in enumerate(drawn.stages, start=1):
         assert compared.candidate.trials[0, 0] == 2 * 2**analysis
-        now = ranks(CALIBRATED, compared, Question(Goal.IMPROVE, share=share(1, analysis)))
+        now = decision_ranks(CALIBRATED, compared, Question(Goal.IMPROVE, share=alpha_share(1, analysis)))
         rank = np.where(rank == OPEN.rank, now, rank)
     promoted = int((rank == Decision.PROMOTE.rank).sum())
-    assert 0 < promoted <= stats.binom.ppf(0.999, rows, 0.05 * share(1))
+    assert 0 < promoted <= stats.binom.ppf(0.999, rows, 0.05 * alpha_share(1))
 
 
 def test_a_goal_that_claims_nothing_counts_nothing_and_is_never_clean() -> None:
@@ -318,4 +322,4 @@ def test_the_level_is_the_same_each_time_and_does_not_depend_on_the_unit() -> No
 def test_a_stage_says_where_it_stands() -> None:
     assert str(Stage(2, 3, 4, 0.02)) == "stage 2 of 3: 4 trials"
     assert str(Stage(1, 2, 1, 0.02)) == "stage 1 of 2: 1 trial"
-    assert [Stage(one, 2, 1, 0.02).last for one in (1, 2)] == [False, True]
+    assert [Stage(one, 2, 1, 0.02).is_last for one in (1, 2)] == [False, True]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_trace2evolve.gate.alpha_spending import share, stage_alpha
+from pytest_trace2evolve.gate.alpha_spending import alpha_share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.columns import Columns
 from pytest_trace2evolve.gate.confirm import FreshResult
@@ -182,10 +182,10 @@ def test_fresh_trials_confirm_clear_and_leave_the_rest_suspected() -> None:
     old, new = side(*[1] * 30), side(*[0] * 3, *[1] * 27)
     pairs = pair(old, renamed(new))
     fresh = {"0": FreshResult(1e-5, 1e-5), "1": FreshResult(0.6, 0.6)}
-    verdict = decide(pairs.tried_again(fresh), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
+    verdict = decide(pairs.with_fresh_results(fresh), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
     assert (verdict.regressions, verdict.suspected, verdict.decision) == (("0",), ("2",), Decision.DISCARD)
     cleared = decide(
-        pairs.tried_again({"1": FreshResult(0.6, 0.6)}), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN
+        pairs.with_fresh_results({"1": FreshResult(0.6, 0.6)}), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN
     )
     assert "task_regressions" in ids(cleared, PASS)
     assert cleared.suspected == ("0", "2")
@@ -195,7 +195,7 @@ def test_a_lost_fresh_trial_that_could_confirm_withholds_the_promotion() -> None
     old, new = side(*[0] * 30, *[1] * 30), side(*[1] * 30, 0, *[1] * 29)
     pairs = pair(old, renamed(new))
     for worst, decision in ((0.9, Decision.PROMOTE), (1e-6, Decision.INCONCLUSIVE)):
-        tried = pairs.tried_again({"30": FreshResult(0.9, worst)})
+        tried = pairs.with_fresh_results({"30": FreshResult(0.9, worst)})
         verdict = decide(tried, CALIBRATED, goal=Goal.IMPROVE, label=Label.CLEAN)
         assert verdict.decision is decision
     assert "worst_case" in ids(verdict, OPEN)
@@ -224,7 +224,7 @@ def test_a_test_and_an_analysis_spend_their_share_of_the_level() -> None:
         (2, 1, 0.0057, Decision.INCONCLUSIVE),
         (3, None, 0.0034, Decision.INCONCLUSIVE),
     ):
-        verdict = judged(old, new, look=test, analysis=analysis)
+        verdict = judged(old, new, test_number=test, analysis=analysis)
         assert (verdict.look, verdict.analysis) == (test, analysis)
         assert (verdict.decision, round(verdict.alpha or 0, 4)) == (decision, level)
 
@@ -233,8 +233,8 @@ def test_stages_of_an_analysis_keep_its_share_together() -> None:
     """The level of a stage at a share of alpha is less than that share of its level at alpha."""
     old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
     level = stage_alpha(0.05, (2, 4, 8))
-    verdict = judged(old, new, look=2, analysis=1, stage_alpha=level, schedule=(2, 4, 8))
-    assert verdict.alpha == stage_alpha(0.05 * share(2, 1), (2, 4, 8)) < level * share(2, 1)
+    verdict = judged(old, new, test_number=2, analysis=1, stage_alpha=level, schedule=(2, 4, 8))
+    assert verdict.alpha == stage_alpha(0.05 * alpha_share(2, 1), (2, 4, 8)) < level * alpha_share(2, 1)
     held = judged(old, new, Goal.HOLD, stage_alpha=level, schedule=(2, 4, 8))
     assert held.alpha == level
 

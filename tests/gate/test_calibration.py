@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import (
     DecisionCounts,
-    Draw,
+    DrawSettings,
     PolicyToCalibrate,
     Pool,
     calibrate,
@@ -19,15 +19,15 @@ from pytest_trace2evolve.gate.calibration import (
     pool_of,
     resample,
 )
-from pytest_trace2evolve.gate.columns import columns
+from pytest_trace2evolve.gate.columns import build_columns
 from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from tests.gate_helpers import Side, side, sim
 
 
 def pool(*tasks: Sequence[float | None]) -> Pool:
-    return pool_of(columns(side(*tasks)))
+    return pool_of(build_columns(side(*tasks)))
 
 
 def random(seed: int = 0) -> np.random.Generator:
@@ -40,22 +40,26 @@ def of_rates(source: np.random.Generator, rates: np.ndarray, trials: int) -> Poo
 
 
 def test_a_task_with_trials_enough_is_split_and_each_is_used_once() -> None:
-    case = resample(random(), pool([1.0, 0.0] * 4, [1.0] * 3 + [0.0] * 5), Draw(trials=4), 200)
-    passed = case.baseline.passed + case.candidate.passed
+    case = resample(random(), pool([1.0, 0.0] * 4, [1.0] * 3 + [0.0] * 5), DrawSettings(trials=4), 200)
+    passed = case.baseline.successes + case.candidate.successes
     assert set(np.unique(passed)) == {3, 4}
-    assert case.baseline.passed.std() > 0.5
+    assert case.baseline.successes.std() > 0.5
 
 
 def test_a_task_with_fewer_trials_is_drawn_with_replacement() -> None:
-    case = resample(random(), pool([1.0, 0.0] * 2, [1.0] * 3 + [0.0]), Draw(trials=4), 200)
-    assert len(np.unique(case.baseline.passed + case.candidate.passed)) > 4
+    case = resample(random(), pool([1.0, 0.0] * 2, [1.0] * 3 + [0.0]), DrawSettings(trials=4), 200)
+    assert len(np.unique(case.baseline.successes + case.candidate.successes)) > 4
 
 
 def test_tasks_are_drawn_with_replacement_unless_these_very_ones_are_meant() -> None:
     surely = pool([1.0] * 4, [0.0] * 4)
-    assert set(np.unique(resample(random(), surely, Draw(2), 99).baseline.passed.sum(axis=1))) == {0, 2, 4}
-    fixed = resample(random(), surely, Draw(2, fixed=True), 99)
-    assert set(np.unique(fixed.baseline.passed.sum(axis=1))) == {2}
+    assert set(np.unique(resample(random(), surely, DrawSettings(2), 99).baseline.successes.sum(axis=1))) == {
+        0,
+        2,
+        4,
+    }
+    fixed = resample(random(), surely, DrawSettings(2, has_fixed_tasks=True), 99)
+    assert set(np.unique(fixed.baseline.successes.sum(axis=1))) == {2}
 
 
 @pytest.mark.parametrize("trials", [2, 4])
@@ -66,7 +70,7 @@ def test_trials_drawn_with_replacement_vary_as_much_as_new_trials_would(kind: st
     found = []
     for _ in range(4):
         rates = source.beta(agent.a, agent.b, 300)
-        drawn = resample(source, of_rates(source, rates, trials), Draw(trials=4), 40)
+        drawn = resample(source, of_rates(source, rates, trials), DrawSettings(trials=4), 40)
         found.append(drawn.difference("reward").var() / (2 * (rates * (1 - rates)).mean() / 4))
     assert np.mean(found) == pytest.approx(1.0, abs=0.1)
 
@@ -76,16 +80,16 @@ def test_trials_drawn_with_replacement_vary_as_much_as_new_trials_would(kind: st
 def test_a_planted_effect_moves_the_mean_by_as_much(effect: float, trials: int) -> None:
     source = random(2)
     mixed = of_rates(source, source.beta(0.8, 0.6, 60), 4)
-    case = resample(source, mixed, Draw(trials, effect), 800)
+    case = resample(source, mixed, DrawSettings(trials, effect), 800)
     assert np.nanmean(case.difference("reward")) == pytest.approx(effect, abs=0.015)
 
 
 def test_a_trial_that_turns_takes_the_actions_of_one_that_ended_so() -> None:
     records = [sim(0, 1.0, trial=0, read=(2, 2)), sim(0, 0.0, trial=1, read=(2, 1), end="max_steps")]
     records += [sim(1, 0.0, trial=trial, read=(2, 1)) for trial in range(2)]
-    case = resample(random(), pool_of(columns(records)), Draw(trials=1, effect=0.749), 400)
+    case = resample(random(), pool_of(build_columns(records)), DrawSettings(trials=1, effect=0.749), 400)
     new = case.candidate
-    matched, passed = new.matched["read_action_match"], new.passed
+    matched, passed = new.matched["read_action_match"], new.successes
     assert set(matched[passed == 1]) == {1.0}, "a success's own, and all matched where there was none"
     assert set(matched[passed == 0]) <= {0.5}
     assert not new.max_steps[passed == 1].any()
@@ -93,32 +97,32 @@ def test_a_trial_that_turns_takes_the_actions_of_one_that_ended_so() -> None:
 
 def test_a_task_that_never_failed_keeps_its_actions_when_it_turns() -> None:
     records = [sim(task, 1.0, trial=trial, read=(2, 1)) for task in range(2) for trial in range(4)]
-    case = resample(random(), pool_of(columns(records)), Draw(trials=2, effect=-0.5), 100)
-    assert (case.candidate.passed == 0).any()
+    case = resample(random(), pool_of(build_columns(records)), DrawSettings(trials=2, effect=-0.5), 100)
+    assert (case.candidate.successes == 0).any()
     assert set(np.unique(case.candidate.matched["read_action_match"])) == {1.0}
     assert not case.candidate.max_steps.any()
 
 
 def test_lost_simulations_are_left_out_and_fractions_are_kept() -> None:
     found = pool([0.5, None, 0.5], [0.25, 0.25, None])
-    assert (found.lost, found.simulations, found.pass_rate) == (2, 4, 0.0)
-    case = resample(random(), found, Draw(trials=1), 50)
+    assert (found.lost_simulations, found.simulations, found.pass_rate) == (2, 4, 0.0)
+    case = resample(random(), found, DrawSettings(trials=1), 50)
     assert set(np.unique(case.baseline.reward)) == {0.25, 0.5}
-    assert not np.any(case.binary)
+    assert not np.any(case.is_binary)
 
 
 def test_live_fresh_trials_are_drawn_for_broken_tasks_alone_while_the_budget_lasts() -> None:
     mixed = of_rates(random(3), np.full(40, 0.5), 4)
-    case = resample(random(), mixed, Draw(trials=2, live=True, confirm=100), 50)
-    assert case.fresh is not None
-    tried = ~np.isnan(case.fresh)
-    assert not (tried & ~case.broken).any()
+    case = resample(random(), mixed, DrawSettings(trials=2, is_live=True, max_fresh_simulations=100), 50)
+    assert case.fresh_p is not None
+    tried = ~np.isnan(case.fresh_p)
+    assert not (tried & ~case.is_broken).any()
     assert 0 < tried.sum(axis=1).max() <= 100 // 16
-    assert case.suspected.any()
+    assert case.is_suspected.any()
 
 
 ONE_TRIAL = (
-    "every task has one trial: how much an agent differs from itself cannot be seen; "
+    "every task has only one trial, so the variation between trials is unknown; "
     "give at least two trials of its tasks (--t2e-trials 2)"
 )
 
@@ -126,13 +130,13 @@ ONE_TRIAL = (
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        (side(None, None), "no simulation was measured: there are no trials to draw from"),
+        (side(None, None), "no simulation was measured, so there are no trials to draw from"),
         (side(1.0, 0.0), ONE_TRIAL),
     ],
 )
 def test_trials_that_show_no_noise_are_refused(records: Side, message: str) -> None:
     with pytest.raises(ResultsError) as error:
-        pool_of(columns(records))
+        pool_of(build_columns(records))
     assert str(error.value) == message
 
 
@@ -145,7 +149,10 @@ def test_the_order_of_trials_and_files_changes_no_draw(data: st.DataObject) -> N
         for trial in range(3)
     ]
     other_order = data.draw(st.permutations(records))
-    one, other = (resample(random(), pool_of(columns(each)), Draw(2), 20) for each in (records, other_order))
+    one, other = (
+        resample(random(), pool_of(build_columns(each)), DrawSettings(2), 20)
+        for each in (records, other_order)
+    )
     assert np.array_equal(one.baseline.reward, other.baseline.reward)
     assert np.array_equal(one.candidate.matched["action_match"], other.candidate.matched["action_match"])
 
@@ -162,8 +169,8 @@ def test_a_calibration_is_the_same_whatever_else_is_asked() -> None:
     mixed = of_rates(random(4), random(4).beta(0.8, 0.6, 30), 3)
     kept = {"resamples": 60, "seed": 7}
     asked = [PolicyToCalibrate(CALIBRATED, 0.1), PolicyToCalibrate(STRICT, 0.1)]
-    wide = calibrate(mixed, asked, Draw(3), effects=(0.05, 0.1), **kept)
-    narrow = calibrate(mixed, asked[1:], Draw(3), effects=(0.1,), **kept)
+    wide = calibrate(mixed, asked, DrawSettings(3), effects=(0.05, 0.1), **kept)
+    narrow = calibrate(mixed, asked[1:], DrawSettings(3), effects=(0.1,), **kept)
     for key, decisions in narrow.decisions.items():
         assert wide.decisions[key] == decisions
     assert all(one.total == 60 for one in wide.decisions.values())
@@ -172,9 +179,9 @@ def test_a_calibration_is_the_same_whatever_else_is_asked() -> None:
 def test_an_effect_that_the_pool_has_no_room_for_is_named() -> None:
     often = pool(*[[1.0, 1.0]] * 9, [1.0, 0.0])
     found = calibrate(
-        often, [PolicyToCalibrate(CALIBRATED, 0.1)], Draw(2), effects=(0.1,), resamples=20, seed=0
+        often, [PolicyToCalibrate(CALIBRATED, 0.1)], DrawSettings(2), effects=(0.1,), resamples=20, seed=0
     )
-    assert found.impossible == (0.1,)
+    assert found.unplantable_effects == (0.1,)
     assert ("calibrated", Goal.IMPROVE, 0.1) not in found.decisions
 
 
@@ -185,7 +192,9 @@ def test_the_policy_errs_as_seldom_as_it_says(kind: str) -> None:
 
     def decisions(size: float) -> list[DecisionCounts]:
         return count_decisions(
-            lambda source, rows: draw(source, AGENTS[kind], Effect(size), Design(40, 4), rows),
+            lambda source, rows: simulate_comparisons(
+                source, AGENTS[kind], Effect(size), Design(40, 4), rows
+            ),
             asked,
             rows=400,
             tasks=40,

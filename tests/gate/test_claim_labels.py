@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime
 import pytest
 
 from pytest_trace2evolve.gate.claims import SealedSplit, label_of
-from pytest_trace2evolve.records.ledger import Dated, Version
+from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry
 from pytest_trace2evolve.records.verdict import Goal, Label
 from tests.ledger_helpers import judged, seen
 
 SPLIT = SealedSplit("desk", "heldout", "desk", {"close", "note"})
-LOOKED = "traces of desk::heldout were looked at (task close, 2026-11-20), and candidate "
+LOOKED = "traces of desk::heldout were read (task close, 2026-11-20), and candidate "
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Made:
     digest: str = "text of v1"
     places: frozenset[str] = field(default=frozenset())
 
-    def saw(self, suite: str, split: str) -> bool:
+    def has_seen(self, suite: str, split: str) -> bool:
         return f"{suite}::{split}" in self.places
 
 
-def told(entries: list[Dated], *lineage: Made) -> str:
+def told(entries: list[DatedEntry], *lineage: Made) -> str:
     """The reason; empty where the evidence is clean."""
     label, reason = label_of(lineage, SPLIT, entries)
     assert (label is Label.CLEAN) is not bool(reason)
@@ -83,7 +83,9 @@ def test_a_candidate_that_was_judged_with_another_text_is_a_new_one() -> None:
     edited = LOOKED + "v1 was changed after it had been judged: give it a new id"
     assert told([seen(), judged(text="another")], frozen) == edited
     assert told([seen(), judged(text="another", goal=Goal.HOLD)], frozen) == edited
-    assert told([seen(), judged(name="v9", ancestors=(Version(id="v1", digest="x"),))], frozen) == edited
+    assert (
+        told([seen(), judged(name="v9", ancestors=(ContentVersion(id="v1", digest="x"),))], frozen) == edited
+    )
     assert told([seen(), judged()], frozen) == ""
     assert told([judged(text="another")], frozen) == "", "nobody looked: there was nothing to learn"
 

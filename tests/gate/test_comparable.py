@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.evidence.saving import unmergeable
-from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
+from pytest_trace2evolve.evidence.saving import merge_obstacles
+from pytest_trace2evolve.gate.comparable import (
+    provenance_differences,
+    unequal_trials_reason,
+    unrecorded_fields,
+)
 from pytest_trace2evolve.records.evidence import CandidateRef, Code, Evidence, LockParts, Provenance, Settings
 from pytest_trace2evolve.session.ledger import baseline_identity
 
@@ -58,22 +62,22 @@ def origin(**changed: Any) -> Provenance:
     ],
 )
 def test_every_difference_is_named_with_both_values(changed: dict[str, Any], told: str) -> None:
-    assert list(differences(origin(), origin(**changed))) == [told]
+    assert list(provenance_differences(origin(), origin(**changed))) == [told]
 
 
 @pytest.mark.parametrize("part", ["policy", "tools", "data"])
 def test_of_two_locks_the_part_that_differs_is_named(part: str) -> None:
     other = origin(lock="l2", lock_parts=PARTS.model_copy(update={part: "x2"}))
-    assert list(differences(origin(), other)) == [f"{part} {getattr(PARTS, part)!r} and 'x2'"]
+    assert list(provenance_differences(origin(), other)) == [f"{part} {getattr(PARTS, part)!r} and 'x2'"]
 
 
 def test_of_two_locks_the_tasks_that_differ_are_named() -> None:
     old, new = {"1": "a", "2": "b", "3": "c"}, {"1": "a", "2": "x", "9": "c"}
-    told = list(differences(origin(), origin(lock="l2"), baseline_tasks=old, candidate_tasks=new))
+    told = list(provenance_differences(origin(), origin(lock="l2"), baseline_tasks=old, candidate_tasks=new))
     assert told == ["content of task '2' 'b' and 'x'"]
     many = {str(number): "x" for number in range(12)}
     told = list(
-        differences(
+        provenance_differences(
             origin(), origin(lock="l2"), baseline_tasks=dict.fromkeys(many, "a"), candidate_tasks=many
         )
     )
@@ -86,15 +90,15 @@ def test_of_two_locks_the_tasks_that_differ_are_named() -> None:
 
 
 def test_two_locks_whose_parts_agree_differ_in_tasks_or_settings() -> None:
-    (told,) = differences(origin(), origin(lock="l2"))
+    (told,) = provenance_differences(origin(), origin(lock="l2"))
     assert told == (
         "lock 'l1' and 'l2' (policy, tools, data and common tasks agree: "
-        "the suite got or lost tasks, or has other settings)"
+        "tasks were added or removed, or the suite has different settings)"
     )
 
 
 def test_two_locks_of_which_one_is_not_known_in_parts_are_named_by_digest() -> None:
-    assert list(differences(origin(lock_parts=None), origin(lock="l2"))) == ["lock 'l1' and 'l2'"]
+    assert list(provenance_differences(origin(lock_parts=None), origin(lock="l2"))) == ["lock 'l1' and 'l2'"]
 
 
 def test_a_foreign_files_policy_text_counts() -> None:
@@ -102,7 +106,7 @@ def test_a_foreign_files_policy_text_counts() -> None:
         Provenance(domain="d", provider="p", policy="x"),
         Provenance(domain="d", provider="p", policy="y"),
     )
-    assert list(differences(old, new)) == ["policy 'x' and 'y'"]
+    assert list(provenance_differences(old, new)) == ["policy 'x' and 'y'"]
 
 
 def test_candidate_agent_and_package_versions_may_differ() -> None:
@@ -113,26 +117,26 @@ def test_candidate_agent_and_package_versions_may_differ() -> None:
         run_id="r2",
         created_at="2026-01-01",
     )
-    assert list(differences(origin(), other)) == []
-    assert unrecorded(origin(), other) == ""
+    assert list(provenance_differences(origin(), other)) == []
+    assert unrecorded_fields(origin(), other) == ""
 
 
 def test_what_one_side_did_not_record_is_told_and_refuses_nothing() -> None:
     bare = Provenance(domain="retail", provider="inspect_evals")
-    assert list(differences(bare, origin())) == []
-    assert unrecorded(bare, origin()) == (
+    assert list(provenance_differences(bare, origin())) == []
+    assert unrecorded_fields(bare, origin()) == (
         "not recorded on the baseline: scorer version, judge, max steps, max errors, timeout, lock, "
         "user implementation, user model, user guidelines, user arguments, policy"
     )
-    assert unrecorded(origin(judge=None), origin(user=USER.model_copy(update={"arguments": {}}))) == (
+    assert unrecorded_fields(origin(judge=None), origin(user=USER.model_copy(update={"arguments": {}}))) == (
         "not recorded on the baseline: judge; not recorded on the candidate: user temperature"
     )
-    assert unrecorded(bare, bare) == ""
+    assert unrecorded_fields(bare, bare) == ""
 
 
 def test_a_dummy_users_settings_are_no_record() -> None:
     dummy = Settings(implementation="dummy_user")
-    assert unrecorded(origin(user=dummy), origin(user=dummy.model_copy(update={"model": "m"}))) == ""
+    assert unrecorded_fields(origin(user=dummy), origin(user=dummy.model_copy(update={"model": "m"}))) == ""
 
 
 FIELDS = st.fixed_dictionaries(
@@ -154,30 +158,31 @@ def test_comparing_is_symmetric_and_a_side_never_differs_from_itself(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:
     one, other = origin(**old), origin(**new)
-    assert list(differences(one, one)) == []
-    assert unrecorded(one, one) == ""
-    assert len(list(differences(one, other))) == len(list(differences(other, one)))
-    assert bool(unrecorded(one, other)) == bool(unrecorded(other, one))
+    assert list(provenance_differences(one, one)) == []
+    assert unrecorded_fields(one, one) == ""
+    assert len(list(provenance_differences(one, other))) == len(list(provenance_differences(other, one)))
+    assert bool(unrecorded_fields(one, other)) == bool(unrecorded_fields(other, one))
 
 
 def test_equal_numbers_of_trials_are_silent() -> None:
-    assert unequal_trials({"0": 2, "1": 2}, {"0": 2, "1": 2}) == ""
-    assert unequal_trials({"0": 2}, {"7": 1}) == ""
-    assert unequal_trials({"0": 2}, {"0": 0}) == ""
+    assert unequal_trials_reason({"0": 2, "1": 2}, {"0": 2, "1": 2}) == ""
+    assert unequal_trials_reason({"0": 2}, {"7": 1}) == ""
+    assert unequal_trials_reason({"0": 2}, {"0": 0}) == ""
 
 
 def test_unequal_numbers_of_trials_are_told_with_the_mend() -> None:
-    assert unequal_trials({"7": 4}, {"7": 3}) == (
-        "the baseline has 4 trials of task '7', the candidate 3; run the same number on both (--t2e-trials 4)"
+    assert unequal_trials_reason({"7": 4}, {"7": 3}) == (
+        "the baseline has 4 trials of task '7', but the candidate has 3; "
+        "run the same number on both (--t2e-trials 4)"
     )
-    assert unequal_trials({"0": 1, "1": 1, "2": 1}, {"0": 2, "1": 2, "2": 1}) == (
-        "the baseline has 1 trial of task '0', the candidate 2 (1 more task differs); "
+    assert unequal_trials_reason({"0": 1, "1": 1, "2": 1}, {"0": 2, "1": 2, "2": 1}) == (
+        "the baseline has 1 trial of task '0', but the candidate has 2 (1 more task differs); "
         "run the same number on both (--t2e-trials 1)"
     )
 
 
 def test_a_baseline_of_uneven_trials_is_to_be_measured_again() -> None:
-    assert unequal_trials({"0": 1, "1": 3}, {"0": 2, "1": 2}).endswith("(--t2e-trials 3)")
+    assert unequal_trials_reason({"0": 1, "1": 3}, {"0": 2, "1": 2}).endswith("(--t2e-trials 3)")
 
 
 KNOWN, UNKNOWN = Code(files={"a.py": "1"}), Code(unknown="its source is gone")
@@ -195,7 +200,7 @@ KNOWN, UNKNOWN = Code(files={"a.py": "1"}), Code(unknown="its source is gone")
 def test_code_that_is_identified_on_one_side_alone_has_changed(
     old: Code | None, new: Code | None, side: str
 ) -> None:
-    found = list(differences(origin(world=old), origin(world=new)))
+    found = list(provenance_differences(origin(world=old), origin(world=new)))
     what = f"cannot be identified on the {side}: its source is gone"
     assert found == ([f"code of the world ({what}): measure the baseline again"] if side else [])
 
@@ -203,9 +208,9 @@ def test_code_that_is_identified_on_one_side_alone_has_changed(
 def test_code_that_cannot_be_identified_is_not_merged() -> None:
     held = Evidence(provenance=origin(world=UNKNOWN), simulations=())
     told = "code of the world cannot be identified (its source is gone)"
-    assert told in list(unmergeable(held, origin(world=UNKNOWN), {}))
+    assert told in list(merge_obstacles(held, origin(world=UNKNOWN), {}))
     assert not list(
-        unmergeable(Evidence(provenance=origin(world=KNOWN), simulations=()), origin(world=KNOWN), {})
+        merge_obstacles(Evidence(provenance=origin(world=KNOWN), simulations=()), origin(world=KNOWN), {})
     )
 
 

@@ -10,12 +10,18 @@ from scipy.special import comb
 from scipy.stats import fisher_exact
 
 from pytest_trace2evolve.gate import confirm
-from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fresh_p, fresh_result, next_step
+from pytest_trace2evolve.gate.confirm import (
+    MAX_FRESH_TRIALS,
+    STEP_TRIALS,
+    fresh_p,
+    fresh_result,
+    next_step_trials,
+)
 from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from tests.gate_helpers import sim
 
-PASSES = np.arange(STEP + 1)
+PASSES = np.arange(STEP_TRIALS + 1)
 OUTCOMES = np.meshgrid(PASSES, PASSES, PASSES, PASSES, indexing="ij")
 P = fresh_p(*OUTCOMES)
 """The p-value of each outcome: passes of baseline and candidate in the first step, then in the second."""
@@ -26,7 +32,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def counts(rate: float) -> np.ndarray:
     """The probability of each number of passes in one step; scipy's own fails at rates next to 0."""
-    return comb(STEP, PASSES) * rate**PASSES * (1 - rate) ** (STEP - PASSES)
+    return comb(STEP_TRIALS, PASSES) * rate**PASSES * (1 - rate) ** (STEP_TRIALS - PASSES)
 
 
 def chances(baseline: float, candidate: float) -> np.ndarray:
@@ -59,10 +65,10 @@ def test_the_level_is_used_up_at_some_rate() -> None:
 
 def fishers() -> np.ndarray:
     """What Fisher's test makes of both steps: all trials, and what the first look may have used up."""
-    first = fisher(OUTCOMES[0], STEP, OUTCOMES[1], STEP)
-    both = fisher(OUTCOMES[0] + OUTCOMES[2], MAX_FRESH, OUTCOMES[1] + OUTCOMES[3], MAX_FRESH)
-    p = np.where(first >= confirm.CLEARED, 1.0, np.minimum(1.0, both + confirm.CONFIRMED))
-    return np.where(first <= confirm.CONFIRMED, first, p)
+    first = fisher(OUTCOMES[0], STEP_TRIALS, OUTCOMES[1], STEP_TRIALS)
+    both = fisher(OUTCOMES[0] + OUTCOMES[2], MAX_FRESH_TRIALS, OUTCOMES[1] + OUTCOMES[3], MAX_FRESH_TRIALS)
+    p = np.where(first >= confirm.MIN_CLEARING_P, 1.0, np.minimum(1.0, both + confirm.MAX_CONFIRMING_P))
+    return np.where(first <= confirm.MAX_CONFIRMING_P, first, p)
 
 
 def told(share: float) -> str:
@@ -78,7 +84,7 @@ def test_a_real_fall_is_confirmed_as_often_as_the_docs_say(
     """The exact test finds it more often than Fisher's does, in two steps or in the first alone."""
     level = 0.05 / np.prod([int(part) for part in parts.split("/")])
     chance = chances(*fall)
-    one_step = fisher(OUTCOMES[0], STEP, OUTCOMES[1], STEP)
+    one_step = fisher(OUTCOMES[0], STEP_TRIALS, OUTCOMES[1], STEP_TRIALS)
     found = [float(chance[p <= level].sum()) for p in (fishers(), P, one_step)]
     assert found[1] > max(least, found[0]) > found[2]
     name = " → ".join(f"{rate:.1f}".lstrip("0") for rate in fall)
@@ -87,10 +93,10 @@ def test_a_real_fall_is_confirmed_as_often_as_the_docs_say(
 
 
 def test_where_nothing_changed_most_tasks_need_one_step() -> None:
-    goes_on = np.array([[next_step(i, j, STEP) for j in PASSES] for i in PASSES])
+    goes_on = np.array([[next_step_trials(i, j, STEP_TRIALS) for j in PASSES] for i in PASSES])
     for rate in (0.3, 0.5, 0.7, 0.9):
         old = counts(rate)
-        assert STEP + (np.outer(old, old) * goes_on).sum() < 10.5
+        assert STEP_TRIALS + (np.outer(old, old) * goes_on).sum() < 10.5
 
 
 @pytest.mark.parametrize(
@@ -98,9 +104,9 @@ def test_where_nothing_changed_most_tasks_need_one_step() -> None:
     [((8, 0), 0), ((8, 1), 8), ((7, 2), 8), ((8, 6), 8), ((8, 7), 0), ((5, 5), 0), ((0, 8), 0), ((1, 0), 0)],
 )
 def test_a_second_step_is_for_what_is_unclear(passed: tuple[int, int], more: int) -> None:
-    assert next_step(0, 0, 0) == STEP
-    assert next_step(*passed, STEP) == more
-    assert next_step(*passed, MAX_FRESH) == 0
+    assert next_step_trials(0, 0, 0) == STEP_TRIALS
+    assert next_step_trials(*passed, STEP_TRIALS) == more
+    assert next_step_trials(*passed, MAX_FRESH_TRIALS) == 0
 
 
 def test_a_pass_more_on_the_baseline_or_less_on_the_candidate_never_raises_p() -> None:
@@ -131,15 +137,15 @@ def test_steps_are_told_apart_by_trial_whatever_the_order() -> None:
     old = trials(*[1.0] * 7, 0.0, *[1.0] * 8, start=100)
     new = trials(*[0.0] * 6, 1.0, 1.0, *[0.0] * 8)
     result = fresh_result(FreshTrials(baseline=old[::-1], candidate=new[::-1]))
-    assert result.p == result.worst == fresh_p(7, 2, 8, 0)
+    assert result.p == result.worst_p == fresh_p(7, 2, 8, 0)
 
 
 def test_what_was_lost_counts_against_a_fall_and_is_said() -> None:
     old, new = trials(*[1.0] * 7, None, *[1.0] * 8), trials(*[0.0] * 16)
     result = fresh_result(FreshTrials(baseline=old, candidate=new))
-    assert result.p == fresh_p(7, 0, 8, 0) > result.worst == fresh_p(8, 0)
+    assert result.p == fresh_p(7, 0, 8, 0) > result.worst_p == fresh_p(8, 0)
     result = fresh_result(FreshTrials(baseline=trials(*[1.0] * 8), candidate=trials(*[None] * 8)))
-    assert (result.p, result.worst) == (1.0, fresh_p(8, 0))
+    assert (result.p, result.worst_p) == (1.0, fresh_p(8, 0))
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, None]), min_size=32, max_size=32), st.data())
@@ -154,7 +160,7 @@ def test_losing_more_never_lowers_p_nor_raises_what_it_might_have_been(
         for those in (rewards, fewer)
     )
     assert after.p >= before.p
-    assert after.worst <= before.worst
+    assert after.worst_p <= before.worst_p
 
 
 def test_trials_that_were_never_made_might_have_shown_a_fall() -> None:
@@ -162,4 +168,4 @@ def test_trials_that_were_never_made_might_have_shown_a_fall() -> None:
     fresh = FreshTrials(baseline=trials(*[1.0] * 4, *[None] * 4), candidate=trials(*[0.0] * 3, *[1.0] * 5))
     result = fresh_result(fresh)
     assert result.p == 1.0
-    assert result.worst == fresh_p(8, 5, 8, 0) < 0.01
+    assert result.worst_p == fresh_p(8, 5, 8, 0) < 0.01

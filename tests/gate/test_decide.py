@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP
-from pytest_trace2evolve.gate.decide import decide, ranks
-from pytest_trace2evolve.gate.intervals import DETECTED
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP
+from pytest_trace2evolve.gate.decide import decide, decision_ranks
+from pytest_trace2evolve.gate.intervals import GUARDED_DROP
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
@@ -25,7 +25,7 @@ from tests.gate_helpers import Side, ids, lost, side, sim
 
 
 def guard(old: Side, new: Side, **further: Any) -> Verdict:
-    return judged(old, new, guard=True, **further)
+    return judged(old, new, is_guard=True, **further)
 
 
 def with_actions(records: Side) -> Side:
@@ -41,7 +41,7 @@ def with_actions(records: Side) -> Side:
 def test_six_of_ten_tasks_that_broke_are_never_no_harm(actions: bool) -> None:
     sides = of(10, broken=6, fails=4)
     verdict = guard(*(with_actions(one) if actions else one for one in sides))
-    assert check(verdict, DROP).p == pytest.approx(2**-6)
+    assert check(verdict, REWARD_DROP).p == pytest.approx(2**-6)
     assert verdict.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
     assert verdict.guard in (GuardAnswer.HARM_SHOWN, GuardAnswer.HARM_SUSPECTED)
     assert "no harm" not in verdict.reason
@@ -80,7 +80,7 @@ def test_a_guard_names_the_drop_that_it_could_have_detected() -> None:
     assert verdict.reason == (
         f"no harm detected; could have detected a drop of {np.ceil(100 * verdict.detectable):.0f} points"
     )
-    assert check(verdict, DROP).detectable == verdict.detectable <= DETECTED
+    assert check(verdict, REWARD_DROP).detectable == verdict.detectable <= GUARDED_DROP
 
 
 def test_a_guard_with_too_few_tasks_says_how_many_are_enough() -> None:
@@ -93,7 +93,7 @@ def test_a_guard_with_too_few_tasks_says_how_many_are_enough() -> None:
 def test_a_guard_is_asked_for_harm_alone() -> None:
     """Five points down on 200 tasks: neither shown not worse nor p <= .05, so no harm was detected."""
     verdict = guard(*of(200, broken=30, fixed=20))
-    assert (check(verdict, DROP).p or 0) > 0.05
+    assert (check(verdict, REWARD_DROP).p or 0) > 0.05
     assert verdict.guard is GuardAnswer.NO_HARM_DETECTED
     assert "reward_not_worse" not in {one.id for one in verdict.checks}
 
@@ -119,7 +119,7 @@ def test_lost_simulations_on_a_guard_are_suspected() -> None:
 
 
 def test_a_guard_that_was_not_run_whole_gives_no_answer() -> None:
-    verdict = guard(*of(100, 0), partial="stopped by -x")
+    verdict = guard(*of(100, 0), partial_reason="stopped by -x")
     assert (verdict.guard, verdict.decision, verdict.reason) == (None, Decision.INCONCLUSIVE, "stopped by -x")
 
 
@@ -131,7 +131,7 @@ def test_a_guard_that_compared_nothing_blocks() -> None:
 
 def test_identical_evidence_needs_no_tasks() -> None:
     old = side(1, 0, 1)
-    verdict = decide(pair(old, old), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, guard=True)
+    verdict = decide(pair(old, old), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
     assert (verdict.guard, verdict.decision) == (GuardAnswer.NO_HARM_DETECTED, None)
 
 
@@ -170,7 +170,7 @@ def test_no_regression_discards_on_any_check_that_shows_harm() -> None:
     new = [sim(task, 1.0, read=(2, 1)) for task in range(20)]
     verdict = judged(old, new, Goal.NO_REGRESSION)
     assert verdict.decision is Decision.DISCARD
-    assert DROP in ids(verdict, CheckStatus.PASS)
+    assert REWARD_DROP in ids(verdict, CheckStatus.PASS)
 
 
 def test_no_regression_withholds_a_pass_if_too_much_was_lost() -> None:
@@ -189,25 +189,27 @@ def test_no_regression_withholds_a_pass_if_too_much_was_lost() -> None:
 
 
 def test_no_regression_is_never_a_pass_of_a_part() -> None:
-    verdict = judged(*of(12, 0), goal=Goal.NO_REGRESSION, partial="stopped by -x")
+    verdict = judged(*of(12, 0), goal=Goal.NO_REGRESSION, partial_reason="stopped by -x")
     assert (verdict.decision, verdict.reason) == (Decision.INCONCLUSIVE, "stopped by -x")
 
 
 def test_a_guard_of_a_no_regression_run_blocks_on_suspicion_and_not_on_its_size() -> None:
     """The goal is for small suites; the drop that a guard could have detected is printed."""
-    small = judged(*of(12, 0), goal=Goal.NO_REGRESSION, guard=True)
+    small = judged(*of(12, 0), goal=Goal.NO_REGRESSION, is_guard=True)
     assert (small.decision, small.guard) == (None, GuardAnswer.NO_HARM_DETECTED)
-    assert (small.detectable or 0) > DETECTED
+    assert (small.detectable or 0) > GUARDED_DROP
     assert small.goal is Goal.NO_REGRESSION
-    worse = judged(*of(12, 5), goal=Goal.NO_REGRESSION, guard=True)
+    worse = judged(*of(12, 5), goal=Goal.NO_REGRESSION, is_guard=True)
     assert worse.guard is GuardAnswer.HARM_SUSPECTED
 
 
 @pytest.mark.parametrize("kind", AGENTS)
 def test_no_regression_passes_an_edit_that_changes_nothing_on_twelve_tasks(kind: str) -> None:
     """`hold` passes next to none of these."""
-    compared = draw(np.random.default_rng(5), AGENTS[kind], Effect(), Design(12, 4), 1_500)
-    found = {goal: ranks(CALIBRATED, compared, Question(goal)) for goal in (Goal.HOLD, Goal.NO_REGRESSION)}
+    compared = simulate_comparisons(np.random.default_rng(5), AGENTS[kind], Effect(), Design(12, 4), 1_500)
+    found = {
+        goal: decision_ranks(CALIBRATED, compared, Question(goal)) for goal in (Goal.HOLD, Goal.NO_REGRESSION)
+    }
     assert (found[Goal.NO_REGRESSION] == Decision.PROMOTE.rank).mean() >= 0.95
     assert (found[Goal.HOLD] == Decision.PROMOTE.rank).mean() <= 0.2
 
@@ -271,8 +273,8 @@ def test_a_discard_stands_that_nothing_missing_could_have_prevented(goal: Goal) 
 
 def test_a_guard_is_withheld_too() -> None:
     old, new, without = eight_fell()
-    assert judged(old, new, Goal.HOLD, guard=True).guard is GuardAnswer.HARM_SHOWN
-    verdict = judged(without, new, Goal.HOLD, guard=True)
+    assert judged(old, new, Goal.HOLD, is_guard=True).guard is GuardAnswer.HARM_SHOWN
+    verdict = judged(without, new, Goal.HOLD, is_guard=True)
     assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
     assert "best_case" in verdict.reason
 
@@ -298,5 +300,5 @@ def test_a_trial_that_two_runs_lost_blocks_a_promotion_by_name() -> None:
     new = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
     new[0] = sim(0, None)
     assert judged(old, new).decision is Decision.PROMOTE
-    verdict = judged(old, new, lost={"0": "candidate"})
+    verdict = judged(old, new, lost_tasks={"0": "candidate"})
     assert (verdict.decision, check(verdict, "lost_again").detail) == (Decision.INCONCLUSIVE, "0 (candidate)")

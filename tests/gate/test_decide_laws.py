@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
-from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
-from pytest_trace2evolve.gate.decide import decide, ranks
+from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS
+from pytest_trace2evolve.gate.decide import decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT, Strict
 from pytest_trace2evolve.gate.protocols import Question
@@ -30,9 +30,9 @@ POLICIES = st.sampled_from(
     [
         CALIBRATED,
         STRICT,
-        Calibrated(within=True),
+        Calibrated(has_fixed_tasks=True),
         Calibrated(
-            block_suspected=True, margins={"reward": 0.3, "action_match": 0.2}, weights={"max_steps": 0}
+            blocks_on_suspected=True, margins={"reward": 0.3, "action_match": 0.2}, weights={"max_steps": 0}
         ),
     ]
 )
@@ -59,8 +59,8 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             side.append(record.model_copy(update=update))
         pairs = pair(*sides)
         if live:
-            p = np.where(pairs.compared.broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
-            pairs = replace(pairs, fresh=p, fresh_worst=p)
+            p = np.where(pairs.comparisons.is_broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
+            pairs = replace(pairs, fresh_p=p, fresh_worst_p=p)
         found.append(pairs)
     return found
 
@@ -74,7 +74,7 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
 
         def of_kind(one: Tally, name: str, kind: str) -> np.ndarray:
             # A kind that a side broke in no trial has no key: all its trials kept it.
-            rest = one.checked.get(INVARIANTS, none) if kind in BREACHES else none
+            rest = one.checked.get(INVARIANTS, none) if kind in INVARIANT_METRICS else none
             return np.asarray(getattr(one, name).get(kind, rest))
 
         return Tally(
@@ -89,9 +89,9 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
             }
         )
 
-    binary = np.array([one.compared.binary for one in comparisons])
-    fresh = None if comparisons[0].fresh is None else np.stack([one.fresh for one in comparisons])
-    return Comparisons(side(0), side(1), fresh=fresh, binary=binary)
+    binary = np.array([one.comparisons.is_binary for one in comparisons])
+    fresh = None if comparisons[0].fresh_p is None else np.stack([one.fresh_p for one in comparisons])
+    return Comparisons(side(0), side(1), fresh_p=fresh, is_binary=binary)
 
 
 @LAW
@@ -99,14 +99,14 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
 def test_a_row_comes_out_as_the_gate_decides_it(
     found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
 ) -> None:
-    asks = {kind: np.stack([one.asks[kind] for one in found]) for kind in found[0].asks}
+    asks = {kind: np.stack([one.has_actions[kind] for one in found]) for kind in found[0].has_actions}
     if guard and goal is Goal.IMPROVE:
         goal = Goal.HOLD  # what a guard is asked under either
-    question = Question(goal, guard=guard, stage_alpha=0.05 * level)
-    rows = ranks(policy, stacked(found), question, asks)
+    question = Question(goal, is_guard=guard, stage_alpha=0.05 * level)
+    rows = decision_ranks(policy, stacked(found), question, asks)
     for rank, pairs in zip(rows, found, strict=True):
         verdict = decide(
-            pairs, policy, goal=goal, label=Label.DEVELOPMENT, guard=guard, stage_alpha=0.05 * level
+            pairs, policy, goal=goal, label=Label.DEVELOPMENT, is_guard=guard, stage_alpha=0.05 * level
         )
         assert guard or verdict.decision is not None
         assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
@@ -117,7 +117,7 @@ def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
     """Estimand `suite` rests on how much trials of a task differ, which one trial cannot say."""
     old = [sim(task, 1.0) for task in range(30)]
     new = [sim(task, 1.0).model_copy(update={"id": f"new-{task}"}) for task in range(30)]
-    verdict = decide(pair(old, new), Calibrated(within=True), goal=goal, label=Label.CLEAN)
+    verdict = decide(pair(old, new), Calibrated(has_fixed_tasks=True), goal=goal, label=Label.CLEAN)
     assert verdict.decision is Decision.INCONCLUSIVE
     assert "needs two trials of a task on either side" in verdict.checks[0].detail
     assert verdict.settling == ()
@@ -151,8 +151,8 @@ def test_a_discard_holds_with_the_missing_at_their_best(
 ) -> None:
     """And without anything missing nothing is withheld and nothing is asked."""
     sides = numbered(old), numbered(new)
-    verdict = judged(*sides, goal, policy, guard=guard)
-    best = judged(filled(sides[0], 0.0), filled(sides[1], 1.0), goal, policy, guard=guard)
+    verdict = judged(*sides, goal, policy, is_guard=guard)
+    best = judged(filled(sides[0], 0.0), filled(sides[1], 1.0), goal, policy, is_guard=guard)
     whole = all(one.reward is not None for side in sides for one in side)
     if verdict.decision is Decision.DISCARD:
         assert best.decision is Decision.DISCARD or not (best.checks and verdict.checks)

@@ -6,19 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.gate.alpha_spending import share
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, find
-from pytest_trace2evolve.gate.intervals import DETECTED, Spread, detects, sensitivity, settling
+from pytest_trace2evolve.gate.alpha_spending import alpha_share
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.checks import compute_findings
+from pytest_trace2evolve.gate.intervals import (
+    GUARDED_DROP,
+    Spread,
+    detects,
+    drop_sensitivity,
+    estimate_needed_evidence,
+)
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, simulate_comparisons
 from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import (
     Decision,
     Goal,
+    NeededEvidence,
     Obstacle,
-    Settling,
 )
-from pytest_trace2evolve.report.conclusion import settling_ways
+from pytest_trace2evolve.report.conclusion import needed_evidence_text
 from tests.gate.verdicts import judged, of, policy_of, renamed
 from tests.gate_helpers import side
 
@@ -44,7 +51,7 @@ def test_a_loss_says_that_the_change_points_the_wrong_way() -> None:
     (one,) = verdict.settling
     assert verdict.decision is Decision.INCONCLUSIVE
     assert (one.trials, one.tasks, one.obstacle) == (None, None, Obstacle.WRONG_DIRECTION)
-    assert settling_ways(one) == "the change points the wrong way"
+    assert needed_evidence_text(one) == "the change points the wrong way"
 
 
 def test_a_loss_beyond_the_margin_points_the_wrong_way_under_hold() -> None:
@@ -54,15 +61,15 @@ def test_a_loss_beyond_the_margin_points_the_wrong_way_under_hold() -> None:
 
 
 def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:
-    old = Settling.model_validate({"check": "reward_improved", "trials": None, "tasks": None})
-    assert settling_ways(old) == "neither more trials nor more tasks would settle it"
+    old = NeededEvidence.model_validate({"check": "reward_improved", "trials": None, "tasks": None})
+    assert needed_evidence_text(old) == "neither more trials nor more tasks would settle it"
 
 
 @pytest.mark.parametrize("rounding", [0.0, -5.6e-17, 5.6e-17])
 def test_an_effect_of_zero_points_nowhere_however_it_was_rounded(rounding: float) -> None:
     spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
-    plan = settling(
-        "reward_improved", rounding, spread, pair(side(0), side(1)), alpha=0.05, further_alpha=0.05
+    plan = estimate_needed_evidence(
+        "reward_improved", rounding, spread, pair(side(0), side(1)), alpha=0.05, next_alpha=0.05
     )
     assert plan.obstacle is Obstacle.TOO_SMALL
 
@@ -77,7 +84,9 @@ def test_a_check_has_an_obstacle_exactly_if_nothing_settles_it(
     effect: float, between: float, within: float, tasks: int
 ) -> None:
     spread = Spread(between=between, within=within, trials=2, tasks=tasks)
-    plan = settling("reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, further_alpha=0.05)
+    plan = estimate_needed_evidence(
+        "reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, next_alpha=0.05
+    )
     assert (plan.obstacle is None) == (plan.trials is not None or plan.tasks is not None)
     assert (plan.obstacle is Obstacle.WRONG_DIRECTION) == (effect < -1e-9)
 
@@ -87,9 +96,13 @@ def test_what_settles_is_the_first_number_that_would_do(effect: float) -> None:
     spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
 
     def shown(trials: int, tasks: int) -> bool:
-        return bool(stats.t.ppf([0.95, 0.8], tasks - 1).sum() * spread.error(trials, tasks) <= effect)
+        return bool(
+            stats.t.ppf([0.95, 0.8], tasks - 1).sum() * spread.standard_error(trials, tasks) <= effect
+        )
 
-    plan = settling("reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, further_alpha=0.05)
+    plan = estimate_needed_evidence(
+        "reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, next_alpha=0.05
+    )
     assert plan.trials == next((count for count in range(3, 65) if shown(count, 40)), None)
     assert plan.tasks == next((count for count in range(41, 4_000) if shown(2, count)), None)
 
@@ -99,9 +112,10 @@ def test_more_trials_settle_a_test_at_the_level_of_its_next_analysis() -> None:
     chances = random.random(40)
     old, new = (side(*random.binomial(1, rate[:, None], (40, 4)).astype(float).tolist())
                 for rate in (chances, np.clip(chances + 0.08, 0, 1)))  # fmt: skip
-    (found,) = judged(old, new, look=1, analysis=1).settling
+    (found,) = judged(old, new, test_number=1, analysis=1).settling
     here, further = (
-        judged(old, new, policy=policy_of(f"alpha = {0.05 * share(1, one)}\n")).settling[0] for one in (1, 2)
+        judged(old, new, policy=policy_of(f"alpha = {0.05 * alpha_share(1, one)}\n")).settling[0]
+        for one in (1, 2)
     )
     assert (found.trials, found.tasks) == (further.trials, here.tasks)
     assert found.trials is not None
@@ -111,34 +125,40 @@ def test_more_trials_settle_a_test_at_the_level_of_its_next_analysis() -> None:
 @pytest.mark.parametrize(("tasks", "trials"), [(36, 1), (36, 3), (114, 4)])
 @pytest.mark.parametrize("kind", AGENTS)
 def test_four_of_five_drops_of_the_stated_size_are_found(kind: str, tasks: int, trials: int) -> None:
-    guarded = CALIBRATED.rules(Question(Goal.HOLD, guard=True))
-    random, design = np.random.default_rng(11), Design(tasks, trials, live=False)
-    same = find(draw(random, AGENTS[kind], Effect(), design, 60), guarded)["reward"]
-    stated = [sensitivity(float(one), tasks, trials, 0.05).drop for one in same.deviation]
+    guarded = CALIBRATED.rules(Question(Goal.HOLD, is_guard=True))
+    random, design = np.random.default_rng(11), Design(tasks, trials, is_live=False)
+    same = compute_findings(simulate_comparisons(random, AGENTS[kind], Effect(), design, 60), guarded)[
+        "reward"
+    ]
+    stated = [drop_sensitivity(float(one), tasks, trials, 0.05).drop for one in same.deviation]
     drop = float(np.median([one for one in stated if one is not None]))
-    worse = find(draw(random, AGENTS[kind], Effect(-drop), design, 400), guarded)["reward"]
-    assert (worse.harm <= 0.05).mean() >= 0.77
+    worse = compute_findings(simulate_comparisons(random, AGENTS[kind], Effect(-drop), design, 400), guarded)[
+        "reward"
+    ]
+    assert (worse.harm_p <= 0.05).mean() >= 0.77
 
 
 def test_agreement_of_few_tasks_is_no_power() -> None:
     for tasks, enough in ((5, False), (10, False), (31, False), (32, True), (60, True)):
-        found = pair(*of(tasks, 0)).compared
-        deviation = find(found, CALIBRATED.rules(Question(Goal.HOLD, guard=True)))["reward"].deviation
-        assert detects(DETECTED, deviation, np.array([tasks]), np.array([1]), 0.05)[0] == enough
+        found = pair(*of(tasks, 0)).comparisons
+        deviation = compute_findings(found, CALIBRATED.rules(Question(Goal.HOLD, is_guard=True)))[
+            "reward"
+        ].deviation
+        assert detects(GUARDED_DROP, deviation, np.array([tasks]), np.array([1]), 0.05)[0] == enough
 
 
 def test_the_smallest_number_of_tasks_is_the_first_that_detects() -> None:
-    spread = sensitivity(0.4, 12, 4, 0.05)
+    spread = drop_sensitivity(0.4, 12, 4, 0.05)
     assert spread.tasks is not None
     within = 0.4**2 - 0.25 / 12
     for number, found in ((spread.tasks - 1, False), (spread.tasks, True)):
         deviation = np.sqrt(within + 0.25 / number)
-        assert bool(detects(DETECTED, deviation, np.array(number), np.array(4), 0.05)) is found
+        assert bool(detects(GUARDED_DROP, deviation, np.array(number), np.array(4), 0.05)) is found
 
 
 def test_a_tiny_gain_of_many_tasks_is_too_small_to_detect() -> None:
     old, tiny = side(*[0, 1] * 2_000), side(1, 1, *[0, 1] * 1_999)
     pairs, spread = pair(old, renamed(tiny)), Spread(between=0.1, within=0.1, trials=4, tasks=4_000)
-    plan = settling("reward_improved", 1e-4, spread, pairs, alpha=0.05, further_alpha=0.05)
+    plan = estimate_needed_evidence("reward_improved", 1e-4, spread, pairs, alpha=0.05, next_alpha=0.05)
     assert (plan.trials, plan.tasks, plan.obstacle) == (None, None, Obstacle.TOO_SMALL)
-    assert settling_ways(plan) == "the effect is too small to detect with these tasks"
+    assert needed_evidence_text(plan) == "the effect is too small to detect with these tasks"

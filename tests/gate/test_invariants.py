@@ -11,9 +11,9 @@ from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.evidence.baselines import render_evidence, write_evidence
 from pytest_trace2evolve.evidence.column_reader import read_columns
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.calibration import Draw, pool_of, resample
-from pytest_trace2evolve.gate.columns import columns
-from pytest_trace2evolve.gate.decide import decide, ranks
+from pytest_trace2evolve.gate.calibration import DrawSettings, pool_of, resample
+from pytest_trace2evolve.gate.columns import build_columns
+from pytest_trace2evolve.gate.decide import decide, decision_ranks
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import Strict, get_policy
 from pytest_trace2evolve.gate.protocols import Question
@@ -159,13 +159,13 @@ def test_resampled_comparisons_break_what_was_recorded() -> None:
     """`calibrate` judges like the gate: each kind at the rate of its own trials."""
     places = [(task, trial) for task in range(16) for trial in range(3)]
     pool = pool_of(
-        columns(broken("b", {Invariant.CONSENT: places, Invariant.PROMISES: places[:6]}, trials=6))
+        build_columns(broken("b", {Invariant.CONSENT: places, Invariant.PROMISES: places[:6]}, trials=6))
     )
-    compared = resample(np.random.default_rng(3), pool, Draw(3), 400)
+    compared = resample(np.random.default_rng(3), pool, DrawSettings(3), 400)
     for kind, rate in ((Invariant.CONSENT, 0.25), (Invariant.PROMISES, 1 / 32)):
-        kept = compared.candidate.kept(f"invariants.{kind.value}")
+        kept = compared.candidate.kept_counts(f"invariants.{kind.value}")
         assert 1 - (kept / 3).mean() == pytest.approx(rate, abs=0.02)
-    assert (ranks(CALIBRATED, compared, Question(Goal.HOLD)) == Decision.DISCARD.rank).mean() <= 0.05
+    assert (decision_ranks(CALIBRATED, compared, Question(Goal.HOLD)) == Decision.DISCARD.rank).mean() <= 0.05
 
 
 @pytest.mark.parametrize("sides", [(False, False), (True, False), (False, True)])
@@ -199,7 +199,7 @@ def test_a_lost_simulation_counts_as_one_that_broke_some() -> None:
 
 def test_a_guard_split_discards_on_it() -> None:
     old, new = watched((), "b"), watched(range(14), "c")
-    guarded = decide(pair(old, new), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, guard=True)
+    guarded = decide(pair(old, new), CALIBRATED, goal=Goal.HOLD, label=Label.TRANSFER, is_guard=True)
     assert guarded.decision is Decision.DISCARD
 
 
@@ -215,7 +215,7 @@ def test_a_policy_can_leave_it_out_or_give_it_a_level(tmp_path: Path) -> None:
     sharp = policy(tmp_path, "[checks.invariants]\nalpha = 0.001\n")
     assert judged(old, new).decision is Decision.DISCARD
     assert judged(old, new, policy=sharp).decision is Decision.PROMOTE
-    with pytest.raises(PolicyError, match=r"checks\.invariants: has no margin; leave 'margin' out"):
+    with pytest.raises(PolicyError, match=r"checks\.invariants: this check has no margin; remove 'margin'"):
         policy(tmp_path, "[checks.invariants]\nmargin = 0.1\n")
 
 

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.decide import decide, worst
+from pytest_trace2evolve.gate.decide import decide, worst_decision
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.protocols import Policy
@@ -95,7 +95,7 @@ SIDES = st.one_of(tables(), near_promotions(), far_apart())
 
 
 def judged(sides: Sides, policy: Policy, goal: Goal, *, guard: bool = False, partial: str = "") -> Verdict:
-    return decide(pair(*sides), policy, goal=goal, label=Label.CLEAN, guard=guard, partial=partial)
+    return decide(pair(*sides), policy, goal=goal, label=Label.CLEAN, is_guard=guard, partial_reason=partial)
 
 
 def lose(sides: Sides, data: st.DataObject, most: int) -> None:
@@ -180,7 +180,7 @@ def test_a_side_that_is_whole_holds_its_own(data):
 @given(SIDES, GOALS, st.booleans(), st.data())
 def test_a_further_max_step_failure_never_improves_the_verdict(sides, goal, partial, data):
     baseline, candidate = sides
-    how = {"partial": "only in part"} if partial else {}
+    how = {"partial_reason": "only in part"} if partial else {}
     before = strict(baseline, candidate, goal, **how).decision
     task = data.draw(st.integers(0, 5))
     trials = {record.trial for record in candidate if record.task_id == str(task)}
@@ -193,7 +193,7 @@ def test_a_further_max_step_failure_never_improves_the_verdict(sides, goal, part
 @LAW
 @given(SIDES, st.sampled_from(["", "stopped by -x"]))
 def test_a_guard_never_promotes_and_withholds_only_for_what_is_missing(sides, partial):
-    decision = strict(*sides, guard=True, partial=partial).decision
+    decision = strict(*sides, is_guard=True, partial_reason=partial).decision
     assert decision is not Decision.PROMOTE
     if decision is Decision.INCONCLUSIVE:
         compared = {record.task_id for record in sides[0]} & {record.task_id for record in sides[1]}
@@ -265,9 +265,9 @@ DECISIONS = st.lists(st.sampled_from([*Decision, None]), max_size=6)
 @LAW
 @given(DECISIONS, DECISIONS, st.data())
 def test_the_worst_of_several_verdicts_depends_on_neither_order_nor_grouping(first, second, data):
-    whole = worst([*first, *second])
-    assert worst([worst(first), worst(second)]) is whole
-    assert worst(data.draw(st.permutations([*first, *second]))) is whole
+    whole = worst_decision([*first, *second])
+    assert worst_decision([worst_decision(first), worst_decision(second)]) is whole
+    assert worst_decision(data.draw(st.permutations([*first, *second]))) is whole
 
 
 @LAW
@@ -276,7 +276,7 @@ def test_the_worst_of_several_verdicts_depends_on_neither_order_nor_grouping(fir
 @example([Decision.PROMOTE, Decision.DISCARD, Decision.INCONCLUSIVE])
 def test_the_worst_is_discard_before_inconclusive_before_promote_and_none_does_not_count(decisions):
     order = (Decision.DISCARD, Decision.INCONCLUSIVE, Decision.PROMOTE)
-    assert worst(decisions) is next((decision for decision in order if decision in decisions), None)
+    assert worst_decision(decisions) is next((decision for decision in order if decision in decisions), None)
 
 
 def test_the_laws_about_lost_simulations_speak_of_promotions_that_do_survive_one():

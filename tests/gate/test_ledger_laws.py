@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import share
+from pytest_trace2evolve.gate.alpha_spending import alpha_share
 from pytest_trace2evolve.gate.claims import Claim, SealedSplit, label_of, spending_of
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
+from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.session.verdicts import with_recorded
+from pytest_trace2evolve.session.verdicts import combine_with_ledger
 from tests.gate.test_claim_labels import Made
 from tests.ledger_helpers import at, judged, ledgers, seen
 
@@ -52,7 +52,7 @@ RUNS = st.builds(
         agent=st.sampled_from(["agent", "another"]),
         baseline=st.sampled_from(["who v0 is", "who v1 is"]),
         policy=st.sampled_from(["calibrated", "calibrated", "strict"]),
-        most=st.sampled_from([0, 0, 16]),
+        max_trials=st.sampled_from([0, 0, 16]),
         evidence=st.sampled_from(["evidence of v0", "more of v0"]),
     ),
     fresh=st.sampled_from([Decision.INCONCLUSIVE, *Decision]),
@@ -66,13 +66,15 @@ def recorded(history: Sequence[Evaluation], runs: Sequence[Run]) -> list[Evaluat
     entries = list(history)
     for number, run in enumerate(runs):
         look = spending_of(entries, run.claim)
-        verdict = with_recorded(
+        verdict = combine_with_ledger(
             Verdict(decision=run.own, policy=run.claim.policy, goal=Goal.IMPROVE, label=Label.CLEAN), look
         )
         idle = not run.measured and verdict.decision is Decision.INCONCLUSIVE
         # A staged run without a decision ends at its last stage.
-        ended = run.own is Decision.INCONCLUSIVE and run.claim.most
-        before = run.before and not any(entry.analysis for entry in entries) and look.continued is None
+        ended = run.own is Decision.INCONCLUSIVE and run.claim.max_trials
+        before = (
+            run.before and not any(entry.analysis for entry in entries) and look.continued_verdict is None
+        )
         entries.append(
             judged(
                 at(len(entries) + number / 1000),
@@ -80,17 +82,17 @@ def recorded(history: Sequence[Evaluation], runs: Sequence[Run]) -> list[Evaluat
                 name=run.claim.candidate,
                 text=run.claim.candidate,
                 agent=run.claim.agent,
-                baseline=Version(id="v0", digest=run.claim.evidence),
+                baseline=ContentVersion(id="v0", digest=run.claim.evidence),
                 baseline_identity=None if before else run.claim.baseline,
                 policy=run.claim.policy,
-                trials=run.claim.most if ended else run.claim.trials,
+                trials=run.claim.max_trials if ended else run.claim.trials,
                 decision=verdict.decision,
                 look=look.number,
                 analysis=None if before else look.analysis,
                 alpha=None
                 if idle or run.claim.policy == "strict"
-                else share(look.number, None if before else look.analysis) / 20,
-                repeats=look.recorded.name if look.recorded else None,
+                else alpha_share(look.number, None if before else look.analysis) / 20,
+                repeats=look.repeated_verdict.name if look.repeated_verdict else None,
                 run=f"run {number} after {len(history)}",
             )
         )
@@ -104,7 +106,7 @@ def spent(entries: Sequence[Evaluation]) -> float:
 
 @LAW
 @given(ledgers(), st.randoms(use_true_random=False))
-def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object) -> None:
+def test_no_order_changes_a_look_or_a_label(entries: list[DatedEntry], random: object) -> None:
     shuffled = list(entries)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     split = SealedSplit("desk", "heldout", "desk", {"close"})
@@ -120,7 +122,7 @@ def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object
 
 @LAW
 @given(ledgers())
-def test_merging_branches_only_ever_raises_the_next_look(entries: list[Dated]) -> None:
+def test_merging_branches_only_ever_raises_the_next_look(entries: list[DatedEntry]) -> None:
     half = len(entries) // 2
     merged = spending_of(entries, claim("new")).number
     parts = [spending_of(part, claim("new")).number for part in (entries[:half], entries[half:])]
@@ -129,7 +131,7 @@ def test_merging_branches_only_ever_raises_the_next_look(entries: list[Dated]) -
 
 @LAW
 @given(ledgers(), st.sampled_from(["v1", "v2"]), st.integers(0, 5))
-def test_one_more_look_never_cleans_anything(entries: list[Dated], name: str, days: int) -> None:
+def test_one_more_look_never_cleans_anything(entries: list[DatedEntry], name: str, days: int) -> None:
     split = SealedSplit("desk", "heldout", "desk", {"close"})
     lineage = [Made(name, at(days=2).date())]
     before = label_of(lineage, split, entries).label
@@ -169,7 +171,7 @@ def test_merged_branches_spend_at_most_alpha_each_and_count_both(
     }
     assert spending_of(merged, new).number > len(tests)
     look = spending_of(merged, after.claim)
-    if look.continued is not None:
+    if look.continued_verdict is not None:
         used = {entry.analysis for entry in merged if entry.look == look.number and is_of(entry, after.claim)}
         assert look.analysis not in used
 
@@ -187,8 +189,8 @@ def test_no_order_of_merged_branches_changes_what_a_run_is(
     assert spending_of(shuffled, after.claim) == look
     discarded = any(entry.decision is Decision.DISCARD and is_of(entry, after.claim) for entry in merged)
     if discarded:
-        assert look.recorded is not None
-        assert look.recorded.decision is Decision.DISCARD
+        assert look.repeated_verdict is not None
+        assert look.repeated_verdict.decision is Decision.DISCARD
 
 
 def is_of(entry: Evaluation, wanted: Claim) -> bool:
@@ -204,14 +206,16 @@ def test_a_repeat_never_makes_a_decision_better(runs: list[Run], again: Run) -> 
     entries = recorded([], runs)
     look = spending_of(entries, again.claim)
     (entry,) = recorded(entries, [again])
-    if look.recorded is None:
+    if look.repeated_verdict is None:
         return
-    assert entry.decision.rank <= min(look.recorded.decision.rank, again.own.rank)
-    assert entry.look == look.recorded.look
+    assert entry.decision.rank <= min(look.repeated_verdict.decision.rank, again.own.rank)
+    assert entry.look == look.repeated_verdict.look
     assert spent([*entries, entry]) == spent(entries), "and spends nothing"
     further = spending_of([*entries, entry], again.claim)
-    assert further.recorded is not None
-    assert further.recorded.decision.rank <= look.recorded.decision.rank, "and what stands is no better"
+    assert further.repeated_verdict is not None
+    assert further.repeated_verdict.decision.rank <= look.repeated_verdict.decision.rank, (
+        "and what stands is no better"
+    )
 
 
 @LAW

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.policy import STRICT, get_policy, version_of
+from pytest_trace2evolve.gate.policy import STRICT, get_policy, policy_version
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -60,18 +60,18 @@ def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
         ("[checks.reward]\nmargin = 1.5\n", "checks.reward.margin: Input should be less than 1, not 1.5"),
         ("[checks.reward]\nmagin = 0.1\n", "checks.reward.magin: Extra inputs are not permitted"),
         ("[checks.reward]\nwatch = false\n", "checks.reward: the reward cannot be left out"),
-        ("[checks.max_steps]\nmargin = 0.1\n", "checks.max_steps: has no margin; leave 'margin' out"),
+        ("[checks.max_steps]\nmargin = 0.1\n", "checks.max_steps: this check has no margin; remove 'margin'"),
         ("[checks.max_step]\n", "unknown check 'max_step'; did you mean 'max_steps'?"),
         (
             "[checks.max_steps]\nwatch = false\nalpha = 0.1\n",
-            "'watch = false' leaves it out; remove the rest",
+            "'watch = false' omits the check; remove its other settings",
         ),
         ("base = 'strict'\nalpha = 0.1\n", "'alpha' has no effect on base 'strict', which has no levels"),
         ("base = 'strict'\n[checks.no_max_steps]\nmargin = 0.1\n", "has neither margins nor levels"),
         ('alpha = "0.05"\n', "alpha: Input should be a valid number, not '0.05'"),
         (
             "[checks.reward]\nalpha = 0.01\n",
-            "checks.reward.alpha: the claim's level is the policy's; set alpha above",
+            "checks.reward.alpha: the claim has the policy's level; set the policy's alpha",
         ),
         ("suspected = 'ignore'\n", "suspected: Input should be 'list' or 'block', not 'ignore'"),
         ("confirm = -1\n", "confirm: Input should be greater than or equal to 0, not -1"),
@@ -86,9 +86,7 @@ def test_a_wrong_policy_is_one_line_that_names_file_place_and_value(text: str, t
 
 def test_a_policy_may_not_take_a_built_in_name(tmp_path: Path) -> None:
     (tmp_path / "strict.toml").write_text("", encoding="utf-8")
-    with pytest.raises(
-        PolicyError, match=r"strict.toml: policy 'strict' is built in; give yours another name"
-    ):
+    with pytest.raises(PolicyError, match=r"strict.toml: policy 'strict' is built in; rename the file"):
         get_policy("calibrated", tmp_path)
     with pytest.raises(PolicyError, match=r"unknown gate policy 'calibrate'; did you mean 'calibrated'\?"):
         get_policy("calibrate")
@@ -143,15 +141,15 @@ class Wrong(Cheap):
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (ValueError("two\nlines"), "check 'cheap' failed with ValueError: 'two'; fix it"),
-        (None, "check 'cheap' answered NoneType, not a CheckResult; fix it"),
+        (ValueError("two\nlines"), "check 'cheap' failed with ValueError: 'two'; fix the check"),
+        (None, "check 'cheap' returned NoneType, expected CheckResult; fix the check"),
         (
             CheckResult(id="action_match", status=PASS, p=1.0),
-            "check 'cheap' answered for 'action_match'; it answers for itself alone",
+            "check 'cheap' returned a result with id 'action_match'; the ids must be equal",
         ),
         (
             CheckResult(id="cheap", status=PASS, p=-3.0),
-            "check 'cheap' answered p = -3; a p-value lies between 0 and 1",
+            "check 'cheap' returned p = -3; p must be between 0 and 1",
         ),
     ],
 )
@@ -164,18 +162,21 @@ def test_a_check_of_others_that_answers_wrongly_is_one_line(answer: Any, told: s
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("action_match", "is built in"), ("dear", "calls itself 'cheap'")],
+    [
+        ("action_match", "has the id of a built-in check; give it a different id"),
+        ("dear", "has id 'cheap'; register it under its id"),
+    ],
 )
 @pytest.mark.parametrize("base", ["calibrated", "strict"])
 def test_a_check_of_others_has_an_id_of_its_own(tmp_path: Path, name: str, told: str, base: str) -> None:
     (tmp_path / "own.toml").write_text(f'base = "{base}"\n[checks.{name}]\n', encoding="utf-8")
-    with pytest.raises(PolicyError, match=rf"own.toml: check '{name}' of a plugin {told}; give it an id"):
+    with pytest.raises(PolicyError, match=rf"own.toml: check '{name}' of a plugin {told}$"):
         get_policy("own", tmp_path, {name: Cheap()})
 
 
 def test_an_edited_policy_is_another_test_of_the_same_claim() -> None:
     first, same, other = (policy_of(f"alpha = {alpha}\n") for alpha in (0.05, 0.05, 0.04))
-    assert version_of(first) == version_of(same) != version_of(other)
-    assert (version_of(CALIBRATED), version_of(STRICT)) == ("calibrated", "strict")
-    assert version_of(policy_of("base = 'strict'\n")) == "strict", "a copy under another name is the same"
-    assert version_of(other).startswith("own ")
+    assert policy_version(first) == policy_version(same) != policy_version(other)
+    assert (policy_version(CALIBRATED), policy_version(STRICT)) == ("calibrated", "strict")
+    assert policy_version(policy_of("base = 'strict'\n")) == "strict", "a copy under another name is the same"
+    assert policy_version(other).startswith("own ")

@@ -14,17 +14,18 @@ from pytest_trace2evolve.gate.power import (
     Design,
     Effect,
     Plan,
-    agent_of,
-    chances_of,
-    draw,
-    draw_stages,
+    fit_agent,
     gain_at_power,
-    power_of,
+    simulate_chances,
+    simulate_comparisons,
+    simulate_power,
+    simulate_stages,
 )
 from pytest_trace2evolve.records.verdict import Goal
 
 NO_AGENT = (
-    "--rate 0.5 --spread 0.5: a rate lies between 0 and 1, and a spread between 0 and sqrt(rate × (1 − rate))"
+    "--rate 0.5 --spread 0.5: the rate must be between 0 and 1, and the spread between 0 and "
+    "sqrt(rate × (1 − rate))"
 )
 SMALL = ["power", "--tasks", "20", "--trials", "2", "--comparisons", "100"]
 
@@ -32,7 +33,7 @@ SMALL = ["power", "--tasks", "20", "--trials", "2", "--comparisons", "100"]
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_an_agent_has_the_rate_and_spread_it_was_asked_for(rate: float, part: float) -> None:
     spread = part * np.sqrt(rate * (1 - rate))
-    agent = agent_of(rate, spread)
+    agent = fit_agent(rate, spread)
     size = agent.a + agent.b
     assert agent.mean == pytest.approx(rate)
     assert agent.a * agent.b / (size**2 * (size + 1)) == pytest.approx(spread**2)
@@ -40,7 +41,7 @@ def test_an_agent_has_the_rate_and_spread_it_was_asked_for(rate: float, part: fl
 
 def test_more_trials_find_smaller_gains_and_losses() -> None:
     few, many = (
-        chances_of(Plan(AGENTS["medium"], Design(40, trials, live=False), CALIBRATED, 0.1, rows=60))
+        simulate_chances(Plan(AGENTS["medium"], Design(40, trials, is_live=False), CALIBRATED, 0.1, rows=60))
         for trials in (2, 8)
     )
     for one, other in zip(few, many, strict=True):
@@ -53,7 +54,7 @@ def test_more_trials_find_smaller_gains_and_losses() -> None:
 
 
 def test_where_the_plan_is_enough_it_says_so() -> None:
-    found = power_of(Plan(AGENTS["medium"], Design(300, 4, live=False), CALIBRATED, 0.1, rows=30))
+    found = simulate_power(Plan(AGENTS["medium"], Design(300, 4, is_live=False), CALIBRATED, 0.1, rows=30))
     assert (found.trials, found.tasks) == (4, 300)
 
 
@@ -64,25 +65,27 @@ def test_the_smallest_gain_lies_between_those_around_it() -> None:
 
 def test_stages_add_trials_to_the_same_tasks_and_keep_what_fresh_trials_said() -> None:
     random = np.random.default_rng(0)
-    drawn = draw_stages(random, AGENTS["noisy"], Effect(-0.1), Design(20, 8), 50, (2, 4, 8))
+    drawn = simulate_stages(random, AGENTS["noisy"], Effect(-0.1), Design(20, 8), 50, (2, 4, 8))
     assert [int(case.baseline.trials[0, 0]) for case in drawn.stages] == [2, 4, 8]
     for before, after in zip(drawn.stages[:-1], drawn.stages[1:], strict=True):
-        assert (after.candidate.passed >= before.candidate.passed).all()
-        assert (after.candidate.passed - before.candidate.passed <= after.candidate.trials // 2).all()
-        assert before.fresh is not None
-        assert after.fresh is not None
-        tried = ~np.isnan(before.fresh)
-        assert np.array_equal(before.fresh[tried], after.fresh[tried])
+        assert (after.candidate.successes >= before.candidate.successes).all()
+        assert (after.candidate.successes - before.candidate.successes <= after.candidate.trials // 2).all()
+        assert before.fresh_p is not None
+        assert after.fresh_p is not None
+        tried = ~np.isnan(before.fresh_p)
+        assert np.array_equal(before.fresh_p[tried], after.fresh_p[tried])
 
 
 def test_fresh_trials_end_with_the_budget() -> None:
     random = np.random.default_rng(0)
-    case = draw(random, AGENTS["noisy"], Effect(), Design(100, 1, confirm=64), 100)
-    assert case.fresh is not None
-    tried = (~np.isnan(case.fresh)).sum(axis=1)
-    assert case.broken.sum(axis=1).min() >= 3
+    case = simulate_comparisons(
+        random, AGENTS["noisy"], Effect(), Design(100, 1, max_fresh_simulations=64), 100
+    )
+    assert case.fresh_p is not None
+    tried = (~np.isnan(case.fresh_p)).sum(axis=1)
+    assert case.is_broken.sum(axis=1).min() >= 3
     assert 2 <= tried.max() <= 4
-    assert (case.suspected.sum(axis=1) > 0).mean() > 0.9
+    assert (case.is_suspected.sum(axis=1) > 0).mean() > 0.9
 
 
 def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,8 +108,8 @@ def test_the_table_names_what_would_be_enough(capsys: pytest.CaptureFixture[str]
     assert main([*SMALL, "--rate", "0.9", "--spread", "0.1"]) == 0
     out = capsys.readouterr().out
     assert "20 tasks × 2 trials a side, recorded runs; policy calibrated; pass rate 0.90" in out
-    assert "what would reach 80% for +5 points: about " in out
-    assert "no room for it" in out, "0.9 + 0.15"
+    assert "designs that reach 80% for +5 points: about " in out
+    assert "not possible" in out, "0.9 + 0.15"
 
 
 @pytest.mark.parametrize(
@@ -115,13 +118,13 @@ def test_the_table_names_what_would_be_enough(capsys: pytest.CaptureFixture[str]
         (["--tasks", "1"], "--tasks 1: must be 2 or more"),
         (["--trials", "0"], "--trials 0: must be 1 or more"),
         (["--comparisons", "9"], "--comparisons 9: must be 100 or more"),
-        (["--alpha", "0.5"], "--alpha 0.5: must lie between 0 and 0.5"),
-        (["--rate", "0.5"], "--rate and --spread go together: give both"),
+        (["--alpha", "0.5"], "--alpha 0.5: must be between 0 and 0.5"),
+        (["--rate", "0.5"], "--rate and --spread need each other; give both"),
         (
             ["--rate", "0.5", "--spread", "0.1", "--agent-profile", "noisy"],
-            "give --agent-profile, or --rate and --spread",
+            "--agent-profile cannot be combined with --rate and --spread; give one or the other",
         ),
-        (["--policy", "strict", "--alpha", "0.1"], "policy 'strict' has no level: leave --alpha out"),
+        (["--policy", "strict", "--alpha", "0.1"], "policy 'strict' has no significance level; omit --alpha"),
         (["--rate", "0.5", "--spread", "0.5"], NO_AGENT),
     ],
 )

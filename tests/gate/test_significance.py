@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.gate.intervals import bounds
+from pytest_trace2evolve.gate.intervals import mean_bounds
 from pytest_trace2evolve.gate.significance import holm, sign_flip
 
 LAW = settings(deadline=None, max_examples=30)
@@ -75,14 +75,16 @@ def test_holm_is_between_the_raw_p_and_bonferroni_and_keeps_their_order(raw, dat
 @LAW
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), st.floats(0.01, 0.2))
 def test_bounds_hold_the_mean_between_them_and_mirror(values, alpha):
-    found, mirrored = (bounds(np.array([each]), alpha) for each in (values, [-value for value in values]))
+    found, mirrored = (
+        mean_bounds(np.array([each]), alpha) for each in (values, [-value for value in values])
+    )
     assert found.low[0] <= found.estimate[0] + 1e-12 <= found.high[0] + 2e-12
     assert np.isclose(found.low[0], -mirrored.high[0])
     assert -1 <= found.low[0] <= found.high[0] <= 1
 
 
 def test_without_a_discordant_task_the_bound_is_that_of_as_many_equal_outcomes():
-    found = bounds(np.zeros((1, 40)), 0.05)
+    found = mean_bounds(np.zeros((1, 40)), 0.05)
     assert np.isclose(found.low[0], -(1 - 0.05 ** (1 / 40)))
     assert found.deviation[0] > 0
 

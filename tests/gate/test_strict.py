@@ -161,9 +161,9 @@ def test_goal_hold_asks_for_a_reward_not_worse_in_place_of_a_better_one():
     ],
 )
 def test_a_guard_discards_on_harm_and_otherwise_decides_nothing(old, new, decision):
-    verdict = strict(old, new, guard=True)
+    verdict = strict(old, new, is_guard=True)
     assert (verdict.decision, verdict.goal) == (decision, Goal.HOLD)
-    cut_short = strict(old, new, guard=True, partial="stopped by -x")
+    cut_short = strict(old, new, is_guard=True, partial_reason="stopped by -x")
     assert cut_short.decision is Decision.INCONCLUSIVE
 
 
@@ -171,7 +171,7 @@ def test_a_guard_discards_on_harm_and_otherwise_decides_nothing(old, new, decisi
     "new", [side(1, 1), side(0, 0), at_max_steps(0)], ids=["better", "worse", "max steps"]
 )
 def test_a_split_that_was_run_in_part_is_inconclusive_whatever_the_figures(new):
-    verdict = strict(side(1, 0), new, partial="only -k 100")
+    verdict = strict(side(1, 0), new, partial_reason="only -k 100")
     assert (verdict.decision, verdict.reason) == (Decision.INCONCLUSIVE, "only -k 100")
 
 
@@ -200,7 +200,7 @@ def test_tasks_left_out_are_named_with_the_reason_and_the_rest_is_compared():
 
 def test_tasks_whose_ids_share_a_part_before_a_colon_are_left_out_one_by_one():
     pairs = pair([sim("mms[PERSONA:Easy]"), sim("mms[PERSONA:Hard]")], [sim("mms[PERSONA:Easy]")])
-    assert left_out_lines(pairs.leaving_out({"mms[PERSONA:Easy]": "edited"}).left_out) == (
+    assert left_out_lines(pairs.with_left_out({"mms[PERSONA:Easy]": "edited"}).left_out) == (
         "mms[PERSONA:Easy]: edited",
         "mms[PERSONA:Hard]: only the baseline ran it",
     )

@@ -88,7 +88,7 @@ def saved_by_an_older_scorer(root: Path) -> None:
         origin = evidence.provenance.model_copy(update={"scorer_version": 0})
         older = evidence.model_copy(update={"provenance": origin})
         write_evidence(path, older)
-        ledger.record_saved("hotel", path.stem, older, None)
+        ledger.record_baseline_save("hotel", path.stem, older, None)
 
 
 def nothing(root: Path) -> None:
@@ -248,13 +248,13 @@ MATRIX = [
         "a task less, locked",
         locking(replacing("suites/hotel.toml", ', "price-stay"', "")),
         "sssrrrr",
-        names="the suite got or lost tasks",
+        names="tasks were added or removed",
     ),
     Row(
         "a task more, locked",
         locking(replacing("suites/hotel.toml", '"price-stay"]', '"price-stay", "cancel-past"]')),
         "nnrrrrr",
-        names="the suite got or lost tasks",
+        names="tasks were added or removed",
     ),
     Row(
         "guidelines of the user, locked",

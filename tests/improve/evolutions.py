@@ -21,7 +21,7 @@ from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.improve.planner import plan_evolution
 from pytest_trace2evolve.improve.trainings import OnLine, Training
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
+from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.session.planner import resources_of
@@ -78,7 +78,7 @@ def write_weights(folder: Path) -> Path:
                 tensors[f"{layer}.lora_A.weight"] = np.zeros((1, inputs), np.float32)
                 tensors[f"{layer}.lora_B.weight"] = np.zeros((outputs, 1), np.float32)
     folder.mkdir()
-    save_file(tensors, folder / ADAPTER_WEIGHTS)
+    save_file(tensors, folder / WEIGHTS_NAME)
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 1, "lora_alpha": 1}
     config |= {"target_modules": ["q_proj"], "lora_dropout": 0.0, "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(config))
@@ -125,7 +125,7 @@ def planned(project: Project, options: str = "--candidate v6 --max-adapters 1", 
     values = run_values(None)
     vars(values).update({**RUNS, **runs})
     with closing(environments_of(fresh)) as environments:
-        context = Context(root=fresh.root, here=fresh.root)
+        context = Context(root=fresh.root, base_folder=fresh.root)
         return plan_evolution(
             parse_evolve_options(options), values, resources_of(fresh), environments, context
         )

@@ -15,7 +15,12 @@ from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.improve import environments as own
 from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
+from pytest_trace2evolve.records.environment import (
+    AdmissionReport,
+    Calibration,
+    CalibrationOutcome,
+    CheckLine,
+)
 from pytest_trace2evolve.records.improvement import TrainingEnvironment
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.training.recipe import Recipe
@@ -58,7 +63,7 @@ def test_nothing_is_trained_that_shares_content_with_what_decides(
 ) -> None:
     monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=False))
     told = (
-        rf"^environment '{NAME}' is not admitted, and nothing is trained in it: held-out content: order "
+        rf"^environment '{NAME}' is not admitted, so it cannot be used for training: held-out content: order "
         rf"#W1 of task 'held' is in the scenario of seed 3; see trace2evolve environment check {NAME}$"
     )
     with pytest.raises(ConfigError, match=told):
@@ -72,7 +77,8 @@ def test_nor_is_it_by_the_command_that_trains(
     monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=False))
     assert main(["train", "--capability", NAME]) == 2
     told = (
-        f"trace2evolve: environment '{NAME}' is not admitted, and nothing is trained in it: held-out content"
+        f"trace2evolve: environment '{NAME}' is not admitted, so it cannot be used for training: held-out "
+        "content"
     )
     assert capsys.readouterr().err.startswith(told)
     assert not (project.root / "adapters").exists()
@@ -90,7 +96,9 @@ def test_held_out_tasks_of_the_project_are_looked_for(
         return report(passed=True)
 
     monkeypatch.setattr(required, "admit", admit)
-    monkeypatch.setattr(required, "held_out_of", lambda found: [f"a task of {found.root.name}"])
+    monkeypatch.setattr(
+        required, "collect_held_out_identifiers", lambda found: [f"a task of {found.root.name}"]
+    )
     played: list[int] = []
     found = prepare(project, [NAME], played=played.append)
     assert asked == [[f"a task of {project.root.name}"]]
@@ -109,7 +117,7 @@ def test_another_base_is_calibrated_once(
     settings = json.loads((other / "generation_config.json").read_text())
     (other / "generation_config.json").write_text(json.dumps({**settings, "max_new_tokens": 40}))
     monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=True))
-    monkeypatch.setattr(own, "CALIBRATION", (2, 2))
+    monkeypatch.setattr(own, "CALIBRATION_SIZE", (2, 2))
     heard: list[str] = []
     played: list[int] = []
     measured = own.calibrate
@@ -118,7 +126,7 @@ def test_another_base_is_calibrated_once(
         if name != NAME:
             raise InfrastructureError("the server is gone")
         found = await measured(environments, name, *given, **others)
-        return found.model_copy(update={"outcome": Outcome.FITS})
+        return found.model_copy(update={"outcome": CalibrationOutcome.FITS})
 
     monkeypatch.setattr(own, "calibrate", calibrate)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.records.adapter import MANIFEST
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME
 from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 from tests.ci_files import REPOSITORY
@@ -71,26 +71,26 @@ def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_sessi
 ) -> None:
     result = project.pytester.runpytest_inprocess("--t2e-evolve", f"--t2e-model={embedded_model()}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "suite desk is of desk (provider fake), and no environment has its tools" in result.stderr.str()
+    assert "suite desk uses desk (provider fake), but no environment has its tools" in result.stderr.str()
     assert not project.runs
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--t2e-agent=oracle"], "--t2e-agent does not go with --t2e-evolve, which trains"),
-        (["--t2e-results=x"], "--t2e-results does not go with --t2e-evolve"),
-        (["--t2e-stages=2,4"], "--t2e-stages does not go with --t2e-evolve: a run that may"),
-        (["--t2e-gate=off"], "--t2e-gate=off: an adapter is promoted by the gate's verdict alone"),
-        (["--t2e-model=~nobody_here/m"], "~nobody_here/m: no such folder: nobody here has"),
-        (["--t2e-model=m"], "--t2e-model m: --t2e-evolve trains adapters, and needs a model"),
-        (["-k", "note"], "-k does not go with --t2e-evolve: adapters are judged against the"),
-        (["-mdiscovery"], "-mdiscovery does not go with --t2e-evolve"),
-        (["--ignore=suites"], "--ignore=suites does not go with --t2e-evolve"),
-        (["--lf"], "--lf does not go with --t2e-evolve"),
-        (["--stepwise"], "--stepwise does not go with --t2e-evolve"),
-        (["-x"], "-x (or --maxfail) does not go with --t2e-evolve: adapters are judged"),
-        (["suites/desk.toml::heldout::note"], "::note does not go with --t2e-evolve: adap"),
+        (["--t2e-agent=oracle"], "--t2e-agent cannot be combined with --t2e-evolve, which trains"),
+        (["--t2e-results=x"], "--t2e-results cannot be combined with --t2e-evolve"),
+        (["--t2e-stages=2,4"], "--t2e-stages cannot be combined with --t2e-evolve, because a run"),
+        (["--t2e-gate=off"], "--t2e-gate=off: only the gate's verdict can promote an adapter"),
+        (["--t2e-model=~nobody_here/m"], "~nobody_here/m: no such folder: this machine does not"),
+        (["--t2e-model=m"], "--t2e-model m: --t2e-evolve needs a model folder"),
+        (["-k", "note"], "-k cannot be combined with --t2e-evolve, because adapters are compared"),
+        (["-mdiscovery"], "-mdiscovery cannot be combined with --t2e-evolve"),
+        (["--ignore=suites"], "--ignore=suites cannot be combined with --t2e-evolve"),
+        (["--lf"], "--lf cannot be combined with --t2e-evolve"),
+        (["--stepwise"], "--stepwise cannot be combined with --t2e-evolve"),
+        (["-x"], "-x (or --maxfail) cannot be combined with --t2e-evolve, because adapters are"),
+        (["suites/desk.toml::heldout::note"], "::note cannot be combined with --t2e-evolve, because adap"),
         (["--t2e-evolve-options='"], "--t2e-evolve-options: No closing quotation"),
         (["--t2e-evolve-options=--mots 2"], "--t2e-evolve-options: unrecognized arguments: --mots 2"),
     ],
@@ -153,7 +153,7 @@ def test_a_red_session_ends_with_a_trained_and_gated_adapter(pytester: pytest.Py
     assert state["done"] == list(Stage)
     assert state["folder"] == str(run)
     assert f"v6+{CAPABILITY}" in state["judged"]
-    manifest = json.loads((root / "adapters" / CAPABILITY / MANIFEST).read_text())
+    manifest = json.loads((root / "adapters" / CAPABILITY / MANIFEST_NAME).read_text())
     assert manifest["evidence"] == state["runs"]
     assert manifest["informed_by"] == ["small::discovery"]
     assert (manifest["candidate"], manifest["steps"], len(manifest["heldout"])) == ("v6", 1, 6)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError
-from pytest_trace2evolve.improve.loop import locked
+from pytest_trace2evolve.improve.loop import evolution_lock
 from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
@@ -90,7 +90,7 @@ def test_a_red_run_ends_with_a_promoted_and_a_routed_adapter(finished: Finished)
     assert manifest.informed_by == ("small::discovery",)
     assert manifest.verdict is not None
     assert manifest.verdict.run == state.judged[TRAINED].run
-    assert [adapter.name for adapter in project.adapters.promoted()] == [CAPABILITY]
+    assert [adapter.name for adapter in project.adapters.promoted_adapters()] == [CAPABILITY]
     assert state.confusion is not None
     assert state.confusion.total == 40
     assert [state.rollouts[stage] for stage in (Stage.RUN, Stage.GATE, Stage.ROUTED)] == [RUN_SIZE] * 3
@@ -120,7 +120,7 @@ def test_a_finished_evolution_is_only_reported_again(finished: Finished, project
     state = evolved(planned(project), project, train, lambda _, line: heard.append(line))
     assert state == finished.state
     [line] = heard
-    assert line.startswith("all of this was done before, and nothing is done now; to evolve anew, move ")
+    assert line.startswith("this evolution is already complete, so nothing is run; to repeat it, move ")
     assert before == {path: path.stat().st_mtime_ns for path in (project.root / "adapters").rglob("*")}
 
 
@@ -212,19 +212,21 @@ def test_a_run_names_its_candidate_and_its_suites(finished: Finished, project: P
     plan = from_run(project, finished)
     assert (plan.candidate, plan.suites, plan.values.t2e_suite) == ("v6", ("small",), ["small"])
     assert plan.name != finished.plan.name
-    with pytest.raises(ConfigError, match=r"^--t2e-suite other: run run is of small, and with that an ad"):
+    with pytest.raises(ConfigError, match=r"^--t2e-suite other: run run contains only small, and adapters"):
         from_run(project, finished, t2e_suite=["other"])
 
 
 def test_a_run_of_another_candidate_or_model_is_rejected(
     finished: Finished, project: Project, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^run run is of candidate 'v6', and 'v5' is to evolve; name that"):
+    with pytest.raises(
+        ConfigError, match=r"^run run has candidate 'v6', but the candidate to evolve is 'v5'; name the"
+    ):
         from_run(project, finished, "--candidate v5")
     other = tmp_path / "other"
     shutil.copytree(embedded_model(), other)
     (other / "generation_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"^in run run model 'pocket' \(.*\) talked, and the base"):
+    with pytest.raises(ConfigError, match=r"^run run used model 'pocket' \(.*\), but the base"):
         from_run(project, finished, f"--base {other}")
 
 
@@ -250,7 +252,9 @@ def test_a_run_that_lacks_tasks_is_rejected(finished: Finished, project: Project
     keep = [entry for entry in results.get("simulation_index", ()) if entry["task_id"] not in lacking]
     (run / "results.json").write_text(json.dumps({**results, "simulation_index": keep}))
     shutil.rmtree(project.root / "ledger")
-    with pytest.raises(ConfigError, match=r"^run run lacks 2 of 2 tasks of small::heldout, by which its"):
+    with pytest.raises(
+        ConfigError, match=r"^run run lacks 2 of 2 tasks of small::heldout, which decide about"
+    ):
         from_run(project, finished)
 
 
@@ -258,7 +262,7 @@ def test_nothing_is_learned_by_an_evolution_that_another_process_works_on(
     finished: Finished, project: Project
 ) -> None:
     with (
-        locked(state_path(project).parent),
-        pytest.raises(ConfigError, match="another process works on it, or one that it started"),
+        evolution_lock(state_path(project).parent),
+        pytest.raises(ConfigError, match="in use by another process or by a training that it started"),
     ):
         evolved(planned(project), project, finished.train)

@@ -12,7 +12,7 @@ from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.training.train import orders_of
+from pytest_trace2evolve.training.train import make_specs
 from tests.diagnose.deficient import cases, simulated, write_run
 
 SUPPORT = ("trace2evolve", "support")
@@ -26,12 +26,15 @@ def own(tmp_path: Path) -> Project:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "name what is trained: either --capability NAME…, or --from-run RUN"),
+        ([], "name what to train with either --capability NAME… or --from-run RUN"),
         (
             ["--capability", "precondition_verification", "--from-run", "r1"],
-            "name what is trained: either --capability NAME…, or --from-run RUN",
+            "name what to train with either --capability NAME… or --from-run RUN",
         ),
-        (["--from-run", "r1"], "--from-run r1: no project here says which tasks decide; give --root"),
+        (
+            ["--from-run", "r1"],
+            "--from-run r1: needs a project, which says which tasks decide; name its folder with --root",
+        ),
     ],
 )
 def test_either_capabilities_or_a_run(
@@ -56,7 +59,7 @@ def test_a_run_that_is_empty_or_unknown_is_one_line(
     (own.root / "bare" / "results.json").write_text(json.dumps({"simulations": [], "tasks": []}))
     for command in ("train", "evolve"):
         for name, told in (
-            ("nothing", "'nothing' is no path and no run in"),
+            ("nothing", "'nothing' is neither a path nor a run in"),
             ("empty", "empty"),
             ("bare", "bare"),
         ):
@@ -77,7 +80,7 @@ def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(own: Project) -> 
     origin = Provenance(domain="support", provider="trace2evolve", run_id="r1")
     run = write_run(own.root / "run.json", made, origin)
     options = build_parser(COMMANDS).parse_args(["train", "--from-run", str(run), "--steps", "3"])
-    [order] = orders_of(Environments(), options, own, own.root)
+    [order] = make_specs(Environments(), options, own, own.root)
     assert (order.name, order.capabilities) == ("tool_calling_precision", ["tool_calling_precision"])
     assert (order.evidence, order.informed_by) == (("r1",), ())
     assert order.recipe.steps == 3

@@ -20,15 +20,15 @@ from tests.improve.test_planner import project, write_results
 __all__ = ["project"]
 
 WHERE = (
-    "environments are played in support (provider trace2evolve, with the tools of τ² retail); name a run or "
-    "a suite of such a world, or offer an environment that is played in this one (docs/environments.md, "
+    "environments use support (provider trace2evolve, with the tools of τ² retail); name a run or suite of "
+    "one of these worlds, or offer an environment for this world (docs/environments.md, "
     "'Your own')"
 )
 HOTEL: WorldName = ("mine", "hotel")
 
 
 def refusal(what: str, domain: str, provider: str = "inspect_evals") -> str:
-    return f"{what} is of {domain} (provider {provider}), and no environment has its tools: {WHERE}"
+    return f"{what} uses {domain} (provider {provider}), but no environment has its tools; {WHERE}"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_recorded_retail_run_has_environments(recorded: Path, tmp_path: Path) 
     own = Project(root=tmp_path, suites_folder=tmp_path / "suites")
     run = str(recorded / "retail-gpt-4.1-mini-base.json.gz")
     learnt = diagnose_run(own, run, tmp_path, Environments())
-    assert [one.name for one in learnt.trainable] == [
+    assert [one.name for one in learnt.trainable_capabilities] == [
         "structured_data_reasoning",
         "precondition_verification",
     ]
@@ -116,7 +116,7 @@ def test_evolve_rejects_a_suite_of_another_world(
 def test_worlds_with_the_tools_of_retail_have_the_built_in_environments(world: WorldName) -> None:
     environments = Environments()
     environments.require_tools_of("run r1", world)
-    assert set(environments.with_tools_of([world])) == BUILT_IN_NAMES
+    assert set(environments.names_with_tools_of([world])) == BUILT_IN_NAMES
 
 
 def test_the_support_world_has_the_tools_of_retail(worlds: Worlds) -> None:
@@ -128,20 +128,20 @@ def test_the_support_world_has_the_tools_of_retail(worlds: Worlds) -> None:
 
     retail, support = tools(("inspect_evals", "retail")), tools(("trace2evolve", "support"))
     assert retail.items() <= support.items()
-    assert worlds.interface("trace2evolve", "support") == worlds.interface("inspect_evals", "retail")
+    assert worlds.interface_of("trace2evolve", "support") == worlds.interface_of("inspect_evals", "retail")
 
 
 def test_an_own_environment_trains_for_runs_of_its_own_world_alone() -> None:
     offer = Offer(PreconditionVerification, "what it pays", provider="mine", domain="hotel")
     environments = Environments({"booking": offer}, Worlds({"mine": FakeWorld}))
     environments.require_tools_of("run r1", HOTEL)
-    assert environments.with_tools_of([HOTEL]) == ("booking",)
-    assert "booking" not in environments.with_tools_of([("inspect_evals", "retail")])
-    assert environments.with_tools_of([HOTEL, ("trace2evolve", "support")]) == ()
+    assert environments.names_with_tools_of([HOTEL]) == ("booking",)
+    assert "booking" not in environments.names_with_tools_of([("inspect_evals", "retail")])
+    assert environments.names_with_tools_of([HOTEL, ("trace2evolve", "support")]) == ()
 
 
 def test_a_projects_own_provider_of_a_known_name_has_tools_of_its_own() -> None:
     environments = Environments(worlds=Worlds({"tau2": FakeWorld}))
     environments.require_tools_of("run r1", ("inspect_evals", "retail"))
-    with pytest.raises(ConfigError, match=r"^run r1 is of retail \(provider tau2\), and no environment has"):
+    with pytest.raises(ConfigError, match=r"^run r1 uses retail \(provider tau2\), but no environment has"):
         environments.require_tools_of("run r1", ("tau2", "retail"))

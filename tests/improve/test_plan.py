@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.improve.arguments import decisive_values, run_values
-from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_of, budget_text, check_budget
+from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_text, check_budget, compute_budget
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -22,14 +22,14 @@ BASE = read_model(embedded_model())
 def plan(**changes: object) -> EvolutionPlan:
     recipe = Recipe(steps=10, groups=8, rollouts=8, redraws=1)
     given = {"candidate": "v6", "run": None, "base": BASE, "recipe": recipe, "preset": "pocket"}
-    return EvolutionPlan(**{**given, "simulations": 444, "fresh": 640, **changes})
+    return EvolutionPlan(**{**given, "simulations": 444, "max_fresh_simulations": 640, **changes})
 
 
 ALL = Environments().names
 
 
 def test_every_stage_is_counted() -> None:
-    found = budget_of(plan(max_adapters=2, heldout=10, rollouts=4), ALL)
+    found = compute_budget(plan(max_adapters=2, heldout_scenarios=10, heldout_rollouts=4), ALL)
     assert found.rollouts == {
         "the run": 444,
         "calibration": 0,
@@ -40,26 +40,26 @@ def test_every_stage_is_counted() -> None:
     }
     assert found.total == sum(found.rollouts.values())
     assert found.minutes is not None
-    told = budget_text(plan(max_adapters=2, heldout=10, max_minutes=30.0), found)
+    told = budget_text(plan(max_adapters=2, heldout_scenarios=10, max_minutes=30.0), found)
     assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 7,456 rollouts (the run 444, ")
     assert told.endswith("; limits: minutes 30")
 
 
 def test_a_calibration_may_try_every_difficulty(tmp_path: Path) -> None:
     """Of the embedded model in built-in environments it was done before."""
-    assert budget_of(plan(max_adapters=2), [*ALL, "own"]).rollouts["calibration"] == 24 * 8 * 5
-    assert budget_of(plan(max_adapters=2), ALL).rollouts["calibration"] == 0
+    assert compute_budget(plan(max_adapters=2), [*ALL, "own"]).rollouts["calibration"] == 24 * 8 * 5
+    assert compute_budget(plan(max_adapters=2), ALL).rollouts["calibration"] == 0
     other = tmp_path / "other"
     shutil.copytree(embedded_model(), other)
     (other / "generation_config.json").write_text("{}", encoding="utf-8")
-    found = budget_of(plan(max_adapters=2, base=read_model(other)), ALL)
+    found = compute_budget(plan(max_adapters=2, base=read_model(other)), ALL)
     assert found.rollouts["calibration"] == 2 * 24 * 8 * 5
     assert found.minutes is None
-    assert budget_of(plan(max_adapters=9), ALL).rollouts["the gate"] == 444 * (len(ALL) + 1)
+    assert compute_budget(plan(max_adapters=9), ALL).rollouts["the gate"] == 444 * (len(ALL) + 1)
 
 
 def test_a_run_that_is_there_is_not_made_again() -> None:
-    found = budget_of(plan(run=Path("r"), max_adapters=2), ALL).rollouts
+    found = compute_budget(plan(run=Path("r"), max_adapters=2), ALL).rollouts
     assert (found["the run"], found["confirmation"]) == (0, 640 * 3)
 
 
@@ -74,14 +74,14 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
             "recipe": Recipe(steps=steps),
             **changes,
         }
-        found = budget_of(plan(**told), ALL)
+        found = compute_budget(plan(**told), ALL)
         assert found.minutes is not None
         return found.total, found.minutes
 
     rollouts, minutes = budget()
     for more in ({"max_adapters": most + 1}, {"recipe": Recipe(steps=steps + 1)}, {"heldout": heldout + 2}):
         assert budget(**more) > (rollouts, minutes)
-    faster = budget(parallel=parallel + 1)
+    faster = budget(max_parallel=parallel + 1)
     assert faster[0] == rollouts
     assert faster[1] <= minutes
 
@@ -91,17 +91,17 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
     [
         (
             {"max_rollouts": 10},
-            r"^--max-rollouts 10: up to [\d,]+ are needed \(the run 444, .*\); allow more",
+            r"^--max-rollouts 10: the plan needs up to [\d,]+ rollouts \(the run 444, .*\); raise the limit",
         ),
         (
             {"max_minutes": 2.5},
-            r"^--max-minutes 2.5: about \d+ are needed; allow more, or lower --max-adapters",
+            r"^--max-minutes 2.5: the plan needs about \d+ minutes; raise the limit, or lower --max-adapters",
         ),
     ],
 )
 def test_an_impossible_budget_is_refused(changes: dict[str, object], told: str) -> None:
-    one = plan(recipe=Recipe(steps=12), heldout=100, **changes)
-    found = budget_of(one, ALL)
+    one = plan(recipe=Recipe(steps=12), heldout_scenarios=100, **changes)
+    found = compute_budget(one, ALL)
     with pytest.raises(ConfigError, match=told):
         check_budget(one, found)
     check_budget(plan(max_rollouts=found.total, max_minutes=found.minutes), found)
@@ -112,14 +112,14 @@ def values(**given: object) -> SimpleNamespace:
 
 
 def test_an_equal_plan_has_the_same_folder() -> None:
-    same = plan(values=values(t2e_suite=["b", "a"], t2e_temperature=1.0, t2e_concurrency=2), parallel=2)
+    same = plan(values=values(t2e_suite=["b", "a"], t2e_temperature=1.0, t2e_concurrency=2), max_parallel=2)
     assert (
         same.name == plan(values=values(t2e_suite=["a", "b", "a"], t2e_temperature=1), max_minutes=5.0).name
     )
     assert same.name.startswith("v6-")
     assert same.name != plan(values=values(t2e_suite=["a"], t2e_temperature=1.0)).name
-    assert same.name != plan(values=same.values, heldout=40).name
-    assert same.name != plan(values=same.values, content="other").name
+    assert same.name != plan(values=same.values, heldout_scenarios=40).name
+    assert same.name != plan(values=same.values, content_digest="other").name
 
 
 def test_values_are_normalized_as_the_state_files_of_earlier_versions_have_them() -> None:

@@ -15,7 +15,7 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.errors import ConfigError, MissingExtraError, PolicyError, ResultsError, SuiteError
 from pytest_trace2evolve.improve.arguments import parse_run_options, run_arguments, run_values
-from pytest_trace2evolve.improve.planner import read_source
+from pytest_trace2evolve.improve.planner import read_source_run
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -62,11 +62,11 @@ def parsed(*words: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--t2e-cache"], "--t2e-cache: the runs of an evolution do not take it; "),
-        (["--candidate=v5"], "--candidate=v5: the runs of an evolution do not take it; "),
-        (["--t2e-trails", "4"], "--t2e-trails: the runs of an evolution do not take it; did you mean"),
-        (["-n", "2"], "-n: the runs of an evolution do not take it; "),
-        (["suites/a.toml"], "suites/a.toml: the runs of an evolution do not take it; "),
+        (["--t2e-cache"], "--t2e-cache: not an option of an evolution's runs; "),
+        (["--candidate=v5"], "--candidate=v5: not an option of an evolution's runs; "),
+        (["--t2e-trails", "4"], "--t2e-trails: not an option of an evolution's runs; did you mean"),
+        (["-n", "2"], "-n: not an option of an evolution's runs; "),
+        (["suites/a.toml"], "suites/a.toml: not an option of an evolution's runs; "),
         (["--t2e-trials"], "argument --t2e-trials: expected one argument"),
         (["--t2e-trials", "x"], "argument --t2e-trials: "),
         (["--t2e-trials=0"], "argument --t2e-trials: "),
@@ -92,11 +92,14 @@ def test_options_of_runs_make_a_command_again() -> None:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ({"t2e_goal": "no-regression"}, "--t2e-goal=no-regression: an evolution keeps what the gate"),
-        ({"t2e_gate": "off"}, "--t2e-gate=off: an adapter is promoted by the gate's verdict alone; leave it"),
+        ({"t2e_goal": "no-regression"}, "--t2e-goal=no-regression: an evolution keeps only what the gate"),
+        (
+            {"t2e_gate": "off"},
+            "--t2e-gate=off: only the gate's verdict can promote an adapter; remove the option",
+        ),
         ({"t2e_gate": "mine"}, "unknown gate policy 'mine'"),
         ({"t2e_suite": ["none"]}, "unknown suite 'none'"),
-        ({"t2e_gate": ""}, "--t2e-gate is empty; leave it out or give a value"),
+        ({"t2e_gate": ""}, "--t2e-gate is empty; omit it or give a value"),
     ],
 )
 def test_runs_that_could_promote_nothing_are_rejected(
@@ -113,8 +116,8 @@ def test_runs_that_could_promote_nothing_are_rejected(
         ("--heldout 1", "--heldout 1: must be 2 or more"),
         ("--parallel 0", "--parallel 0: must be 1 or more"),
         ("--max-minutes 0", "--max-minutes 0: must be more than 0"),
-        ("--candidate v6+x", "candidate 'v6+x' talks with an adapter, and adapters are trained on the base"),
-        ("--from-run nothing", "'nothing' is no path and no run in "),
+        ("--candidate v6+x", "candidate 'v6+x' uses an adapter, but adapters are trained on the base"),
+        ("--from-run nothing", "'nothing' is neither a path nor a run in "),
         ("--mots 2", "--t2e-evolve-options: unrecognized arguments: --mots 2"),
         ("--max-adapters '2", "--t2e-evolve-options: No closing quotation"),
     ],
@@ -136,9 +139,9 @@ def test_a_missing_extra_is_reported_before_anything_is_played(
 
 def test_the_size_of_a_run_follows_from_its_plan(project: Project) -> None:
     plan = planned(project, t2e_gate="calibrated", t2e_goal=None, t2e_trials=2)
-    assert (plan.suites, plan.simulations, plan.fresh) == (("small",), 84, 640)
-    assert planned(project, t2e_gate="calibrated", t2e_max_reruns=8).fresh == 8
-    assert planned(project).fresh == 0, "strict confirms nothing"
+    assert (plan.suites, plan.simulations, plan.max_fresh_simulations) == (("small",), 84, 640)
+    assert planned(project, t2e_gate="calibrated", t2e_max_reruns=8).max_fresh_simulations == 8
+    assert planned(project).max_fresh_simulations == 0, "strict confirms nothing"
 
 
 def test_settings_that_name_another_agent_or_no_gate_are_rejected(
@@ -148,17 +151,17 @@ def test_settings_that_name_another_agent_or_no_gate_are_rejected(
     ini = project.root / "pytest.ini"
     ini.write_text("[pytest]\nt2e_agent = oracle\n", encoding="utf-8")
     assert main(["evolve", "--dry-run"]) == 2
-    assert f"t2e_agent = oracle in the pytest settings of {project.root}: that" in capsys.readouterr().err
+    assert f"t2e_agent = oracle in the pytest settings of {project.root}: the runs" in capsys.readouterr().err
     ini.write_text("[pytest]\nt2e_gate = off\n", encoding="utf-8")
     assert main(["evolve", "--dry-run"]) == 2
-    assert "an adapter is promoted by the gate's verdict alone; name a policy" in capsys.readouterr().err
+    assert "only the gate's verdict can promote an adapter; name a policy" in capsys.readouterr().err
     assert main(["evolve", "--dry-run", "--t2e-gate", "strict"]) == 0
     assert main(["evolve", "--dry-run", "--", "--t2e-gate=strict", "--t2e-suite=small"]) == 0
     ini.unlink()
     path = project.suite_path("small")
     path.write_text(f'default_agent = "nop"\n{path.read_text()}', encoding="utf-8")
     assert main(["evolve", "--dry-run"]) == 2
-    assert "small.toml: default_agent = nop: that agent would talk" in capsys.readouterr().err
+    assert "small.toml: default_agent = nop: the runs would use this agent" in capsys.readouterr().err
 
 
 def test_an_impossible_budget_is_an_error_before_the_run(
@@ -176,7 +179,7 @@ def test_suites_without_a_split_that_decides_are_rejected(project: Project) -> N
     path = project.suite_path("small")
     path.write_text(re.sub("heldout = .*", "", path.read_text()), encoding="utf-8")
     assert main(["--root", str(project.root), "lock"]) == 0
-    with pytest.raises(ConfigError, match=r"^no split decides in the suites that would be run: small \(disc"):
+    with pytest.raises(ConfigError, match=r"^no suite to run has a split that decides: small \(disc"):
         planned(project)
 
 
@@ -190,12 +193,12 @@ def test_a_customers_model_in_a_folder_is_found_from_where_the_user_stands(proje
 def test_a_run_of_several_domains_or_without_results_is_rejected(tmp_path: Path) -> None:
     write_results(tmp_path / "run" / "a", "r1", "a")
     write_results(tmp_path / "run" / "c", "r1", "c", domain="retail")
-    message = rf"^run run is of several domains: a \(support\), c \(retail\); .* {tmp_path / 'run' / 'a'}$"
+    message = rf"^run run covers several domains: a \(support\), c \(retail\); .* {tmp_path / 'run' / 'a'}$"
     with pytest.raises(ConfigError, match=message):
-        read_source(tmp_path / "run")
+        read_source_run(tmp_path / "run")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ResultsError, match=r"a folder without results.json is no results folder"):
-        read_source(tmp_path / "empty")
+    with pytest.raises(ResultsError, match=r"a folder without results.json is not a results folder"):
+        read_source_run(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("changed", ["text", "lock", "environment", "policy"])

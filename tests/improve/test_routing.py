@@ -12,14 +12,14 @@ from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.improve.routing import (
     Opening,
-    Routed,
+    RoutingResult,
     accuracy,
-    openings_of,
+    make_openings,
+    make_router_table,
+    make_skills,
     route_all,
-    skills_of,
-    table_of,
 )
-from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, Routing, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import read_model
@@ -57,7 +57,7 @@ class Named:
         return Message(role="assistant", content=self.name)
 
 
-AGENTS = {name: Named(name) for name in (READING, ADDING, NONE)}
+AGENTS = {name: Named(name) for name in (READING, ADDING, NO_CAPABILITY)}
 WANTED = {"sum": "Amounts are added", "cancel": "record is read"}
 
 
@@ -90,59 +90,64 @@ def test_a_decision_a_turn_follows_the_customer() -> None:
     assert third.content == ADDING
     assert "routing" not in third.model_dump(), "a tool's result is no turn of the customer"
     thanks = asyncio.run(agent.respond([*asked, *said("Thanks.")]))
-    assert thanks.content == NONE
+    assert thanks.content == NO_CAPABILITY
 
 
 def test_without_skills_nobody_is_asked() -> None:
     model = Knower(WANTED)
-    agent = RoutedAgent(Router(model, ()), {NONE: AGENTS[NONE]})
-    assert asyncio.run(agent.respond(said("Please cancel it."))).content == NONE
+    agent = RoutedAgent(Router(model, ()), {NO_CAPABILITY: AGENTS[NO_CAPABILITY]})
+    assert asyncio.run(agent.respond(said("Please cancel it."))).content == NO_CAPABILITY
     assert model.asked == []
 
 
 def test_the_table_is_made_of_training_content_and_measured_on_held_out_content() -> None:
     environments = Environments()
-    skills = skills_of(environments, environments.names)
-    table = table_of(environments, environments.names, None, read_model(embedded_model()))
-    held_out = openings_of(environments, table, 5)
+    skills = make_skills(environments, environments.names)
+    table = make_router_table(environments, environments.names, None, read_model(embedded_model()))
+    held_out = make_openings(environments, table, 5)
     assert [one.name for one in skills] == environments.names
     assert all(one.example and one.description for one in skills)
-    assert {one.label for one in held_out} == {*environments.names, NONE}
+    assert {one.label for one in held_out} == {*environments.names, NO_CAPABILITY}
     assert all(one.text for one in held_out)
-    trained = {one.text for one in openings_of(environments, table, 5, Content.TRAIN)}
+    trained = {one.text for one in make_openings(environments, table, 5, Content.TRAIN)}
     assert not trained & {one.text for one in held_out}
 
 
 def test_openings_are_routed_and_held_against_their_labels() -> None:
     environments = Environments()
     names = environments.names[:2]
-    table = table_of(environments, names, None, read_model(embedded_model()))
-    openings = openings_of(environments, table, 3)
+    table = make_router_table(environments, names, None, read_model(embedded_model()))
+    openings = make_openings(environments, table, 3)
     heard: list[int] = []
     found = asyncio.run(
         route_all(Knower({"": table[0].skill.description}), table, openings, on_progress=heard.append)
     )
-    assert found.confusion.labels == (*sorted(names), NONE)
-    assert found.confusion.right == 3
+    assert found.confusion.labels == (*sorted(names), NO_CAPABILITY)
+    assert found.confusion.correct == 3
     assert found.confusion.total == 9
-    assert found.silent == 0
+    assert found.silent_share == 0
     assert heard == list(range(1, 10))
 
 
-def routed(pairs: Sequence[tuple[str, str]], choices: Sequence[str] = ()) -> Routed:
+def routed(pairs: Sequence[tuple[str, str]], choices: Sequence[str] = ()) -> RoutingResult:
     shares = dict.fromkeys(choices, 0.0)
-    return Routed(
+    return RoutingResult(
         [Opening(label, "Hello.") for label, _ in pairs],
         [Routing(chosen=chosen, shares=shares) for _, chosen in pairs],
     )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "b", NONE]), st.sampled_from(["a", "c", NONE])), max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", NO_CAPABILITY]), st.sampled_from(["a", "c", NO_CAPABILITY])),
+        max_size=30,
+    )
+)
 def test_a_confusion_table_counts_every_task_once(pairs: list[tuple[str, str]]) -> None:
     found = routed(pairs).confusion
     assert found.total == len(pairs)
-    assert found.right == sum(label == chosen for label, chosen in pairs)
-    assert found.labels[-1] == NONE
+    assert found.correct == sum(label == chosen for label, chosen in pairs)
+    assert found.labels[-1] == NO_CAPABILITY
     share = accuracy(found)
     assert (share is None) == (not pairs)
     if share is not None:
@@ -150,7 +155,7 @@ def test_a_confusion_table_counts_every_task_once(pairs: list[tuple[str, str]]) 
 
 
 def test_a_choice_that_was_never_made_is_in_the_table() -> None:
-    found = routed([("a", NONE), ("b", "a")], ["a", "b", "both", NONE]).confusion
-    assert found.labels == ("a", "b", "both", NONE)
+    found = routed([("a", NO_CAPABILITY), ("b", "a")], ["a", "b", "both", NO_CAPABILITY]).confusion
+    assert found.labels == ("a", "b", "both", NO_CAPABILITY)
     assert found.counts[2] == (0, 0, 0, 0)
     assert found.total == 2

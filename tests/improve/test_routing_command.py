@@ -10,10 +10,16 @@ from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments import generated
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.improve.routing import Opening, Routed, opening_of, openings_of, table_of
+from pytest_trace2evolve.improve.routing import (
+    Opening,
+    RoutingResult,
+    first_customer_message,
+    make_openings,
+    make_router_table,
+)
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import NONE, AdapterState, Routing
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, AdapterState, Routing
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.report.improvement import routing_json, routing_text
@@ -25,23 +31,30 @@ from tests.adapter_folders import write_adapter
 ONE, TWO = "precondition_verification", "tool_calling_precision"
 
 
-def routed(*pairs: tuple[str, str], silent: int = 0) -> Routed:
+def routed(*pairs: tuple[str, str], silent: int = 0) -> RoutingResult:
     labels = {label for pair in pairs for label in pair}
-    return Routed(
+    return RoutingResult(
         [Opening(label, "Hello.") for label, _ in pairs],
         [Routing(chosen=chosen, shares=dict.fromkeys(labels, 0.5), silent=silent) for _, chosen in pairs],
     )
 
 
 def test_the_confusion_is_told_with_an_interval_and_chance() -> None:
-    found = routed((ONE, ONE), (ONE, NONE), (NONE, NONE), (NONE, NONE), silent=1)
+    found = routed(
+        (ONE, ONE),
+        (ONE, NO_CAPABILITY),
+        (NO_CAPABILITY, NO_CAPABILITY),
+        (NO_CAPABILITY, NO_CAPABILITY),
+        silent=1,
+    )
     text = routing_text(found, "tiny")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[1:] == [
         f"1 {ONE} 1 1 50%",
         "2 none 0 2 100%",
         (
-            "right: 75% of 4 held-out openings (30% … 95%), by chance 50%; tiny told no letter in 50% of the "
+            "right: 75% of 4 held-out openings (30% … 95%), by chance 50%; tiny reported no letter "
+            "in 50% of the "
             "questions"
         ),
     ]
@@ -60,8 +73,8 @@ def test_a_table_is_that_of_the_promoted_adapters_of_the_base(tmp_path: Path) ->
     write_adapter(project.adapters.folder, "tool_calling_precision", base=weights)
     write_adapter(project.adapters.folder, "multi_step_task_completion", state=AdapterState.PROMOTED)
     write_adapter(project.adapters.folder, "gone_since", **promoted)
-    assert [row.name for row in table_of(environments, [], project, base)] == ["gone_since", ONE]
-    given = table_of(environments, ["tool_calling_precision"] * 2, project, base)
+    assert [row.name for row in make_router_table(environments, [], project, base)] == ["gone_since", ONE]
+    given = make_router_table(environments, ["tool_calling_precision"] * 2, project, base)
     assert [(row.name, row.capabilities) for row in given] == [
         ("tool_calling_precision", ("tool_calling_precision",))
     ]
@@ -75,19 +88,19 @@ def test_the_measured_table_is_the_one_that_a_routed_candidate_has(tmp_path: Pat
     write_adapter(project.adapters.folder, f"{ONE}_2", capabilities=[ONE], **promoted, promoted_on=2)
     write_adapter(project.adapters.folder, "merged", capabilities=[ONE, TWO], **promoted)
     write_adapter(project.adapters.folder, "gone_since", **promoted)
-    table = table_of(environments, [], project, base)
+    table = make_router_table(environments, [], project, base)
     assert [(row.name, row.capabilities) for row in table] == [
         ("gone_since", ()),
         ("merged", (TWO,)),
         (f"{ONE}_2", (ONE,)),
     ]
     plain = ModelSettings(model=base.name, folder=base.path, weights=folder_digest(base.path))
-    routed = routing_table(plain, project.adapters.routed(), project.adapters.folder)
+    routed = routing_table(plain, project.adapters.routed_adapters(), project.adapters.folder)
     assert [row.skill for row in table] == [one.skill for one in routed]
-    assert Counter(one.label for one in openings_of(environments, table, 3)) == {
+    assert Counter(one.label for one in make_openings(environments, table, 3)) == {
         "merged": 3,
         f"{ONE}_2": 3,
-        NONE: 3,
+        NO_CAPABILITY: 3,
     }
 
 
@@ -97,7 +110,7 @@ def test_at_an_endpoint_two_bases_of_one_name_give_a_capability_one_line(tmp_pat
     write_adapter(project.adapters.folder, "later", base="b2", **promoted, promoted_on=2)
     write_adapter(project.adapters.folder, "sooner", base="b1", **promoted, promoted_on=1)
     plain = ModelSettings(model="base", base_url="http://127.0.0.1:9/v1")
-    both = project.adapters.routed()
+    both = project.adapters.routed_adapters()
     assert [one.name for one in both] == ["later", "sooner"]
     table = routing_table(plain, both, project.adapters.folder)
     assert [one.name for one in table] == ["later"]
@@ -108,12 +121,12 @@ def test_a_merged_adapter_is_right_on_all_that_it_was_trained_for(tmp_path: Path
     project = Project(root=tmp_path, suites_folder=tmp_path / "suites")
     promoted = {"state": AdapterState.PROMOTED, "base": folder_digest(base.path)}
     write_adapter(project.adapters.folder, "merged", capabilities=[ONE, TWO], **promoted)
-    [row] = table_of(environments, [], project, base)
+    [row] = make_router_table(environments, [], project, base)
     assert row.capabilities == (ONE, TWO)
-    texts = [one.text for one in openings_of(environments, [row], 2) if one.label == "merged"]
+    texts = [one.text for one in make_openings(environments, [row], 2) if one.label == "merged"]
     assert texts == [
-        opening_of(environments, ONE, 0, Content.HELDOUT),
-        opening_of(environments, TWO, 1, Content.HELDOUT),
+        first_customer_message(environments, ONE, 0, Content.HELDOUT),
+        first_customer_message(environments, TWO, 1, Content.HELDOUT),
     ]
 
 
@@ -125,11 +138,11 @@ def test_a_generated_environment_of_the_project_is_known(
     own = Offer(PreconditionVerification, "What it pays", close=lambda: closed.append("parcel_tracing"))
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(generated, "generated_offers", lambda root, worlds: {"parcel_tracing": own})
+    monkeypatch.setattr(generated, "load_module_offers", lambda root, worlds: {"parcel_tracing": own})
     assert main(["eval-router", "parcel_tracing", "--openings", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["table"] == ["parcel_tracing"]
-    assert told["confusion"]["labels"] == ["parcel_tracing", NONE]
+    assert told["confusion"]["labels"] == ["parcel_tracing", NO_CAPABILITY]
     assert sum(map(sum, told["confusion"]["counts"])) == 4
     assert closed == ["parcel_tracing"]
 
@@ -137,7 +150,10 @@ def test_a_generated_environment_of_the_project_is_known(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "no adapter of base 'pocket' is promoted, so there is no table: name capabilities, as in"),
+        (
+            [],
+            "no adapter of base 'pocket' is promoted, so the router has no table; name capabilities, for",
+        ),
         (["precondition"], "unknown environment 'precondition'; did you mean 'precondition_verification'?"),
         ([ONE, "--openings", "0"], "--openings 0: must be 1 or more"),
         ([ONE, "--base", "nowhere"], "nowhere: no such folder"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
-from pytest_trace2evolve.improve.loop import locked, read_state, unused_path, write_state
+from pytest_trace2evolve.improve.loop import evolution_lock, read_state, unused_path, write_state
 from pytest_trace2evolve.improve.trainings import OnLine, Training, run_trainings
 from pytest_trace2evolve.records.improvement import Stage
 from tests.patience import until
@@ -21,7 +21,7 @@ def python(name: str, code: str, log: Path) -> Training:
 
 
 def run(trainings: list[Training], here: Path, at_once: int = 1, on_line: OnLine = print) -> None:
-    with locked(here / "own") as lock:
+    with evolution_lock(here / "own") as lock:
         run_trainings(trainings, lock, at_once, on_line)
 
 
@@ -49,14 +49,14 @@ def test_a_failure_is_reported_with_its_last_lines_and_nothing_else_begins(tmp_p
 
 def test_a_training_that_cannot_start_or_be_followed_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    with pytest.raises(TrainingError, match=r"^a was lost: FileExistsError: .*; see .*/taken/log$"):
+    with pytest.raises(TrainingError, match=r"^a failed: FileExistsError: .*; see .*/taken/log$"):
         run([python("a", "pass", tmp_path / "taken" / "log")], tmp_path)
 
     def deaf(*line: str) -> None:
         raise OSError("no room")
 
     code, log = "import time; print('up', flush=True); time.sleep(3600)", tmp_path / "logs" / "log"
-    with pytest.raises(TrainingError, match=rf"^b was lost: OSError: no room; see {log}$"):
+    with pytest.raises(TrainingError, match=rf"^b failed: OSError: no room; see {log}$"):
         run([python("b", code, log)], tmp_path, on_line=deaf)
 
 
@@ -75,10 +75,10 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
 
 
 def test_two_do_not_work_on_one_evolution(tmp_path: Path) -> None:
-    told = rf"^{tmp_path}: another process works on it, or one that it started; wait for it to end$"
-    with locked(tmp_path), pytest.raises(ConfigError, match=told), locked(tmp_path):
+    told = rf"^{tmp_path}: in use by another process or by a training that it started; wait for it to end$"
+    with evolution_lock(tmp_path), pytest.raises(ConfigError, match=told), evolution_lock(tmp_path):
         pass
-    with locked(tmp_path):
+    with evolution_lock(tmp_path):
         pass
 
 
@@ -99,13 +99,13 @@ def test_a_process_that_outlives_a_killed_evolution_holds_its_lock(tmp_path: Pat
     end = tmp_path / "end"
     outlives = f"while not os.path.exists({str(end)!r}): time.sleep(0.01)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path), outlives], check=False, env=dict(os.environ))
-    with pytest.raises(ConfigError, match="another process works on it"), locked(tmp_path):
+    with pytest.raises(ConfigError, match="in use by another process"), evolution_lock(tmp_path):
         pass
     end.touch()
 
     def may_go_on() -> bool:
         try:
-            with locked(tmp_path):
+            with evolution_lock(tmp_path):
                 return True
         except ConfigError:
             return False
@@ -118,7 +118,7 @@ def test_a_state_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
     assert (begun.candidate, begun.minutes) == ("v6", {})
     write_state(tmp_path, begun.model_copy(update={"minutes": {Stage.RUN: 2.5}, "folder": "r1"}))
     assert read_state(tmp_path, "v6", "digest").minutes == {Stage.RUN: 2.5}
-    with pytest.raises(ResultsError, match=r"state.json: is of another evolution, digest; move"):
+    with pytest.raises(ResultsError, match=r"state.json: belongs to a different evolution, digest; move"):
         read_state(tmp_path, "v6", "other")
     (tmp_path / "state.json").write_text('{"candidate": 1}', encoding="utf-8")
     with pytest.raises(ResultsError, match=r"state.json: damaged at .*; move the folder away$"):

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from pytest_trace2evolve.judges.capabilities import (
-    conversation,
     labels_format,
-    merged,
+    merge_proposals,
     read_groups,
     read_labels,
     read_proposals,
+    render_conversation,
 )
 from pytest_trace2evolve.records.capability import Capability, Presence
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -48,22 +48,22 @@ def test_good_answers_become_labels() -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "outside its schema"),
-        ("", "outside its schema"),
-        ("The agent did well.", "outside its schema"),
-        ('{"labels": 3}', "outside its schema"),
-        ('{"labels": [{"capability": "reading"}]}', "outside its schema"),
-        (answer(("reading", "maybe", 2)), "outside its schema"),
-        ("[" * 5_000, "outside its schema"),
-        (answer(("reading", "lost", 2)), "outside its schema"),
-        (answer(("reading", "lacking", 99)), "cites message 99, and the trace has 4"),
-        (answer(("reading", "lacking", -1)), "cites message -1, and the trace has 4"),
-        (answer(("reading", "present", None)), "cites message None, and the trace has 4"),
+        (None, "does not match its schema"),
+        ("", "does not match its schema"),
+        ("The agent did well.", "does not match its schema"),
+        ('{"labels": 3}', "does not match its schema"),
+        ('{"labels": [{"capability": "reading"}]}', "does not match its schema"),
+        (answer(("reading", "maybe", 2)), "does not match its schema"),
+        ("[" * 5_000, "does not match its schema"),
+        (answer(("reading", "lost", 2)), "does not match its schema"),
+        (answer(("reading", "lacking", 99)), "cites message 99, but the trace has 4 messages"),
+        (answer(("reading", "lacking", -1)), "cites message -1, but the trace has 4 messages"),
+        (answer(("reading", "present", None)), "cites message None, but the trace has 4 messages"),
         (answer(("reading", "lacking", 1)), "cites message 1, which is the user's"),
         (answer(("reading", "lacking", 3)), "cites message 3, which is the tool's"),
         (answer(("reading", "lacking", 2), ("reading", "present", 2)), "answered 2 times"),
         (answer(("reading", "present", 2), ("reading", "present", 2)), "answered 2 times"),
-        (answer(("writing", "lacking", 2)), "said nothing of it"),
+        (answer(("writing", "lacking", 2)), "did not label it"),
     ],
 )
 def test_what_cannot_be_trusted_is_lost_and_never_filled_in(content: str | None, why: str) -> None:
@@ -89,7 +89,7 @@ def test_a_bad_entry_costs_no_other() -> None:
 
 def test_a_known_name_stands_for_its_group() -> None:
     proposed = [Capability(name=name, description=name) for name in ("looking", "reading")]
-    [found] = merged(proposed, [["looking", "reading"]], ["reading"])
+    [found] = merge_proposals(proposed, [["looking", "reading"]], ["reading"])
     assert (found.name, found.merged) == ("reading", ("looking",))
 
 
@@ -114,7 +114,7 @@ def test_proposals_of_one_thing_are_merged_and_the_other_names_kept() -> None:
     groups = read_groups(
         '{"groups": [["asking"], ["reading", "looking_first"]]}', ["reading", "asking", "looking_first"]
     )
-    found = merged(proposed, groups)
+    found = merge_proposals(proposed, groups)
     assert found[0] == Capability(
         name="reading", description="It reads.", tasks=("a", "c", "b"), merged=("looking_first",)
     )
@@ -138,8 +138,8 @@ def test_the_schema_names_the_three_labels_and_has_no_references() -> None:
 
 def test_a_conversation_is_shown_with_its_numbers_and_long_results_cut() -> None:
     long = [*TRACE[:3], Message(role="tool", id="c", content="x" * 2_000)]
-    lines = conversation(long).splitlines()
+    lines = render_conversation(long).splitlines()
     assert lines[1] == "[1] user: Cancel #W1"
     assert lines[2] == '[2] assistant: cancel({"order_id": "#W1"})'
     assert lines[3].endswith("… (500 more letters)")
-    assert conversation(TRACE).splitlines()[3] == "[3] tool (error): Error: Order not found"
+    assert render_conversation(TRACE).splitlines()[3] == "[3] tool (error): Error: Order not found"

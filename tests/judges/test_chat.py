@@ -147,13 +147,13 @@ def test_an_answer_outside_the_schema_is_refused(
     endpoint: Endpoint, judge: ChatJudge, content: str | None
 ) -> None:
     endpoint.will_say(content)
-    with pytest.raises(JudgeError, match=r"^judge 'm' answered outside its schema: "):
+    with pytest.raises(JudgeError, match=r"^judge 'm' gave an answer that does not match its schema: "):
         judge.judge(ASSERTIONS, TRACE)
 
 
 def test_an_answer_without_choices_is_refused(endpoint: Endpoint, judge: ChatJudge) -> None:
     endpoint.will_say("", choices=[])
-    with pytest.raises(JudgeError, match=r"^judge 'm' answered outside its schema: "):
+    with pytest.raises(JudgeError, match=r"^judge 'm' gave an answer that does not match its schema: "):
         judge.judge(ASSERTIONS, TRACE)
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 ASK = [{"role": "user", "content": "Hello"}]
 TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
-FAST = Retries(attempts=4, first=0.001)
+FAST = Retries(attempts=4, first_pause=0.001)
 
 
 def echo(request: ChatRequest) -> Reply:
@@ -89,8 +89,8 @@ def test_endpoint_without_log_probabilities_cannot_route() -> None:
     with ChatServer(echo) as server, pytest.raises(EndpointError) as error:
         run_model(server, lambda model: model.first_tokens(ASK))
     assert str(error.value) == (
-        f"model 'm' at {server.base_url}/ sends no log-probabilities, and routing needs those of a first "
-        "token; route by another model or serve this one with them"
+        f"model 'm' at {server.base_url}/ does not send log-probabilities, but routing needs those of the "
+        "first token; use a different model for routing, or serve this model with log-probabilities"
     )
     assert server.count.attempts == 1
 
@@ -98,7 +98,7 @@ def test_endpoint_without_log_probabilities_cannot_route() -> None:
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
 def test_transient_faults_are_retried(fault: Fault) -> None:
     with ChatServer(echo, faults=FaultPlan({fault: 0.5}, seed=3)) as server:
-        completions = [complete(server, retries=Retries(attempts=30, first=0.001)) for _ in range(4)]
+        completions = [complete(server, retries=Retries(attempts=30, first_pause=0.001)) for _ in range(4)]
     assert [completion.content for completion in completions] == ["Hello"] * 4
     assert server.count.served == 4
     assert server.count.faults[fault.value] == server.count.attempts - 4 > 0
@@ -109,7 +109,7 @@ def test_a_fault_in_every_attempt_is_an_infrastructure_error(fault: Fault) -> No
     plan = FaultPlan({fault: 1.0}, retry_after=0.0)
     with ChatServer(echo, faults=plan) as server:
         with pytest.raises(
-            InfrastructureError, match=r"model 'm' at http\S+ gave no answer in 4 tries, last: "
+            InfrastructureError, match=r"model 'm' at http\S+ did not answer in 4 attempts; last problem: "
         ):
             complete(server)
         assert server.count.attempts == 4
@@ -117,19 +117,21 @@ def test_a_fault_in_every_attempt_is_an_infrastructure_error(fault: Fault) -> No
 
 def test_a_slow_body_times_out() -> None:
     plan = FaultPlan({Fault.SLOW: 1.0})
-    patience = {"timeout": 0.3, "retries": Retries(attempts=2, first=0.001)}
+    patience = {"timeout": 0.3, "retries": Retries(attempts=2, first_pause=0.001)}
     with (
         ChatServer(echo, faults=plan) as server,
-        pytest.raises(InfrastructureError, match=r"2 tries, last: no answer within 0\.3 seconds \(--slow\)$"),
+        pytest.raises(
+            InfrastructureError, match=r"2 attempts; last problem: no answer within 0\.3 seconds \(--slow\)$"
+        ),
     ):
         complete(server, **patience, timeout_option="--slow")
 
 
 def test_pauses_respect_retry_after_and_grow() -> None:
-    assert Retries(first=0.0).pause(1, 7.0) == 7.0
-    assert Retries(first=0.0, max_pause=5.0).pause(1, 7.0) == 5.0
-    assert all(0.25 <= Retries(first=0.5).pause(1, None) <= 0.5 for _ in range(50))
-    assert all(1.0 <= Retries(first=0.5).pause(3, None) <= 2.0 for _ in range(50))
+    assert Retries(first_pause=0.0).pause(1, 7.0) == 7.0
+    assert Retries(first_pause=0.0, max_pause=5.0).pause(1, 7.0) == 5.0
+    assert all(0.25 <= Retries(first_pause=0.5).pause(1, None) <= 0.5 for _ in range(50))
+    assert all(1.0 <= Retries(first_pause=0.5).pause(3, None) <= 2.0 for _ in range(50))
 
 
 @pytest.mark.parametrize(
@@ -137,9 +139,9 @@ def test_pauses_respect_retry_after_and_grow() -> None:
     [
         (
             {"model": "other"},
-            "refuses model 'other': 404 The model 'other' does not exist.; check the model's name",
+            "rejects model 'other': 404 The model 'other' does not exist.; check the model's name",
         ),
-        ({"api_key_env": "WRONG_KEY"}, "refuses model 'm': 401 Incorrect API key provided.; check WRONG_KEY"),
+        ({"api_key_env": "WRONG_KEY"}, "rejects model 'm': 401 Incorrect API key provided.; check WRONG_KEY"),
         ({"api_key_env": "NO_KEY"}, "model 'm' needs a key: set NO_KEY"),
     ],
 )
@@ -175,7 +177,9 @@ def test_a_model_that_rejects_tools_is_an_error() -> None:
     "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http://[::1", "http://me:pw@host:abc"]
 )
 def test_invalid_base_urls_are_rejected(url: str) -> None:
-    with pytest.raises(EndpointError, match="model 'm' is no http:// or https:// URL with a host") as caught:
+    with pytest.raises(
+        EndpointError, match="model 'm' is not an http:// or https:// URL with a host"
+    ) as caught:
         ModelSettings("m", base_url=url).require_url()
     assert "pw" not in str(caught.value)
     ModelSettings("m", base_url="https://me:pw@[::1]:8000/v1").require_url()
@@ -193,13 +197,13 @@ def test_a_bad_base_url_is_reported_with_its_source(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], source: str
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost")
-    with pytest.raises(EndpointError, match=f" URL with a host: check {source}$"):
+    with pytest.raises(EndpointError, match=f" URL with a host; check {source}$"):
         ModelSettings("m", **given).require_url()
 
 
 def test_option_names_are_no_part_of_the_settings() -> None:
     assert ModelSettings("m", url_option="--a", timeout_option="--b") == ModelSettings("m")
-    assert "option" not in str(ModelSettings("m", url_option="--a").recorded())
+    assert "option" not in str(ModelSettings("m", url_option="--a").to_record())
 
 
 def test_an_unreachable_endpoint_is_an_endpoint_error() -> None:
@@ -208,9 +212,9 @@ def test_an_unreachable_endpoint_is_an_endpoint_error() -> None:
     with pytest.raises(EndpointError) as caught:
         complete(server)
     text = str(caught.value)
-    assert text.startswith(f"{server.base_url}/ cannot be reached for model 'm': ConnectError: ")
-    assert text.endswith("; start it, or check its URL and OPENAI_BASE_URL")
-    with pytest.raises(EndpointError, match=r"; start it, or check --base-url and OPENAI_BASE_URL$"):
+    assert text.startswith(f"cannot reach {server.base_url}/ for model 'm': ConnectError: ")
+    assert text.endswith("; start the server, or check its URL and OPENAI_BASE_URL")
+    with pytest.raises(EndpointError, match=r"; start the server, or check --base-url and OPENAI_BASE_URL$"):
         complete(server, url_option="--base-url")
 
 
@@ -220,7 +224,7 @@ def test_an_endpoint_that_stops_answering_is_an_infrastructure_error() -> None:
             model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
             await model.complete(ASK, [TOOL])
         try:
-            with pytest.raises(InfrastructureError, match="gave no answer in 4 tries, last: "):
+            with pytest.raises(InfrastructureError, match="did not answer in 4 attempts; last problem: "):
                 await model.complete(ASK, [TOOL])
         finally:
             await model.close()
@@ -240,4 +244,4 @@ def test_a_full_context_is_the_conversations_end() -> None:
 def test_urls_are_recorded_without_secrets() -> None:
     assert without_credentials("https://me:secret@host:8/v1?key=x") == "https://host:8/v1"
     settings = ModelSettings("m", base_url="https://me:secret@host/v1", seed=1)
-    assert settings.recorded() == {"temperature": 0.0, "seed": 1, "endpoint": "https://host/v1"}
+    assert settings.to_record() == {"temperature": 0.0, "seed": 1, "endpoint": "https://host/v1"}

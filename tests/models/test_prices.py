@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.prices import Price, read_prices
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
+from pytest_trace2evolve.records.completion import NO_USAGE, Usage, usage_of
 from pytest_trace2evolve.records.message import Message
 from tests.conftest import RECORDED
 
@@ -63,8 +63,8 @@ def test_usage_and_cost_are_additive(one: Usage, two: Usage, price: Price) -> No
     both = one + two
     assert both.tokens == one.tokens + two.tokens
     assert price.cost(both) == pytest.approx(price.cost(one) + price.cost(two))
-    assert NOTHING_USED + one.model_copy(update={"cost": 1.0}) == one.model_copy(update={"cost": 1.0})
-    assert (NOTHING_USED + one).cost is None
+    assert NO_USAGE + one.model_copy(update={"cost": 1.0}) == one.model_copy(update={"cost": 1.0})
+    assert (NO_USAGE + one).cost is None
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="needs the recorded runs")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.models.stored_answers import KeyedRequests, PlayedModel, StoredModel, answer_key
+from pytest_trace2evolve.models.stored_answers import PlaybackModel, RequestKeys, StoredModel, answer_key
 from pytest_trace2evolve.records.completion import Answer, Completion, Usage, from_completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 
@@ -50,7 +50,7 @@ def say(text: str, **fields: Any) -> Completion:
     )
 
 
-def ask(model: StoredModel | PlayedModel, text: str = "Hello", trial: int = 0) -> Completion:
+def ask(model: StoredModel | PlaybackModel, text: str = "Hello", trial: int = 0) -> Completion:
     return asyncio.run(model.complete([{"role": "user", "content": text}], [TOOL], trial=trial))
 
 
@@ -84,40 +84,40 @@ def test_keys_depend_on_content_and_trial(request: dict[str, Any], trial: int, o
 )
 def test_everything_a_model_sees_is_in_its_key(change: dict[str, Any]) -> None:
     keys = {
-        KeyedRequests(one).key(ASK, [TOOL], 0) for one in (SETTINGS, dataclasses.replace(SETTINGS, **change))
+        RequestKeys(one).key(ASK, [TOOL], 0) for one in (SETTINGS, dataclasses.replace(SETTINGS, **change))
     }
     assert len(keys) == 2
 
 
 def test_secrets_are_in_no_key_and_endpoints_only_in_those_of_caches() -> None:
-    one = KeyedRequests(SETTINGS)
-    other = KeyedRequests(
+    one = RequestKeys(SETTINGS)
+    other = RequestKeys(
         dataclasses.replace(
             SETTINGS, base_url="http://me:secret@other/v1", extra_body={"top_k": 1, "api_key": "other"}
         )
     )
     key = one.key(ASK, [TOOL], 0)
     assert key == other.key(ASK, [TOOL], 0)
-    assert one.at_endpoint(key) != other.at_endpoint(key)
+    assert one.endpoint_key(key) != other.endpoint_key(key)
     without_user = dataclasses.replace(SETTINGS, base_url="http://other/v1")
-    assert KeyedRequests(without_user).at_endpoint(key) == other.at_endpoint(key)
+    assert RequestKeys(without_user).endpoint_key(key) == other.endpoint_key(key)
     assert len({one.key(ASK, [TOOL], 0), one.key(ASK, [], 0), one.key([], [TOOL], 0)}) == 3
 
 
 def test_recorded_settings_survive_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     nowhere = ModelSettings("m", temperature=None)
-    kept = [(one, one.recorded()) for one in (SETTINGS, nowhere)]
+    kept = [(one, one.to_record()) for one in (SETTINGS, nowhere)]
     monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1")
     for one, recorded in kept:
-        again = ModelSettings.from_recorded(one.model, recorded)
-        assert again.recorded() == recorded
-        assert KeyedRequests(again).key(ASK, [TOOL], 3) == KeyedRequests(one).key(ASK, [TOOL], 3)
+        again = ModelSettings.from_record(one.model, recorded)
+        assert again.to_record() == recorded
+        assert RequestKeys(again).key(ASK, [TOOL], 3) == RequestKeys(one).key(ASK, [TOOL], 3)
     for wrong in ({"seed": "1"}, {"seed": True}, {"extra_body": []}, {"endpoint": 1}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}: not a "):
-            ModelSettings.from_recorded("m", wrong)
-    with pytest.raises(ValueError, match="model: a name is missing"):
-        ModelSettings.from_recorded(None, {})
+            ModelSettings.from_record("m", wrong)
+    with pytest.raises(ValueError, match="model: missing name"):
+        ModelSettings.from_record(None, {})
 
 
 def test_a_cached_answer_is_marked(store: AnswerFile) -> None:
@@ -158,7 +158,7 @@ def test_the_first_recorded_answer_is_used(store: AnswerFile, tmp_path: Path) ->
     """Two processes make the same request at once: the later one continues with the earlier one's answer."""
     ours = StoredModel(ScriptedModel(say("ours")), SETTINGS, "user", record=store)
     theirs = AnswerFile(store.path, "")
-    key = KeyedRequests(SETTINGS).key([{"role": "user", "content": "Hello"}], [TOOL], 0)
+    key = RequestKeys(SETTINGS).key([{"role": "user", "content": "Hello"}], [TOOL], 0)
 
     class Slow(ScriptedModel):
         async def complete(self, *args: Any, **kwargs: Any) -> Completion:
@@ -178,13 +178,13 @@ def test_recordings_include_full_contexts(store: AnswerFile) -> None:
         with pytest.raises(ContextWindowError, match="too long"):
             ask(stored)
     ((key, answer),) = store.items()
-    played = PlayedModel(SETTINGS, "agent", {key: answer}, "cassette c")
+    played = PlaybackModel(SETTINGS, "agent", {key: answer}, "cassette c")
     with pytest.raises(ContextWindowError, match="too long"):
         ask(played)
     with pytest.raises(InfrastructureError) as caught:
         ask(played, "something else", trial=2)
     assert str(caught.value) == (
-        "cassette c holds no answer of the agent's model 'm' in trial 2 to these 1 messages; "
+        "cassette c has no answer of the agent's model 'm' in trial 2 to these 1 messages; "
         "record it again with --t2e-record"
     )
 

@@ -79,7 +79,7 @@ def test_save_names_the_other_modes(project: DeskProject) -> None:
     result = save(project, "save")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: *v0.json exists, *; choose another name, or give --t2e-baseline-mode update or new-only"]
+        ["ERROR: *v0.json already exists; choose a different name, or give --t2e-baseline-mode update or *"]
     )
 
 
@@ -102,7 +102,8 @@ def test_an_update_that_lacks_tasks_is_refused(project: DeskProject) -> None:
     before = everything(project)
     result = save(project, "update", "-m", "heldout")
     told = (
-        "this run did not measure tasks free, idle, opened, which the baseline holds; run the whole suite, *"
+        "this run did not measure tasks free, idle, opened, which the baseline contains; run the whole "
+        "suite, *"
     )
     result.stdout.fnmatch_lines([f"note: baseline 'v0' of desk was not saved: {told}"])
     assert everything(project) == before
@@ -116,7 +117,7 @@ def test_an_update_of_which_too_little_was_measured_is_refused(
     before = everything(project)
     project.pytester.makeconftest(CONFTEST + LOSING)
     save(project, "update").stdout.fnmatch_lines(
-        ["*'v0' of desk was not saved: 5 of 7 simulations were measured, and below 90% nothing takes *"]
+        ["*'v0' of desk was not saved: only 5 of 7 simulations were measured, but a baseline is * 90% were"]
     )
     assert everything(project) == before
 
@@ -185,7 +186,7 @@ def test_new_only_leaves_out_tasks_that_were_not_measured(
     [
         (["--candidate=v1"], "candidate 'v0' and 'v1'; candidate's text '*' and '*'"),
         (["--t2e-agent=oracle"], "agent implementation 'listed' and 'oracle'"),
-        (["--t2e-trials=3"], "trials 1 and 3 (--t2e-trials 1 runs as many)"),
+        (["--t2e-trials=3"], "trials 1 and 3 (use --t2e-trials 1)"),
     ],
 )
 def test_new_only_is_refused_before_the_run_where_sides_differ(
@@ -217,7 +218,7 @@ def test_a_baseline_that_changed_during_the_run_is_left_as_it_is(project: DeskPr
     project.pytester.makeconftest(CONFTEST + MEDDLING)
     result = save(project, "update")
     result.stdout.fnmatch_lines(
-        ["*baseline 'v0' of desk was not saved: it changed during the run: it was * and is *"]
+        ["*baseline 'v0' of desk was not saved: it changed during the run: it was * but is now *"]
     )
     assert saved(project).provenance.replaces is None
 
@@ -273,7 +274,7 @@ def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, valu
     project.write("pytest.ini", f"{INI}t2e_baseline_max_age = {value}\n")
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' is not a number of days above 0"])
+    result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' must be a number of days above 0"])
 
 
 def test_baselines_are_listed(project: DeskProject, command: Command) -> None:

@@ -105,10 +105,10 @@ def test_files_of_one_side_must_agree_among_themselves(
     status, _, err = told(capsys, "compare", *arguments, "--provider=fake")
     assert status == 2
     assert "one.json and " in err
-    assert "two.json cannot be one side: max steps 200 and 50; compare them apart" in err
+    assert "two.json cannot form one side: max steps 200 and 50; compare them separately" in err
     result = project.pytester.runpytest_inprocess(f"--t2e-results={one}", f"--t2e-results={other}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *cannot be one side: max steps 200 and 50; *"])
+    result.stderr.fnmatch_lines(["ERROR: *cannot form one side: max steps 200 and 50; *"])
 
 
 def test_a_foreign_file_is_of_the_provider_that_scores_it(run: Path, project: DeskProject) -> None:
@@ -126,7 +126,9 @@ def test_a_changed_world_is_named_by_what_changed(project: DeskProject) -> None:
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     named = f"policy '{'1' * 32}' and '{now}'"
-    result.stderr.fnmatch_lines([f"ERROR: *v0.json: measured under another lock than * has now: {named}; *"])
+    result.stderr.fnmatch_lines(
+        [f"ERROR: *v0.json: was measured under a lock that differs from the current one of *: {named}; *"]
+    )
 
 
 def test_another_user_of_some_tasks_is_refused_by_name(project: DeskProject) -> None:
@@ -161,4 +163,4 @@ def test_a_run_of_several_suites_of_one_domain_is_the_baseline_of_each(project: 
     }
     assert project.run("--candidate=v1", "--t2e-baseline=old", "--t2e-suite=other").ret == 0
     result = project.run("--candidate=v1", "--t2e-baseline=old/desk")
-    result.stderr.fnmatch_lines(["*old/desk: a baseline of suite 'desk', not of 'other'*"])
+    result.stderr.fnmatch_lines(["*old/desk: belongs to suite 'desk', not to 'other'*"])

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve.gate.comparable import agent_changes
 from pytest_trace2evolve.project.candidates import read_candidate
-from pytest_trace2evolve.records.evidence import Provenance, Settings, side_of
+from pytest_trace2evolve.records.evidence import Provenance, Settings, describe_side
 from tests.plugin.conftest import Command, DeskProject
 
 BOTH = "both sides: agent listed; user gold"
@@ -49,9 +49,12 @@ def test_what_differs_between_two_agents(old: Settings, new: Settings, found: di
 
 
 def test_a_side_in_one_line() -> None:
-    assert side_of(of()).text == "agent not recorded; user not recorded"
-    assert side_of(of(ORACLE)).text == "agent oracle; user not recorded"
-    assert side_of(of(chat(seed=3))).text == "agent chat, model m, seed 3, temperature 0.0; user not recorded"
+    assert describe_side(of()).text == "agent not recorded; user not recorded"
+    assert describe_side(of(ORACLE)).text == "agent oracle; user not recorded"
+    assert (
+        describe_side(of(chat(seed=3))).text
+        == "agent chat, model m, seed 3, temperature 0.0; user not recorded"
+    )
 
 
 def test_a_reference_agent_against_another_agents_baseline_is_refused(project: DeskProject) -> None:
@@ -60,7 +63,7 @@ def test_a_reference_agent_against_another_agents_baseline_is_refused(project: D
     result = project.spread("--candidate=v1", "--t2e-agent=oracle")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: baseline 'v0' of 'desk' and this run are of different agents: agent 'listed' and *"]
+        ["ERROR: baseline 'v0' of 'desk' and this run have different agents: agent 'listed' and *"]
     )
     assert result.errlines[0].endswith(
         "measure a baseline with this agent, or declare the change in the front matter of candidates/v1.md: "

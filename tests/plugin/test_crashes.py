@@ -62,8 +62,8 @@ def session(project: DeskProject, *arguments: str) -> "subprocess.CompletedProce
     "target",
     [
         "controller.make_plan",  # pytest_sessionstart
-        "controller.Controller._start",  # pytest_collection_finish
-        "controller.Controller._place",  # pytest_runtest_logreport
+        "controller.Controller._start_session",  # pytest_collection_finish
+        "controller.Controller._parse_node_id",  # pytest_runtest_logreport
         "controller.write_summaries",  # pytest_sessionfinish
         "controller.run_report",  # pytest_terminal_summary
         "controller.Session.close",  # pytest_unconfigure
@@ -84,7 +84,7 @@ def test_any_error_of_a_session_end_is_no_discard(
     def fails(self: Controller, session: pytest.Session, *, is_early: bool) -> None:
         raise error
 
-    monkeypatch.setattr(Controller, "_export", fails)
+    monkeypatch.setattr(Controller, "_export_cassette", fails)
     done = project.run("--candidate=v1")
     assert done.ret == 3
     log_of(done.stderr.str(), project.root / ".trace2evolve")
@@ -96,7 +96,7 @@ def test_an_interrupt_at_the_end_of_a_session_is_one(
     def interrupts(self: Controller, session: pytest.Session, *, is_early: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Controller, "_export", interrupts)
+    monkeypatch.setattr(Controller, "_export_cassette", interrupts)
     done = project.run("--candidate=v1")
     assert done.ret == pytest.ExitCode.INTERRUPTED
     done.stderr.fnmatch_lines(["trace2evolve: interrupted while the session ended"])
@@ -112,7 +112,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
     done = project.run("--candidate=v1")
     assert done.ret == 3
     text = " ".join(done.stdout.str().split())
-    cause = r"the evidence could not be kept whole \(KeyError: 'planted'; the traceback is in "
+    cause = r"the evidence could not be stored completely \(KeyError: 'planted'; the traceback is in "
     assert re.search(cause + r"\S*/crash-\S*\.log\); the verdict does not count", text)
 
 
@@ -157,7 +157,7 @@ def test_a_reader_that_has_gone_is_no_discard(project: DeskProject) -> None:
     child.stderr.close()
 
 
-FULL = "the standard output cannot be written (No space left on device); make room for it, or redirect it"
+FULL = "the standard output cannot be written (No space left on device); free disk space, or redirect it"
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
 
 
@@ -183,7 +183,7 @@ def test_a_session_without_an_output_does_not_begin(project: DeskProject, closed
     assert done.returncode == 3, done.stderr
     if "2>&-" not in closed:
         assert done.stderr == (
-            "trace2evolve: the standard output cannot be written (it is closed); make room for it, or "
+            "trace2evolve: the standard output cannot be written (it is closed); free disk space, or "
             "redirect it elsewhere\n"
         )
     assert project.runs == []

@@ -203,15 +203,15 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
         ),
         (
             "def pytest_t2e_worlds(config):\n    return ['fake']\n",
-            "conftest.py: hook pytest_t2e_worlds returned a list; return a mapping of names to worlds",
+            "conftest.py: hook pytest_t2e_worlds returned a list, expected a mapping of names to worlds",
         ),
         (
             "def pytest_t2e_worlds(config):\n    return {'fake': 3}\n",
-            "conftest.py: hook pytest_t2e_worlds registers 'fake' as a int; give a callable",
+            "conftest.py: hook pytest_t2e_worlds registers 'fake' as a int, expected a callable",
         ),
         (
             "def pytest_t2e_environments(config):\n    return {'mine': dict}\n",
-            "conftest.py: hook pytest_t2e_environments registers 'mine' as a type; give an Offer",
+            "conftest.py: hook pytest_t2e_environments registers 'mine' as a type, expected an Offer",
         ),
         (
             "def pytest_configure(config):\n    raise RuntimeError('no database')\n",
@@ -241,7 +241,7 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
                 "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_t2e_worlds(config):\n"
                 "    (yield).force_result(None)\n"
             ),
-            "conftest.py: hook pytest_t2e_worlds failed: TypeError: a wrapper returned a NoneType, not",
+            "conftest.py: hook pytest_t2e_worlds failed: TypeError: a wrapper returned a NoneType, expected",
         ),
     ],
 )
@@ -286,8 +286,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
         return [*real(group=group), *(point for where, point in added if where == group)]
 
     caches = (
-        world_registry._installed,
-        environment_registry._installed,
+        world_registry._installed_providers,
+        environment_registry._installed_offers,
     )
 
     def add(group: str, point: Point) -> None:
@@ -440,13 +440,13 @@ def test_hooks_are_loaded_once_a_command(
     measured: DeskProject, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[Path] = []
-    real = extensions.load
+    real = extensions.load_extensions
 
     def load(root: Path, suites_folder: Path) -> extensions.Extensions:
         loads.append(root)
         return real(root, suites_folder)
 
-    monkeypatch.setattr(extensions, "load", load)
+    monkeypatch.setattr(extensions, "load_extensions", load)
     measured.write("policies/own.toml", 'base = "strict"\n')
     assert command("compare", "v0", "v1", "--suite", "desk", "--policy", "own").stderr == ""
     assert loads == [measured.root]

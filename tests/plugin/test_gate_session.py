@@ -119,7 +119,7 @@ def test_a_baseline_under_an_ancestors_name_is_the_ancestors(project: DeskProjec
     result = project.run("--candidate=v2")
     assert result.ret == 4
     told = (
-        "*v1.json: has the name of candidate 'v1', and candidate 'v0' was measured; measure 'v1' again "
+        "*v1.json: is named after candidate 'v1', but holds runs of candidate 'v0'; measure 'v1' again "
         "(pytest --candidate v1 --t2e-save-baseline v1 --t2e-baseline-mode update), or name the baseline "
         "with --t2e-baseline v1"
     )
@@ -130,7 +130,7 @@ def test_a_baseline_under_an_ancestors_name_is_the_ancestors(project: DeskProjec
     project.candidate("v1", "close", parent="v0")
     result = project.run("--candidate=v2")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["*'v1', and an earlier text of it was measured; measure 'v1' again *"])
+    result.stderr.fnmatch_lines(["*'v1', but holds runs of an earlier version of it; measure 'v1' again *"])
 
 
 def test_a_candidate_informed_by_the_split_is_development_evidence(project: DeskProject) -> None:
@@ -158,7 +158,7 @@ def test_a_saved_baseline_is_never_overwritten(project: DeskProject) -> None:
     before = path.read_bytes()
     result = project.run("--candidate=v1", "--t2e-save-baseline=v0")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["*v0.json exists, and a baseline never moves by itself; *"])
+    result.stderr.fnmatch_lines(["*v0.json already exists; *"])
     assert path.read_bytes() == before
 
 
@@ -195,7 +195,7 @@ def test_a_run_that_is_asked_for_and_has_no_suite_is_a_usage_error(project: Desk
     project.write("tests/test_own.py", "def test_own(): pass\n")
     result = project.run("tests", "--candidate=v1")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: the options ask for a run, and no suite lies under tests; *"])
+    result.stderr.fnmatch_lines(["ERROR: the options request a run, but tests contains no suite; *"])
 
 
 def test_stopping_before_a_suite_makes_that_suite_inconclusive_too(project: DeskProject) -> None:
@@ -228,7 +228,9 @@ def test_a_run_that_measured_nothing_is_never_green(project: DeskProject) -> Non
     )
     result = project.run("--candidate=v1", "--t2e-inconclusive=pass")
     assert result.ret == 10
-    result.stdout.fnmatch_lines([" why:  nothing was measured: this run says nothing about the candidate"])
+    result.stdout.fnmatch_lines(
+        [" why:  no simulation was measured, so this run says nothing about the candidate"]
+    )
 
 
 def test_a_file_that_cannot_be_collected_is_a_failure(project: DeskProject) -> None:

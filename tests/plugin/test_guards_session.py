@@ -127,8 +127,8 @@ def test_no_regression_discards_what_broke_and_no_baseline_comes_of_it(
     capsys.readouterr()
     assert main(["baseline", "promote", project.runs[-1].name]) != 0
     told = capsys.readouterr().err
-    assert "had goal no-regression, which shows nothing that a baseline could rest on" in told
-    assert "run it with goal improve or hold" in told
+    assert "had goal no-regression, which cannot justify a baseline" in told
+    assert "run it again with goal improve or hold" in told
 
 
 def test_stages_do_not_go_with_no_regression(project: DeskProject) -> None:
@@ -138,7 +138,7 @@ def test_stages_do_not_go_with_no_regression(project: DeskProject) -> None:
     )  # fmt: skip
     assert result.ret == 4
     result.stderr.fnmatch_lines(
-        ["*--t2e-stages does not go with --t2e-goal no-regression*give --t2e-trials 4*"]
+        ["*--t2e-stages cannot be combined with --t2e-goal no-regression*give --t2e-trials 4*"]
     )
 
 

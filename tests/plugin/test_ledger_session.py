@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.evidence.ledger import Ledger, render
+from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
 from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
@@ -17,7 +17,7 @@ def evaluations(project: DeskProject) -> list[Evaluation]:
     """The ledger's evaluations, oldest first; it must be sound."""
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
-    return [entry for entry in history.in_time if isinstance(entry, Evaluation)]
+    return [entry for entry in history.entries_by_time if isinstance(entry, Evaluation)]
 
 
 def frozen(project: DeskProject, name: str, text: str, parent: str, day: str = "2020-01-01") -> None:
@@ -30,7 +30,7 @@ def kinds(project: DeskProject) -> list[str]:
     """What the ledger holds, oldest first; saved baselines apart."""
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
-    return [type(entry).__name__ for entry in history.in_time if not isinstance(entry, BaselineSave)]
+    return [type(entry).__name__ for entry in history.entries_by_time if not isinstance(entry, BaselineSave)]
 
 
 def look(project: DeskProject, task: str = "close") -> None:
@@ -138,7 +138,7 @@ def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProje
     project.run("--candidate=v1").stdout.fnmatch_lines(
         [
             "heldout decides on development evidence:",
-            "*traces of desk::heldout were looked at (task close, *), and candidate v1 is not frozen: *",
+            "*traces of desk::heldout were read (task close, *), and candidate v1 is not frozen: *",
             "PROMOTE: *",
         ]
     )
@@ -208,8 +208,8 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
         0,
         [
             "desk · heldout",
-            "  no command of ours opened a trace of it, and nothing was judged on it",
-            "  the next new candidate is test 1: level 0.0228 at alpha 0.05, 0.0304 with all its analyses",
+            "  no recorded access to its traces, and no verdict on it",
+            "  the next new candidate is test 1: level 0.0228 at alpha 0.05, 0.0304 over all its analyses",
         ],
         [],
     )
@@ -225,7 +225,10 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     assert drawn[1].endswith(f"v1 was drawn · by an agent without a store, whole, gated · run {first}")
     assert [line.split(" UTC ")[1].split()[0] for line in drawn] == ["v0", "v1", "v2"]
     lines = [line for line in lines if line not in drawn]
-    assert lines[:2] == ["desk · heldout", "  candidate v7 was informed by it, as its front matter says"]
+    assert lines[:2] == [
+        "desk · heldout",
+        "  candidate v7 is informed by this split, according to its front matter",
+    ]
     assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
     assert lines[2].endswith(
         "v1 against v0: PROMOTE · clean evidence, test 1, analysis 1 (1 trial), policy strict, goal improve"
@@ -284,7 +287,7 @@ def test_a_deleted_head_is_found_by_the_scoreboard(
     (project.root / "ledger" / f"{entry.name}.json").unlink()
     status, _, (error,) = told(project, capsys)
     assert status == 1
-    assert f"holds no entry of run {entry.run} on desk::heldout" in error
+    assert f"has no entry of run {entry.run} on desk::heldout" in error
 
 
 def test_a_scoreboard_that_cannot_be_read_is_named(
@@ -293,7 +296,7 @@ def test_a_scoreboard_that_cannot_be_read_is_named(
     project.write("results/scoreboard.tsv", "not\ta\tscoreboard\n")
     status, _, (error,) = told(project, capsys)
     assert status == 1
-    assert error.endswith("scoreboard.tsv:1: 3 columns, not 19; restore the line from git")
+    assert error.endswith("scoreboard.tsv:1: expected 19 columns, got 3; restore the line from git")
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,7 @@ def test_a_project_without_a_lock_has_no_story(
     project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project.root / "suites" / "suites.lock").unlink()
-    assert told(project, capsys) == (0, ["no suite is locked, and nothing is written in the ledger"], [])
+    assert told(project, capsys) == (0, ["no suite is locked, and the ledger is empty"], [])
 
 
 LOSING = (
@@ -547,7 +550,7 @@ def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject)
     folder = project.root / "ledger"
     (folder / f"{entry.name}.json").unlink()
     before = entry.model_copy(update={"analysis": None, "baseline_identity": None})
-    (folder / f"{before.name}.json").write_text(render(before), encoding="utf-8")
+    (folder / f"{before.name}.json").write_text(render_entry(before), encoding="utf-8")
     assert "analysis" not in (folder / f"{before.name}.json").read_text(encoding="utf-8")
     project.run("--candidate=v1").stdout.fnmatch_lines(["*recorded: PROMOTE on *; now: PROMOTE; *"])
     project.run("--candidate=v2", "--t2e-baseline=v0")

@@ -17,7 +17,7 @@ def test_y():
 
 PLAIN = "[pytest]\nt2e_suites = suites\nfilterwarnings = error\n"
 
-LEFT_OUT = "trace2evolve: left out, since no agent is named: suite desk; give --t2e-agent or --t2e-model, *"
+LEFT_OUT = "trace2evolve: left out because no agent is named: suite desk; give --t2e-agent or --t2e-model, *"
 
 NO_AGENT = (
     "ERROR: suite 'desk' has no agent: give --t2e-model, --t2e-agent or --t2e-results, "

@@ -133,14 +133,16 @@ def test_a_planted_fault_comes_back_as_the_smallest_case_and_is_frozen(project):
     # Hypothesis' own words name the case in one line, not with its whole store.
     assert not re.search(r"Case\(task=", told(result))
     again = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert f"case {case.id} was not frozen: it is there already" in told(again)
+    assert f"case {case.id} was not frozen: it is already frozen" in told(again)
     assert len(read_cases(project.frozen)) == 1
 
 
 def test_without_the_option_nothing_is_written(project):
     project.test(SEARCH)
     result = project.run("--t2e-agent=rash")
-    assert "1 new case broke the agent; --t2e-freeze keeps such in synthetic/pressure.jsonl" in told(result)
+    assert "1 new case broke the agent; --t2e-freeze saves such cases to synthetic/pressure.jsonl" in told(
+        result
+    )
     assert not project.frozen.exists()
 
 
@@ -265,7 +267,7 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
         (
             NEW.format(body="run_case('x')"),
             ("--t2e-agent=nop",),
-            "TypeError: run_case takes a Case, as cases() and the fixture 'case' give, not 'x'",
+            "TypeError: run_case: expected a Case, such as cases() and the fixture 'case' provide, got 'x'",
         ),
         (
             NEW.format(body="run_case(case, provider='nope')"),
@@ -275,17 +277,17 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
         (
             HEAD + "@pytest.mark.t2e_cases(3)\ndef test_it(case, run_case): pass\n",
             ("--t2e-agent=nop",),
-            "@pytest.mark.t2e_cases takes the names of files of cases, and its test the fixture 'case'",
+            "@pytest.mark.t2e_cases needs names of case files, and its test needs the fixture 'case'",
         ),
         (
             HEAD + "@pytest.mark.t2e_cases('synthetic/a.jsonl')\ndef test_it(run_case): pass\n",
             ("--t2e-agent=nop",),
-            "@pytest.mark.t2e_cases takes the names of files of cases, and its test the fixture 'case'",
+            "@pytest.mark.t2e_cases needs names of case files, and its test needs the fixture 'case'",
         ),
         (
             HEAD + "@pytest.mark.t2e_cases('../a.jsonl')\ndef test_it(case, run_case): pass\n",
             ("--t2e-agent=nop",),
-            "../a.jsonl: lies outside of",
+            "../a.jsonl: is outside",
         ),
         (
             "def test_it(): pass\n",
@@ -301,7 +303,7 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
         (
             "def test_it(): pass\n",
             ("--t2e-agent=nop",),
-            "none of these tests uses 'run_case'; name suites/ too",
+            "none of these tests uses 'run_case'; also name suites/",
         ),
         ("def test_it(run_case): pass\n", ("--t2e-case-budget=0",), "'0' is not a whole number of 1 or more"),
     ],
@@ -343,12 +345,13 @@ def pytest_t2e_worlds(config):
 
 
 NOBODY = (
-    "ERROR: trace2evolve: no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+    "ERROR: trace2evolve: 'run_case' needs an agent; give --t2e-agent or --t2e-model, or set the ini key "
+    "t2e_agent"
 )
 
 NOT_SERVED = (
-    "ERROR: no agent is named, and the embedded model cannot be served: 'torch' is not installed; run: "
-    "pip install 'pytest-trace2evolve[local]'; or name an agent: --t2e-agent or --t2e-model"
+    "ERROR: no agent is named, but the embedded model cannot be served: 'torch' is not installed; run: "
+    "pip install 'pytest-trace2evolve[local]'; or name an agent with --t2e-agent or --t2e-model"
 )
 
 
@@ -370,11 +373,11 @@ def test_a_case_that_nobody_serves_is_one_usage_error(served, workers):
     [
         (
             ("synthetic/test_pressure.py", "--t2e-agent=nop"),
-            "the options ask for a run, and none of these tests uses 'run_case'; name suites/ too",
+            "the options request a run, but none of these tests uses 'run_case'; also name suites/",
         ),
         (
             ("suites", "synthetic", "--t2e-freeze"),
-            "--t2e-freeze has no effect, since no test uses 'run_case'; name synthetic/ too",
+            "--t2e-freeze has no effect, because no test uses 'run_case'; also name synthetic/",
         ),
     ],
 )
@@ -414,7 +417,10 @@ def test_a_test_elsewhere_is_told_to_be_named(project):
         encoding="utf-8",
     )
     lost = project.pytester.runpytest_inprocess("tests", "-p", "no:cacheprovider")
-    assert "'run_case' needs this file or the folder synthetic/ on the command line" in told(lost)
+    assert (
+        "'run_case' needs the options of a run, which are read only if the command line names this file"
+        in told(lost)
+    )
     named = project.pytester.runpytest_inprocess(
         "tests/test_it.py", "-p", "no:cacheprovider", "--t2e-agent=oracle"
     )

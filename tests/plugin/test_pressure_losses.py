@@ -157,10 +157,13 @@ def test_neither_a_second_case_of_an_id_nor_training_content_is_frozen(project):
     one = '@pytest.mark.t2e_cases("synthetic/again.jsonl")\ndef test_it(case, run_case):\n    '
     project.test(HEAD + one + "run_case(case).require_invariants()\n")
     result = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert f"case {case.id} was not frozen: another case there has its id; give it a new one" in told(result)
+    assert (
+        f"case {case.id} was not frozen: a different frozen case has the same id; give it a new one"
+        in told(result)
+    )
     project.test(SEARCH.replace("cases()", 'cases(content="train")'))
     trained = project.run("--t2e-agent=rash", "--t2e-freeze")
-    assert "it is made of training content, on which an agent may have been trained" in told(trained)
+    assert "it uses training content, which an agent may have been trained on" in told(trained)
     assert read_cases(project.frozen) == [case]
 
 
@@ -185,5 +188,5 @@ def test_recorded_runs_answer_no_case(project):
         "-k",
         "search",
     )
-    assert "recorded runs answer no case: give --t2e-agent or --t2e-model" in told(result)
+    assert "recorded runs cannot run cases; give --t2e-agent or --t2e-model" in told(result)
     result.assert_outcomes(skipped=1, deselected=114)

@@ -121,7 +121,7 @@ def test_a_verdict_that_could_not_be_written_does_not_count(project: DeskProject
     project.pytester.makeconftest(CONFTEST + blocking)
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    result.stdout.fnmatch_lines(["NO VERDICT *", " why:  the evidence could not be kept whole (*"])
+    result.stdout.fnmatch_lines(["NO VERDICT *", " why:  the evidence could not be stored completely (*"])
 
 
 def test_a_promoted_run_becomes_the_baseline(promoted: DeskProject, command: Command) -> None:
@@ -181,7 +181,7 @@ def test_a_second_promotion_changes_nothing(promoted: DeskProject, command: Comm
     command("baseline", "promote", run)
     before = everything(promoted)
     done = command("baseline", "promote", run)
-    told = f"run {run} was promoted before: baselines/desk/v1.json; nothing changed\n"
+    told = f"run {run} is already promoted: baselines/desk/v1.json; nothing was changed\n"
     assert (done.returncode, done.stdout) == (0, told)
     assert everything(promoted) == before
 
@@ -200,15 +200,15 @@ def test_a_run_is_named_by_folder_id_or_its_beginning(promoted: DeskProject, com
     assert command("baseline", "promote", str(run), "--dry-run").returncode == 0
     assert command("baseline", "promote", f".trace2evolve/runs/{run.name}", "--dry-run").returncode == 0
     assert command("baseline", "promote", run.name[:-2], "--dry-run").returncode == 0
-    refused(promoted, command, "run '20' is the beginning of several: *; give more of the id", run="20")
-    refused(promoted, command, f"'nope' is no path and no run in {run.parent}; *", run="nope")
-    refused(promoted, command, "*/suites: holds no verdict.json: it is no gated run, *", run="suites")
+    refused(promoted, command, "run '20' matches several runs: *; give more of the id", run="20")
+    refused(promoted, command, f"'nope' is neither a path nor a run in {run.parent}; *", run="nope")
+    refused(promoted, command, "*/suites: holds no verdict.json: the run was not gated, *", run="suites")
 
 
 def test_another_name_can_be_given(promoted: DeskProject, command: Command) -> None:
     command("baseline", "promote", promoted.runs[-1].name, "--name", "best")
     assert set(everything(promoted)) == {"desk/v0.json", "desk/best.json"}
-    refused(promoted, command, "--name '../x': a name is up to 100 letters, *", "--name", "../x")
+    refused(promoted, command, "--name '../x': a name must be up to 100 letters, *", "--name", "../x")
 
 
 def test_the_baseline_that_was_beaten_may_be_replaced_by_name(
@@ -252,7 +252,7 @@ def test_what_was_inconclusive_is_no_baseline(project: DeskProject, command: Com
     project.baseline("v0")
     project.pytester.makeconftest(CONFTEST + LOSING)
     assert project.run("--candidate=v1").ret == 10
-    refused(project, command, "*ended in inconclusive (desk inconclusive); only a promoted one *")
+    refused(project, command, "*ended in inconclusive (desk inconclusive); only a promoted run *")
 
 
 def test_a_changed_baseline_refuses(promoted: DeskProject, command: Command) -> None:
@@ -302,7 +302,9 @@ def test_edited_evidence_refuses(promoted: DeskProject, command: Command) -> Non
     refused(promoted, command, "*evidence/desk.json: was edited: its content has digest *")
     path.write_text(re.sub(r'"digest": "[0-9a-f]+",', "", path.read_text(encoding="utf-8")), encoding="utf-8")
     refused(
-        promoted, command, "*evidence/desk.json: holds evidence *, and the verdict rests on *; run it again"
+        promoted,
+        command,
+        "*evidence/desk.json: holds evidence *, but the verdict is based on *; run it again",
     )
     path.unlink()
     refused(promoted, command, "*evidence/desk.json: cannot be read: No such file or directory")
@@ -314,10 +316,12 @@ def test_an_edited_verdict_refuses(project: DeskProject, command: Command) -> No
     path = project.runs[-1] / "verdict.json"
     whole = json.loads(path.read_text(encoding="utf-8"))
     edit(path, verdict="promote")
-    refused(project, command, "*verdict.json: the run says promote, and its parts discard: it was edited; *")
+    refused(
+        project, command, "*verdict.json: the run says promote, but its parts say discard; it was edited, *"
+    )
     suite = {**whole["suites"]["desk"], "verdict": "promote"}
     edit(path, verdict="promote", suites={"desk": suite})
-    refused(project, command, "*verdict.json: suite 'desk' says promote, and its parts discard: *")
+    refused(project, command, "*verdict.json: suite 'desk' says promote, but its parts say discard; *")
     suite = {**whole["suites"]["desk"], "verdicts": [{"split": "heldout"}]}
     edit(path, suites={"desk": suite})
     refused(project, command, "*verdict.json: damaged at suites.desk.verdicts: 'verdict'; run it again")
@@ -326,7 +330,7 @@ def test_an_edited_verdict_refuses(project: DeskProject, command: Command) -> No
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"schema_version": 9}, "*verdict.json: format 9 is not 1, the one this version reads"),
+        ({"schema_version": 9}, "*verdict.json: format 9 is not 1, which this version reads"),
         ({"partial": "perhaps"}, "*verdict.json: damaged at partial: *; run it again"),
         ({"extra": 1}, "*verdict.json: damaged at extra: *; run it again"),
     ],
@@ -351,7 +355,7 @@ def test_a_name_that_is_taken_refuses(promoted: DeskProject, command: Command) -
     refused(
         promoted,
         command,
-        "*v1.json: exists, and is not the baseline that the run beat (v0); give another --name",
+        "*v1.json: exists, but is not the baseline that the run beat (v0); give a different --name",
         run=run,
     )
 
@@ -371,7 +375,7 @@ def test_all_suites_with_verdicts_are_promoted_together(two: DeskProject, comman
     done = command("baseline", "promote", two.runs[-1].name)
     assert done.returncode == 0
     assert set(everything(two)) == {"desk/v0.json", "other/v0.json", "desk/v1.json", "other/v1.json"}
-    assert "third: left as it is (none of its ancestors (v0) has a baseline" in done.stdout
+    assert "third: unchanged (none of its ancestors (v0) has a baseline" in done.stdout
     assert "Promote v1 on desk, other: takes over from v0" in done.stdout.splitlines()[-1]
 
 

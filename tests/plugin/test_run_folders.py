@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.evidence.ledger import Ledger, render
-from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Traces
+from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
+from pytest_trace2evolve.records.ledger import DatedEntry, Draw, Evaluation, TracesEntry
 from pytest_trace2evolve.records.verdict import Decision, Label
 from tests.plugin.conftest import Command, DeskProject
 from tests.session.test_edits import worsened
 
-EDITED = "ERROR: *{}: was edited: it holds traces *, and run * left * (20*, ledger entry *); restore it, or *"
-UNRECORDED = "note: desk: not recorded by this project's ledger, so an edit cannot be found: {}"
+EDITED = (
+    "ERROR: *{}: was edited: its traces have digest *, but run * recorded * (20*, ledger entry *); "
+    "restore it, or *"
+)
+UNRECORDED = "note: desk: not recorded in this project's ledger, so an edit cannot be detected: {}"
 
 
 @pytest.fixture
@@ -33,11 +36,11 @@ def replay(project: DeskProject, folder: str, *arguments: str, candidate: str = 
     )
 
 
-def entries(project: DeskProject) -> list[Dated]:
+def entries(project: DeskProject) -> list[DatedEntry]:
     """All entries of the ledger, which must be sound."""
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
-    return history.in_time
+    return history.entries_by_time
 
 
 def judged(project: DeskProject) -> tuple[Decision, Label]:
@@ -83,7 +86,7 @@ def read(path: Path) -> dict[str, object] | object:
 
 
 def test_a_run_of_a_sealed_split_records_what_it_left(drawn: DeskProject) -> None:
-    saved, left = (one for one in entries(drawn) if isinstance(one, Traces))
+    saved, left = (one for one in entries(drawn) if isinstance(one, TracesEntry))
     assert (saved.suite, saved.run) == ("desk", drawn.runs[-1].name)
     origin = read(drawn.root / "good/results.json")["info"]["trace2evolve"]
     assert left.run == origin["run_id"] != saved.run
@@ -99,7 +102,7 @@ def test_an_untouched_folder_is_judged_wherever_it_lies(drawn: DeskProject, plac
             path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     result = replay(drawn, place)
     assert result.ret == 0
-    result.stdout.no_fnmatch_line("*not recorded by this project's ledger*")
+    result.stdout.no_fnmatch_line("*not recorded in this project's ledger*")
     assert judged(drawn) == (Decision.PROMOTE, Label.CLEAN)
 
 
@@ -144,7 +147,7 @@ def test_the_traces_of_an_unknown_run_are_not_clean_if_the_split_is_drawn_live(d
     assert result.ret == 0
     result.stdout.fnmatch_lines_random(
         [
-            "   the ledger names draws of desk::heldout, and not what is in good",
+            "   the ledger names draws of desk::heldout, but not the content of good",
             UNRECORDED.format("good"),
         ]
     )
@@ -174,7 +177,7 @@ def test_traces_from_elsewhere_are_clean_if_the_split_is_never_drawn(drawn: Desk
 def test_a_ledger_of_an_older_version_is_read(drawn: DeskProject) -> None:
     """Its runs have draws, and no entry of what they left."""
     folder = drawn.root / "ledger"
-    kept = [one for one in entries(drawn) if not isinstance(one, Traces)]
+    kept = [one for one in entries(drawn) if not isinstance(one, TracesEntry)]
     root = (folder / f"{kept[0].root}.json").read_bytes()
     shutil.rmtree(folder)
     folder.mkdir()
@@ -182,7 +185,7 @@ def test_a_ledger_of_an_older_version_is_read(drawn: DeskProject) -> None:
     (folder / f"{before}.json").write_bytes(root)
     for entry in kept:
         older = entry.model_copy(update={"parents": (before,)})
-        (folder / f"{older.name}.json").write_text(render(older), encoding="utf-8")
+        (folder / f"{older.name}.json").write_text(render_entry(older), encoding="utf-8")
         before = older.name
     assert any(isinstance(one, Draw) for one in entries(drawn))
     result = replay(drawn, "good")
@@ -198,7 +201,7 @@ def test_lint_names_folders_whose_traces_were_edited(drawn: DeskProject, command
     reward_edited(run)
     done = command("check")
     assert done.returncode == 1
-    assert f"{run.name}: was edited: it holds traces " in done.stdout
+    assert f"{run.name}: was edited: its traces have digest " in done.stdout
     shutil.rmtree(run)
     assert command("check").stdout == ""
 
@@ -209,14 +212,14 @@ def test_lint_reads_the_folder_of_each_suite(drawn: DeskProject, command: Comman
     drawn.lock()
     drawn.run("--candidate=v1", "--t2e-gate=off")
     run = drawn.runs[-1]
-    assert {one.suite for one in entries(drawn) if isinstance(one, Traces) and one.run == run.name} == {
+    assert {one.suite for one in entries(drawn) if isinstance(one, TracesEntry) and one.run == run.name} == {
         "desk",
         "second",
     }
     reward_edited(run / "second")
     named = [line for line in command("check").stdout.splitlines() if "was edited" in line]
     assert len(named) == 1
-    assert f"{run.name}/second: was edited: it holds traces " in named[0]
+    assert f"{run.name}/second: was edited: its traces have digest " in named[0]
 
 
 def test_a_copy_of_a_saved_baseline_is_known_by_its_content(drawn: DeskProject) -> None:
@@ -224,11 +227,16 @@ def test_a_copy_of_a_saved_baseline_is_known_by_its_content(drawn: DeskProject) 
     shutil.copy(drawn.root / "baselines/desk/v0.json", copy)
     result = drawn.run("--candidate=v1", "--t2e-baseline=copy.json")
     assert result.ret == 0
-    result.stdout.no_fnmatch_line("*not recorded by this project's ledger*")
+    result.stdout.no_fnmatch_line("*not recorded in this project's ledger*")
     copy.write_text(copy.read_text(encoding="utf-8").replace('"trial":0', '"trial":1'), encoding="utf-8")
     worsened(copy)
     result = drawn.run("--candidate=v1", "--t2e-baseline=copy.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: *copy.json: was edited: it holds evidence *, and run * recorded *; restore it, or run it *"]
+        [
+            (
+                "ERROR: *copy.json: was edited: its evidence has digest *, but run * recorded *; restore "
+                "it, or run it *"
+            )
+        ]
     )

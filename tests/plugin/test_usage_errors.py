@@ -54,7 +54,7 @@ def test_a_task_in_two_splits_is_named(project: DeskProject) -> None:
 
 def test_a_silent_edit_names_file_and_task(project: DeskProject) -> None:
     project.write("suites/desk.toml", SUITE.replace('"close", ', ""))
-    refused(project, "*desk.toml: task 'close' was taken out of split 'heldout'*trace2evolve lock*")
+    refused(project, "*desk.toml: task 'close' was removed from split 'heldout'*trace2evolve lock*")
 
 
 def test_a_task_whose_content_differs_from_the_lock_is_named(project: DeskProject) -> None:
@@ -88,13 +88,17 @@ def test_a_suite_without_any_agent_is_a_usage_error(project: DeskProject) -> Non
 
 def test_no_suites_at_all_is_a_usage_error(project: DeskProject) -> None:
     project.write("pytest.ini", INI.replace("suites = suites", "suites = elsewhere"))
-    refused(project, "no suites in *elsewhere: set the ini key t2e_suites to their folder", "--candidate=v1")
+    refused(
+        project,
+        "no suites in *elsewhere; set the ini key t2e_suites to the folder of the suites",
+        "--candidate=v1",
+    )
 
 
 def test_replayed_results_of_another_domain_are_refused(project: DeskProject, tmp_path: Path) -> None:
     path = results(tmp_path, domain="retail")
     project.pytester.runpytest_inprocess(f"--t2e-results={path}").stderr.fnmatch_lines(
-        ["ERROR: *results.json: results of domain 'retail', and the selected suites are *"]
+        ["ERROR: *results.json: holds results of domain 'retail', but the selected suites are *"]
     )
 
 
@@ -102,7 +106,7 @@ def test_replayed_results_of_another_domain_are_refused(project: DeskProject, tm
     ("content", "text"),
     [
         (b"", "*not valid JSON*"),
-        (b"[]", "*holds a JSON list, not a results object"),
+        (b"[]", "*contains a JSON list, expected a results object"),
         (gzip.compress(bytes(range(256)))[:60], "*damaged gzip (*); fetch the file again"),
         (b'{"tasks": [], "simulations": [{"duration": NaN}]}', "*not valid JSON with finite numbers: *"),
         (b'{"tasks": [], "simulations": [{"id": "a"}]}', "*1 of 1 simulations have no task_id *"),
@@ -128,7 +132,7 @@ def test_damaged_results_are_refused(project: DeskProject, tmp_path: Path, conte
             "--t2e-run-folder=baselines/desk/x",
             "--t2e-run-folder baselines/desk/x lies in baselines/, which *",
         ),
-        ("--t2e-run-folder=.", "--t2e-run-folder . is the project's folder; choose another place"),
+        ("--t2e-run-folder=.", "--t2e-run-folder . is the project's folder; choose a different path"),
         ("--t2e-summary=suites/suites.lock", "--t2e-summary suites/suites.lock lies in suites/, which *"),
         (
             "--t2e-record=out/../candidates/x.jsonl",
@@ -150,14 +154,16 @@ def test_a_baseline_of_another_lock_is_refused(project: DeskProject) -> None:
     project.lock()
     result = project.run("--candidate=v1")
     result.stderr.fnmatch_lines(
-        ["ERROR: *v0.json: measured under another lock than 'desk' has now: *; measure the baseline again *"]
+        ["ERROR: *v0.json: was measured under a lock that differs from the current one of 'desk': *"]
     )
     assert project.runs == before
 
 
 def test_an_unknown_baseline_lists_the_saved_ones(project: DeskProject) -> None:
     refused(
-        project, "baseline 'v9' is no file and no saved baseline of desk; saved are none", "--t2e-baseline=v9"
+        project,
+        "baseline 'v9' is neither a file nor a saved baseline of desk; saved are none",
+        "--t2e-baseline=v9",
     )
 
 
@@ -171,37 +177,42 @@ def test_a_damaged_baseline_is_named(project: DeskProject) -> None:
 def test_trials_do_not_go_with_a_replay(project: DeskProject, tmp_path: Path) -> None:
     path = results(tmp_path)
     result = project.pytester.runpytest_inprocess(f"--t2e-results={path}", "--t2e-trials=2")
-    result.stderr.fnmatch_lines(["ERROR: --t2e-trials does not go with --t2e-results, *"])
+    result.stderr.fnmatch_lines(["ERROR: --t2e-trials cannot be combined with --t2e-results, *"])
 
 
 def test_a_run_folder_is_used_once(project: DeskProject) -> None:
     assert project.run("--t2e-run-folder=mine").ret in (0, 1)
     result = project.run("--t2e-run-folder=mine")
-    result.stderr.fnmatch_lines(["ERROR: *mine holds a run already; choose another --t2e-run-folder"])
+    result.stderr.fnmatch_lines(["ERROR: *mine already holds a run; choose a different --t2e-run-folder"])
 
 
 @pytest.mark.parametrize("option", ["--candidate=", "--t2e-gate=", "--t2e-suite=", "--t2e-baseline="])
 def test_an_empty_value_is_no_default(project: DeskProject, option: str) -> None:
     result = project.run(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --t2e-* is empty; leave it out or give a value"])
+    result.stderr.fnmatch_lines(["ERROR: --t2e-* is empty; omit it or give a value"])
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "x" * 300, ".hidden"])
 def test_a_baselines_name_is_a_plain_name(project: DeskProject, name: str) -> None:
-    refused(project, "--t2e-save-baseline *: a name is up to 100 letters, *", f"--t2e-save-baseline={name}")
+    refused(
+        project, "--t2e-save-baseline *: a name must be up to 100 letters, *", f"--t2e-save-baseline={name}"
+    )
 
 
 def test_an_endless_name_is_no_baseline(project: DeskProject) -> None:
     refused(
-        project, "baseline 'xxx*' is no file and no saved baseline of desk; *", "--t2e-baseline", "x" * 300
+        project,
+        "baseline 'xxx*' is neither a file nor a saved baseline of desk; *",
+        "--t2e-baseline",
+        "x" * 300,
     )
 
 
 def test_suites_outside_the_project_are_refused(project: DeskProject) -> None:
     project.write("pytest.ini", INI.replace("= suites", "= ../elsewhere", 1))
     result = project.run()
-    result.stderr.fnmatch_lines(["ERROR: t2e_suites: *elsewhere lies outside the rootdir *"])
+    result.stderr.fnmatch_lines(["ERROR: t2e_suites: *elsewhere is outside the rootdir *"])
 
 
 def test_a_baseline_with_another_user_is_refused(project: DeskProject) -> None:

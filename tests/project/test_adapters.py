@@ -8,7 +8,7 @@ import pytest
 from pytest_trace2evolve.errors import AdapterError, CandidateError
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidates, read_candidate
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, AdapterState
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
 
@@ -22,7 +22,7 @@ def test_only_promoted_adapters_are_routed_to(tmp_path: Path) -> None:
     (tmp_path / "pocket").mkdir()
     found = Adapters(tmp_path)
     assert list(found) == ["adding", "asking", "reading", "telling"]
-    assert [one.name for one in found.promoted()] == ["reading", "telling"]
+    assert [one.name for one in found.promoted_adapters()] == ["reading", "telling"]
 
 
 def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tmp_path: Path) -> None:
@@ -33,9 +33,9 @@ def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tm
     write_adapter(tmp_path, "foreign", capabilities=["reading"], base="b2", **promoted, promoted_on=1)
     write_adapter(tmp_path, "tried", capabilities=["reading"], promoted_on=9)
     found = Adapters(tmp_path)
-    assert [one.name for one in found.routed()] == ["both", "foreign", "reading"]
+    assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading"]
     write_adapter(tmp_path, "reading_3", capabilities=["reading"], **promoted, promoted_on=4)
-    assert [one.name for one in found.routed()] == ["both", "foreign", "reading_3"]
+    assert [one.name for one in found.routed_adapters()] == ["both", "foreign", "reading_3"]
     skill = found["reading_3"].skill
     assert skill is not None
     assert (skill.name, skill.description) == ("reading_3", "What reading_3 is.")
@@ -46,9 +46,9 @@ def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
     before = Adapters(tmp_path)["reading"].digest
     assert len(before) == 32
     assert Adapters(tmp_path)["reading"].digest == before
-    (path / ADAPTER_WEIGHTS).write_bytes(b"others")
+    (path / WEIGHTS_NAME).write_bytes(b"others")
     assert Adapters(tmp_path)["reading"].digest != before
-    (path / ADAPTER_WEIGHTS).unlink()
+    (path / WEIGHTS_NAME).unlink()
     with pytest.raises(AdapterError, match=r"safetensors: cannot be read: No such file .*train"):
         _ = Adapters(tmp_path)["reading"].digest
 
@@ -57,7 +57,7 @@ def test_what_is_unknown_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
     path = write_adapter(tmp_path, "reading")
     with pytest.raises(AdapterError, match=r"^unknown adapter 'raeding'; did you mean 'reading'\? in "):
         Adapters(tmp_path)["raeding"]
-    (path / MANIFEST).write_text('{"capability": 1}', encoding="utf-8")
+    (path / MANIFEST_NAME).write_text('{"capability": 1}', encoding="utf-8")
     with pytest.raises(AdapterError, match=r"manifest.json: damaged at capability: .*; train it again$"):
         Adapters(tmp_path)["reading"]
 
@@ -78,7 +78,7 @@ def test_a_candidate_talks_with_an_adapter(tmp_path: Path) -> None:
     assert "v6+reading" in known
     assert "v6+adding" not in known
     assert list(known) == ["v6", "v7"]
-    (adapters.folder / "reading" / ADAPTER_WEIGHTS).write_bytes(b"others")
+    (adapters.folder / "reading" / WEIGHTS_NAME).write_bytes(b"others")
     assert known["v6+reading"].digest != found.digest
 
 
@@ -89,7 +89,7 @@ def test_a_verdict_on_an_adapter_leaves_its_digest(tmp_path: Path) -> None:
     known = Candidates(tmp_path, adapters)
     before = known["v6+reading"].digest
     manifest = adapters["reading"].manifest.model_copy(update={"state": AdapterState.PROMOTED})
-    (path / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+    (path / MANIFEST_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
     assert known["v6+reading"].digest == before
 
 
@@ -120,8 +120,8 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "header", "told"),
     [
-        ("v6+reading", (), r"'\+' in an id names an adapter, and no file makes one: choose another id"),
-        ("v6", ("weights: abc",), r"weights: follow from an adapter, .*: v6\+NAME$"),
+        ("v6+reading", (), r"'\+' in an id names an adapter, which a file cannot add; choose a different id"),
+        ("v6", ("weights: abc",), r"weights: follow from the adapter .* v6\+NAME$"),
     ],
 )
 def test_no_file_makes_a_candidate_with_an_adapter(

@@ -104,7 +104,7 @@ BROKEN = [
     (HEAD + "informed_by:\n  -\n    - a::b\n---\n", "informed_by: "),
     (HEAD + "{a: " * 2_000 + "\n---\n", "line 3 is not 'key: value'"),
     (HEAD + "? " * 2_000 + "\n---\n", "line 3 is not 'key: value'"),
-    (HEAD + "parent: v1\n\nid: v3\n---\n", "line 5 gives 'id' a second time"),
+    (HEAD + "parent: v1\n\nid: v3\n---\n", "line 5 repeats 'id'"),
     (HEAD + "author: me\n---\n", "author: "),
     (HEAD + "instruction: Ask first.\n---\nAct.\n", "instruction: "),
     ("---\nparent: v1\n---\n", "id: Field required"),
@@ -182,7 +182,7 @@ def test_an_unknown_candidate_is_answered_with_the_nearest(family, tmp_path):
 
 @pytest.mark.parametrize("folder", [".", "absent"])
 def test_a_folder_without_candidates_says_so(tmp_path, folder):
-    with pytest.raises(CandidateError, match=r"unknown candidate 'v1'; .* holds no candidates"):
+    with pytest.raises(CandidateError, match=r"unknown candidate 'v1'; .* contains no candidates"):
         Candidates(tmp_path / folder)["v1"]
 
 
@@ -195,7 +195,7 @@ def test_an_unknown_parent_is_named_with_the_file_that_names_it(family, tmp_path
 
 def test_parents_in_a_circle_are_named_in_order(family, tmp_path):
     write_candidate(tmp_path, "v0", "parent: v2")
-    with pytest.raises(CandidateError, match="the parents turn in a circle: v1 → v0 → v2 → v1"):
+    with pytest.raises(CandidateError, match="the parents form a cycle: v1 → v0 → v2 → v1"):
         family.lineage("v1")
 
 
@@ -248,7 +248,7 @@ def test_a_text_broken_between_any_words_reads_as_one_line(words, data):
 def test_a_split_was_seen_exactly_where_an_entry_lies_in_it(places, suite, split):
     candidate = Candidate(id="v1", informed_by=tuple(entry(place) for place in places))
     for where in {(suite, split), *((place[0], place[1]) for place in places)}:
-        assert candidate.saw(*where) is any((place[0], place[1]) == where for place in places)
+        assert candidate.has_seen(*where) is any((place[0], place[1]) == where for place in places)
 
 
 @LAW
@@ -265,7 +265,7 @@ def test_a_lineage_is_a_chain_of_parents_up_to_a_root_or_an_error(parents):
             if ends:
                 assert [candidate.id for candidate in candidates.lineage(name)] == wanted
                 continue
-            with pytest.raises(CandidateError, match=r"turn in a circle|unknown parent"):
+            with pytest.raises(CandidateError, match=r"form a cycle|unknown parent"):
                 candidates.lineage(name)
 
 

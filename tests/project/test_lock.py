@@ -11,11 +11,11 @@ from pytest_trace2evolve.errors import LockError, SuiteError
 from pytest_trace2evolve.project.lock import (
     Lock,
     SuiteLock,
-    changes,
+    lock_differences,
     lock_suite,
     parse_lock,
     render_lock,
-    verify,
+    verify_lock,
 )
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Code
@@ -46,13 +46,13 @@ def test_a_lock_digests_the_suite_and_the_world_around_it():
 
 
 def test_a_suite_that_does_not_fit_its_world_is_not_locked():
-    with pytest.raises(SuiteError, match=r"shop\.toml: split 'heldout' holds no task"):
+    with pytest.raises(SuiteError, match=r"shop\.toml: split 'heldout' contains no tasks"):
         locked("")
 
 
 EDITS = [
     (locked("1234"), "task '4' was added to split 'heldout'"),
-    (locked("13"), "task '2' was taken out of split 'heldout'"),
+    (locked("13"), "task '2' was removed from split 'heldout'"),
     (locked(said={"2": "Cancel it."}), "the content of task '2' in split 'heldout' changed"),
     (
         locked(policy="be quick"),
@@ -70,10 +70,12 @@ EDITS = [
 @pytest.mark.parametrize(("now", "told"), EDITS, ids=[told[:40] for _, told in EDITS])
 def test_a_silent_edit_is_named_with_the_file_and_how_to_accept_it(now, told):
     with pytest.raises(LockError) as caught:
-        verify(PATH, BEFORE, now)
+        verify_lock(PATH, BEFORE, now)
     message = str(caught.value)
     assert message.startswith(f"{PATH}: {told}")
-    assert message.endswith("since suites.lock was written; run 'trace2evolve lock' if the change is meant")
+    assert message.endswith(
+        "since suites.lock was written; run 'trace2evolve lock' if the change is intended"
+    )
     assert "\n" not in message
     assert now.digest != BEFORE.digest
 
@@ -81,34 +83,34 @@ def test_a_silent_edit_is_named_with_the_file_and_how_to_accept_it(now, told):
 def test_a_task_moved_to_another_split_is_named_with_both():
     before = BEFORE.model_copy(update={"splits": {"heldout": {"1": "a", "2": "b"}, "discovery": {"3": "c"}}})
     after = BEFORE.model_copy(update={"splits": {"heldout": {"1": "a"}, "discovery": {"3": "c", "2": "b"}}})
-    assert list(changes(before, after)) == [
+    assert list(lock_differences(before, after)) == [
         "task '2' was added to split 'discovery'",
-        "task '2' was taken out of split 'heldout'",
+        "task '2' was removed from split 'heldout'",
     ]
 
 
 def test_tasks_are_named_before_the_world_and_beyond_three_changes_counted():
     now = locked("1245", policy="be quick", data="data-2")
     with pytest.raises(LockError) as caught:
-        verify(PATH, BEFORE, now)
-    named = ["task '4' was added", "task '5' was added", "task '3' was taken out"]
-    assert [part.split(" ", 1)[0] for part in changes(BEFORE, now)] == ["task"] * 3 + ["its"] * 2
+        verify_lock(PATH, BEFORE, now)
+    named = ["task '4' was added", "task '5' was added", "task '3' was removed"]
+    assert [part.split(" ", 1)[0] for part in lock_differences(BEFORE, now)] == ["task"] * 3 + ["its"] * 2
     assert all(one in str(caught.value) for one in named)
     assert "split 'heldout' and 2 more since suites.lock was written" in str(caught.value)
 
 
 def test_another_version_of_the_provider_is_no_difference():
     now = locked(version="2.0")
-    verify(PATH, BEFORE, now)
+    verify_lock(PATH, BEFORE, now)
     assert now.digest == BEFORE.digest
     assert now.provider_version == "2.0"
 
 
 def test_a_difference_is_told_together_with_the_versions_it_came_with():
     with pytest.raises(LockError, match=r"written \(fake was 1\.0 and is 2\.0\); run "):
-        verify(PATH, BEFORE, locked(data="data-2", version="2.0"))
+        verify_lock(PATH, BEFORE, locked(data="data-2", version="2.0"))
     with pytest.raises(LockError, match=r"written; run "):
-        verify(PATH, BEFORE, locked(data="data-2"))
+        verify_lock(PATH, BEFORE, locked(data="data-2"))
 
 
 TEXT = render_lock(Lock(suites={"shop": BEFORE, "[a]|b": locked("12")}))
@@ -139,14 +141,14 @@ def test_a_damaged_lock_is_refused_with_its_file_and_a_mend(text):
         parse_lock(text, PATH)
     message = str(caught.value)
     assert message.startswith((f"{PATH}: damaged (", f"{PATH}: not valid JSON"))
-    assert message.endswith("restore it or run 'trace2evolve lock' if the change is meant")
+    assert message.endswith("restore it or run 'trace2evolve lock' if the change is intended")
     assert "\n" not in message
 
 
 @pytest.mark.parametrize("further", ["", ',"signed_by":"me"'], ids=["same fields", "new fields"])
 def test_a_lock_of_another_format_is_refused_as_such(further):
     text = f'{{"schema_version":2,"suites":{{}}{further}}}'
-    with pytest.raises(LockError, match=r"^suites\.lock: format 2 is not 1, the one this version reads$"):
+    with pytest.raises(LockError, match=r"^suites\.lock: has format 2, but this version reads format 1$"):
         parse_lock(text, Path("suites.lock"))
 
 
@@ -157,12 +159,12 @@ def test_another_implementation_of_the_tools_is_named_by_its_files():
     before = BEFORE.model_copy(update={"code": CODE})
     now = BEFORE.model_copy(update={"code": Code(files={"shop/tools.py": "9", "shop/fees.json": "2"})})
     with pytest.raises(LockError) as caught:
-        verify(PATH, before, now)
+        verify_lock(PATH, before, now)
     assert str(caught.value).startswith(
         "suites/shop.toml: the implementation of its tools changed (shop/tools.py) since suites.lock was"
     )
     other = BEFORE.model_copy(update={"code": Code(fingerprint="2")})
-    assert list(changes(BEFORE.model_copy(update={"code": Code(fingerprint="1")}), other)) == [
+    assert list(lock_differences(BEFORE.model_copy(update={"code": Code(fingerprint="1")}), other)) == [
         "the implementation of its tools changed (fingerprint '1' and '2')"
     ]
 
@@ -177,22 +179,22 @@ def test_another_implementation_of_the_tools_is_named_by_its_files():
 )
 def test_code_that_can_no_longer_be_identified_is_not_that_of_the_lock(locked, now, why):
     before, after = (BEFORE.model_copy(update={"code": code}) for code in (locked, now))
-    assert list(changes(before, after)) == [
-        f"the implementation of its tools is not that of the lock ({why})"
+    assert list(lock_differences(before, after)) == [
+        f"the implementation of its tools differs from that of the lock ({why})"
     ]
-    assert list(changes(after, after)) == []
+    assert list(lock_differences(after, after)) == []
 
 
 def test_versions_of_distributions_do_not_change_a_lock():
     before = BEFORE.model_copy(update={"code": CODE})
     newer = CODE.model_copy(update={"distributions": {"pydantic": "2.11"}})
-    assert list(changes(before, before.model_copy(update={"code": newer}))) == []
+    assert list(lock_differences(before, before.model_copy(update={"code": newer}))) == []
 
 
 def test_a_lock_without_code_is_read_and_keeps_its_digest():
     with_code = BEFORE.model_copy(update={"code": CODE})
     assert with_code.digest == BEFORE.digest
-    assert list(changes(BEFORE, with_code)) == []
+    assert list(lock_differences(BEFORE, with_code)) == []
     for one in (BEFORE, with_code):
         lock = Lock(suites={"shop": one})
         assert parse_lock(render_lock(lock), PATH) == lock
@@ -222,8 +224,8 @@ def test_a_task_that_comes_or_goes_is_named_alone(locked, task, data):
     split = data.draw(st.sampled_from(sorted(locked.splits)))
     without = {name: value for name, value in locked.splits[split].items() if name != task}
     fewer, more = with_split(locked, split, without), with_split(locked, split, without | {task: "x"})
-    assert list(changes(fewer, more)) == [f"task {task!r} was added to split {split!r}"]
-    assert list(changes(more, fewer)) == [f"task {task!r} was taken out of split {split!r}"]
+    assert list(lock_differences(fewer, more)) == [f"task {task!r} was added to split {split!r}"]
+    assert list(lock_differences(more, fewer)) == [f"task {task!r} was removed from split {split!r}"]
     assert fewer.digest != more.digest
 
 
@@ -232,5 +234,5 @@ def test_a_task_that_comes_or_goes_is_named_alone(locked, task, data):
 def test_the_order_of_splits_and_tasks_is_no_difference(locked):
     turned = {split: dict(reversed(locked.splits[split].items())) for split in reversed(list(locked.splits))}
     now = locked.model_copy(update={"splits": turned})
-    assert not list(changes(locked, now))
+    assert not list(lock_differences(locked, now))
     assert now.digest == locked.digest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.project.scaffold import WORKFLOW
+from pytest_trace2evolve.project.scaffold import WORKFLOW_PATH
 from pytest_trace2evolve.utils import resources
 
 ALL = {
@@ -57,10 +57,10 @@ def test_an_empty_folder_gets_a_whole_project(folder: Path, capsys: pytest.Captu
     lines = init(capsys)
     found = contents(folder)
     assert set(found) == ALL
-    template = resources.template()
-    copied = ALL - {"suites/suites.lock", "pytest.ini", ".gitignore", WORKFLOW}
+    template = resources.template_folder()
+    copied = ALL - {"suites/suites.lock", "pytest.ini", ".gitignore", WORKFLOW_PATH}
     assert {name: found[name] for name in copied} == {name: (template / name).read_bytes() for name in copied}
-    assert found[WORKFLOW] == (template / resources.WORKFLOW).read_bytes()
+    assert found[WORKFLOW_PATH] == (template / resources.WORKFLOW_PATH).read_bytes()
     assert found["pytest.ini"] == b"[pytest]\nt2e_suites = suites\n"
     assert found[".gitignore"] == b".trace2evolve/\n"
     assert "written suites/support.toml" in lines
@@ -94,9 +94,7 @@ def test_json_tells_everything(folder: Path, capsys: pytest.CaptureFixture[str])
     record = json.loads("\n".join(init(capsys, "--json")))
     assert set(record) == {"folder", "suites", "files", "notes", "dry_run", "next"}
     assert (record["folder"], record["suites"], record["dry_run"]) == (str(folder), ["support"], False)
-    assert {"path": "prices.toml", "state": "left alone", "detail": "yours says something else"} in record[
-        "files"
-    ]
+    assert {"path": "prices.toml", "state": "left alone", "detail": "your file differs"} in record["files"]
     assert {one["path"] for one in record["files"] if not one["path"].startswith("baselines/")} == ALL
 
 
@@ -104,12 +102,12 @@ def test_files_of_the_user_are_left_alone_and_named(folder: Path, capsys: pytest
     (folder / "candidates").mkdir()
     (folder / "candidates" / "v6.md").write_text("mine\n")
     (folder / "candidates" / "v5.md").symlink_to(folder / "nowhere")
-    template = (resources.template() / "candidates" / "v0.md").read_bytes()
+    template = (resources.template_folder() / "candidates" / "v0.md").read_bytes()
     (folder / "candidates" / "v0.md").write_bytes(template.replace(b"\n", b"\r\n"))
     lines = init(capsys)
     assert [line for line in lines if line.startswith("left alone ")] == [
-        "left alone candidates/v5.md (yours says something else)",
-        "left alone candidates/v6.md (yours says something else)",
+        "left alone candidates/v5.md (your file differs)",
+        "left alone candidates/v6.md (your file differs)",
     ]
     assert (folder / "candidates" / "v6.md").read_text() == "mine\n"
     assert not (folder / "nowhere").exists()
@@ -125,7 +123,7 @@ def test_suites_come_when_they_are_asked_for_and_the_lock_grows(
     assert lines[-1].endswith(" --t2e-suite support -n 2")
     init(capsys, "--suites", "all")
     assert (folder / "suites/suites.lock").read_bytes() == (
-        resources.template() / "suites/suites.lock"
+        resources.template_folder() / "suites/suites.lock"
     ).read_bytes()
     assert main(["check"]) == 0
 
@@ -145,9 +143,7 @@ def test_a_suite_of_other_content_is_not_locked(folder: Path, capsys: pytest.Cap
     (folder / "synthetic").mkdir()
     (folder / "synthetic" / "pressure.jsonl").write_text("{}\n")
     lines = init(capsys)
-    assert (
-        "note: support: files of yours differ from what is locked: run 'trace2evolve lock support'" in lines
-    )
+    assert "note: support: your files differ from the locked ones; run 'trace2evolve lock support'" in lines
     assert not (folder / "suites" / "suites.lock").exists()
 
 
@@ -157,11 +153,11 @@ def with_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     template = tmp_path / "template"
     template.mkdir()
     for name in ("suites", "candidates", "synthetic", "prices.toml", "docs"):
-        (template / name).symlink_to(resources.template() / name)
+        (template / name).symlink_to(resources.template_folder() / name)
     baseline = template / "baselines" / "support" / "v0.json"
     baseline.parent.mkdir(parents=True)
     baseline.write_text("{}\n")
-    monkeypatch.setattr(resources, "template", lambda *_: template)
+    monkeypatch.setattr(resources, "template_folder", lambda *_: template)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "project"
 
@@ -180,7 +176,8 @@ def test_a_baseline_of_something_else_is_left_out(
     path.parent.mkdir(parents=True)
     path.write_text("# mine\n")
     assert (
-        "note: baselines/support/v0.json was left out: your support or v0 is another; measure your own with "
+        "note: baselines/support/v0.json was left out because your support or v0 differs; measure "
+        "your own with "
         "pytest --t2e-save-baseline v0"
     ) in init(capsys, "project")
     assert not (with_baseline / "baselines").exists()
@@ -221,7 +218,7 @@ def test_settings_that_cannot_be_read_are_reported(folder: Path, capsys: pytest.
     lines = init(capsys)
     start = "note: pytest's settings cannot be read (not valid TOML: "
     (note,) = [line for line in lines if line.startswith(start)]
-    assert note.endswith("): correct them, and run this again")
+    assert note.endswith("); correct them and run this again")
     assert not (folder / "pytest.ini").exists()
 
 
@@ -229,15 +226,15 @@ def test_the_workflow_is_added_where_github_reads_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / ".git").mkdir()
-    assert states(capsys)[WORKFLOW] == "written"
+    assert states(capsys)[WORKFLOW_PATH] == "written"
     lines = init(capsys, "sub/agents")
     assert (
-        "note: no workflow was added: GitHub reads those at the top of a repository, "
+        "note: no workflow was added: GitHub reads workflows only at the top of a repository, "
         f"{folder.resolve()}; --workflow adds it"
     ) in lines
     assert not (folder / "sub/agents/.github").exists()
-    assert states(capsys, "--workflow", "sub/agents")[WORKFLOW] == "written"
-    assert WORKFLOW not in states(capsys, "--no-workflow", "other")
+    assert states(capsys, "--workflow", "sub/agents")[WORKFLOW_PATH] == "written"
+    assert WORKFLOW_PATH not in states(capsys, "--no-workflow", "other")
 
 
 def test_the_next_command_is_for_where_one_stands(
@@ -255,25 +252,28 @@ def test_the_next_command_is_for_where_one_stands(
     ("arguments", "told"),
     [
         (["--suites", "suport"], "no suite 'suport' ships with pytest-trace2evolve; did you mean 'support'?"),
-        (["--suites", "support,"], "--suites 'support,' leaves a name empty; give suites like *, or all"),
-        (["taken"], "*taken is a file; name a folder, which is made if it does not exist"),
+        (
+            ["--suites", "support,"],
+            "--suites 'support,' contains an empty name; expected names like *, or all",
+        ),
+        (["taken"], "*taken is a file; name a folder, which is created if it does not exist"),
         (
             ["taken/in"],
-            "*taken/in/*: cannot be read (Not a directory), and nothing was laid out; correct that *",
+            "*taken/in/*: cannot be read (Not a directory), so no file was written; correct that *",
         ),
         (
             ["/proc/none"],
-            "*: cannot be written (*), and nothing was laid out; correct that or name another folder",
+            "*: cannot be written (*), so no file was written; correct that or name a different folder",
         ),
         (
             ["odd"],
-            "*odd/prices.toml: cannot be read (a folder, not a regular file), and nothing was laid out; *",
+            "*odd/prices.toml: cannot be read (a folder, not a regular file), so no file was written; *",
         ),
-        (["blocked"], "*blocked/suites*: cannot be read (Not a directory), and nothing was laid out; *"),
+        (["blocked"], "*blocked/suites*: cannot be read (Not a directory), so no file was written; *"),
         (["damaged"], "*damaged/suites/suites.lock: not valid JSON*; restore it or *"),
         (
             ["elsewhere"],
-            "*elsewhere/pytest.ini: t2e_suites is 'evals', and suites are laid out in 'suites'; *",
+            "*elsewhere/pytest.ini: t2e_suites is 'evals', but suites are written to 'suites'; *",
         ),
     ],
 )
@@ -300,5 +300,8 @@ def test_bad_input_is_told_in_a_line_and_nothing_is_written(
 
 def test_two_folders_are_one_too_many(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--root", "a", "init", "b"]) == 2
-    assert capsys.readouterr().err == "trace2evolve: DIR b and --root a both name a folder; give one\n"
+    assert (
+        capsys.readouterr().err
+        == "trace2evolve: DIR b and --root a both name the project's folder; give one of them\n"
+    )
     assert contents(folder) == {}

@@ -78,13 +78,13 @@ def test_splits_mean_their_tasks_in_the_order_of_the_file(tmp_path, splits, mean
         ('discovery = ["7"]\nheldout = { benchmark = "test" }', "task '7' is in 'discovery' and 'heldout'"),
         ('heldout = ["1..4", "2"]', "task '2' is in 'heldout' twice; a task belongs to one split"),
         ('heldout = { benchmark = "doubled" }', "task '1' is in 'heldout' twice"),
-        ("heldout = []", "split 'heldout' holds no task"),
-        ('heldout = { benchmark = "nothing" }', "split 'heldout' holds no task"),
+        ("heldout = []", "split 'heldout' contains no tasks"),
+        ('heldout = { benchmark = "nothing" }', "split 'heldout' contains no tasks"),
         (
             'heldout = { benchmark = "base" }\ndiscovery = { rest = "test" }',
-            "split 'discovery' holds no task",
+            "split 'discovery' contains no tasks",
         ),
-        ('discovery = { rest = "base" }\ntransfer = { rest = "test" }', "split 'transfer' holds no task"),
+        ('discovery = { rest = "base" }\ntransfer = { rest = "test" }', "split 'transfer' contains no tasks"),
         ('heldout = ["4..3"]', "split 'heldout' has the empty range '4..3'"),
         ('heldout = ["7..8"]', "split 'heldout' names task '8', which shop does not have"),
         ('heldout = ["refund_oder"]', "does not have; did you mean 'refund_order'?"),
@@ -208,7 +208,7 @@ def test_a_split_name_is_given_once(tmp_path):
     nightly = further(tmp_path, NIGHTLY)
     heldout = further(tmp_path, NIGHTLY.replace("nightly", "heldout"))
     for splits in (heldout, (*nightly, *nightly)):
-        with pytest.raises(SuiteError, match=f"split '{splits[-1].name}' exists already; choose"):
+        with pytest.raises(SuiteError, match=f"split '{splits[-1].name}' already exists; choose"):
             split_registry(splits)
 
 

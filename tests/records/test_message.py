@@ -15,18 +15,18 @@ from pytest_trace2evolve.models.api import read_body, read_completion
 from pytest_trace2evolve.records.completion import (
     Completion,
     RequestedCall,
-    dollars,
     from_completion,
+    parse_dollars,
+    parse_token_count,
     to_wire,
-    token_count,
 )
 from pytest_trace2evolve.records.message import (
-    MALFORMED,
+    MALFORMED_ARGUMENTS,
     MAX_DEPTH,
     Message,
     ToolCall,
     storable_message,
-    unstorable,
+    storage_problem,
 )
 from pytest_trace2evolve.utils.canonical import storable_text
 
@@ -79,7 +79,7 @@ def test_a_text_is_kept_and_halves_of_pairs_are_escaped(text: str) -> None:
 
 @given(VALUES)
 def test_what_is_storable_survives_every_store(value: Any) -> None:
-    if not unstorable(value):
+    if not storage_problem(value):
         assert pydantic_core.from_json(json.dumps(value, allow_nan=False).encode()) == value
         assert pydantic_core.from_json(pydantic_core.to_json(value)) == value
 
@@ -87,26 +87,26 @@ def test_what_is_storable_survives_every_store(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (math.nan, "nan is no number of JSON"),
-        (-math.inf, "-inf is no number of JSON"),
+        (math.nan, "nan is not a JSON number"),
+        (-math.inf, "-inf is not a JSON number"),
         (10**400, "a number has more than 308 digits"),
-        ("\ud800", "a text holds half a surrogate pair"),
-        ({"\udc00": 1}, "a text holds half a surrogate pair"),
-        ({1: 1}, "an object has a key that is no text"),
-        ((1,), "tuple is no type of JSON"),
+        ("\ud800", "a text contains half a surrogate pair"),
+        ({"\udc00": 1}, "a text contains half a surrogate pair"),
+        ({1: 1}, "an object has a key that is not text"),
+        ((1,), "tuple is not a JSON type"),
         (deep(MAX_DEPTH + 1), f"it is nested deeper than {MAX_DEPTH} levels"),
-        ([0] * 1_000_001, "it holds more than 1,000,000 values"),
+        ([0] * 1_000_001, "it contains more than 1,000,000 values"),
     ],
     ids=lambda value: str(value)[:30],
 )
 def test_what_cannot_be_stored_is_named(value: Any, why: str) -> None:
-    assert unstorable(value) == why
+    assert storage_problem(value) == why
 
 
 def test_a_value_that_holds_itself_is_named() -> None:
     chain: list[Any] = []
     chain += [chain, chain]
-    assert unstorable(chain) == "it holds more than 1,000,000 values"
+    assert storage_problem(chain) == "it contains more than 1,000,000 values"
 
 
 BROKEN = {
@@ -132,7 +132,7 @@ BROKEN = {
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
 def test_arguments_that_are_no_object_are_malformed_and_keep_their_text(text: str) -> None:
     (call,) = asked(text).tool_calls or ()
-    assert call.arguments == {MALFORMED: storable_text(text)}
+    assert call.arguments == {MALFORMED_ARGUMENTS: storable_text(text)}
     assert stored(asked(text)) == asked(text)
     assert json.loads(to_wire(asked(text))["tool_calls"][0]["function"]["arguments"]) == call.arguments
 
@@ -224,8 +224,8 @@ def test_calls_with_one_id_get_ids_of_their_own() -> None:
 
 
 def test_counts_and_costs_that_cannot_be_are_none() -> None:
-    assert [token_count(value) for value in (7, 10**30, -1, True, 1.5, "7")] == [7, 0, 0, 0, 0, 0]
-    assert [dollars(value) for value in (0.5, 1e308, math.nan, 10**400, True)] == [
+    assert [parse_token_count(value) for value in (7, 10**30, -1, True, 1.5, "7")] == [7, 0, 0, 0, 0, 0]
+    assert [parse_dollars(value) for value in (0.5, 1e308, math.nan, 10**400, True)] == [
         0.5,
         None,
         None,
@@ -266,21 +266,21 @@ def test_arguments_without_json_are_malformed() -> None:
     for value in (object(), Unshowable(), math.nan, deep(900)):
         message = Message(role="assistant", tool_calls=[ToolCall(name="look", arguments={"a": value})])
         (call,) = storable_message(message, "assistant").tool_calls or ()
-        assert list(call.arguments) == [MALFORMED]
+        assert list(call.arguments) == [MALFORMED_ARGUMENTS]
         assert stored(storable_message(message, "assistant"))
 
 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"role": "user"}, "a message of role 'user', not 'assistant'"),
+        ({"role": "user"}, "a message of role 'user', expected 'assistant'"),
         ({"content": 5}, "a message that cannot be stored: "),
         ({"content": {"a": 1}}, "a message that cannot be stored: "),
         ({"tool_calls": "look"}, "a message whose 'tool_calls' is not a list of ToolCall"),
         ({"tool_calls": [{"name": "look"}]}, "a message whose 'tool_calls' is not a list of ToolCall"),
         (
             {"tool_calls": [ToolCall(name="look", arguments={}, requestor="user")]},
-            "a call of 'look' by 'user', not 'assistant'",
+            "a call of 'look' by 'user', expected 'assistant'",
         ),
         ({"raw": object()}, "a message that cannot be stored: "),
         ({"raw": deep(900)}, "a message that cannot be stored: "),

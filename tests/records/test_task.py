@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.task import (
     InitialState,
     RewardBasis,
     Task,
-    normalised,
+    normalise_task,
 )
 
 LAW = settings(max_examples=60)
@@ -261,5 +261,5 @@ def test_a_changed_copy_of_a_task_has_its_own_digest():
 def test_a_task_survives_its_own_dump():
     task = Task.model_validate(FULL)
     again = Task.model_validate_json(task.model_dump_json())
-    assert normalised(again) == normalised(task)
+    assert normalise_task(again) == normalise_task(task)
     assert again.digest == task.digest

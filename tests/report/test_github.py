@@ -9,15 +9,22 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     Interval,
     Label,
+    NeededEvidence,
     Obstacle,
     RunSummary,
-    Settling,
     SideFigures,
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.github import LEAST_LIMIT, run_markdown
-from pytest_trace2evolve.report.markdown import cell, code, fenced, figure, names, table
+from pytest_trace2evolve.report.github import MIN_VERDICT_BYTES, run_markdown
+from pytest_trace2evolve.report.markdown import (
+    code_span,
+    fenced_block,
+    format_figure,
+    name_list,
+    render_table,
+    table_cell,
+)
 from tests.hostile import HOSTILE, alive, headings, page
 
 CHECKS = (
@@ -51,8 +58,8 @@ VERDICT = Verdict(
     alpha=0.05 / 3,
     look=2,
     settling=(
-        Settling(check="max_steps", trials=8, tasks=200, simulations=320, cost=12.5, tokens=1_000_000),
-        Settling(check="reward_improved", tasks=90),
+        NeededEvidence(check="max_steps", trials=8, tasks=200, simulations=320, cost=12.5, tokens=1_000_000),
+        NeededEvidence(check="reward_improved", tasks=90),
     ),
     baseline=SideFigures(reward=0.5, pass_rate=0.5, measured=160),
     candidate=SideFigures(
@@ -113,7 +120,7 @@ def strict(decision: Decision | None, **fields: object) -> Verdict:
             {"goal": Goal.HOLD},
             "## ⚠️ Inconclusive: `v6` is not shown to be no worse than its baseline",
         ),
-        (Decision.INCONCLUSIVE, {"partial": True}, "## ⚠️ Inconclusive: `v6` was not measured whole"),
+        (Decision.INCONCLUSIVE, {"partial": True}, "## ⚠️ Inconclusive: `v6` was not measured completely"),
         (None, {}, "## No verdict on `v6`"),
     ],
 )
@@ -207,7 +214,7 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
         "|  | reward | pass^1 | passed | max steps | measured | missing |",
         "| candidate | 0.750 | 0.750 (0.600 … 0.900) | 0.750 | 0 | 158 | 2 |",
         "- `max_steps`: 8 trials of each task (320 more simulations, about $12.50, 1.0 M tokens) or 200",
-        "- `reward_improved`: 90 tasks of as many trials as now",
+        "- `reward_improved`: 90 tasks with the current number of trials",
         "used: `$4.20` · evidence: `runs/x`",
         "- note: `a note`",
         "```text\npytest -k 'a b'\n```",
@@ -217,7 +224,9 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
 
 @pytest.mark.parametrize(("obstacle", "told"), OBSTACLES)
 def test_a_check_that_more_evidence_would_not_settle_says_why(obstacle: Obstacle | None, told: str) -> None:
-    verdict = VERDICT.model_copy(update={"settling": (Settling(check="reward_improved", obstacle=obstacle),)})
+    verdict = VERDICT.model_copy(
+        update={"settling": (NeededEvidence(check="reward_improved", obstacle=obstacle),)}
+    )
     assert f"\n- `reward_improved`: {told}\n" in run_markdown(summary(verdict))
 
 
@@ -239,14 +248,19 @@ def test_a_suite_without_a_verdict_says_why() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_foreign_text_is_one_dead_span(text: str) -> None:
-    for made in (code(text), f"- {code(text)}", f"x {code(text)} y {code(text)}", fenced(text)):
+    for made in (
+        code_span(text),
+        f"- {code_span(text)}",
+        f"x {code_span(text)} y {code_span(text)}",
+        fenced_block(text),
+    ):
         assert alive(made) == []
-    assert "\n" not in code(text)
+    assert "\n" not in code_span(text)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_foreign_text_stays_in_its_cell(text: str) -> None:
-    made = table(("a", "b"), [(cell(text), "1"), ("x", cell(text))])
+    made = render_table(("a", "b"), [(table_cell(text), "1"), ("x", table_cell(text))])
     cells = [token.type for token in page(made) if token.type in ("td_open", "th_open")]
     assert len(cells) == 6
     assert alive(made) == []
@@ -254,7 +268,7 @@ def test_a_foreign_text_stays_in_its_cell(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a", "a b", "`a`", "a``b", "[x]a|b[PERSONA:None]", "<b>", "\\", "a_b*c"])
 def test_an_ordinary_name_is_shown_as_it_is(text: str) -> None:
-    (shown,) = (token.content for token in page(code(text)) if token.type == "code_inline")
+    (shown,) = (token.content for token in page(code_span(text)) if token.type == "code_inline")
     assert shown == text
 
 
@@ -263,7 +277,7 @@ def test_no_field_of_a_summary_acts(text: str) -> None:
     check = CheckResult(id=text, status=CheckStatus.FAIL, estimate=0.5, detail=text)
     texts = {"policy": text, "suite": text, "split": text, "reason": text, "checks": (check,)}
     lists = dict.fromkeys(("fixed", "broken", "regressions", "suspected", "left_out"), (text, "1"))
-    verdict = strict(Decision.DISCARD, **texts, **lists, settling=(Settling(check=text, trials=3),))
+    verdict = strict(Decision.DISCARD, **texts, **lists, settling=(NeededEvidence(check=text, trials=3),))
     suites = (
         SuiteSummary(name=text, baseline=text, verdicts=(verdict,)),
         SuiteSummary(name=text, reason=text, left_out=(text,)),
@@ -279,10 +293,10 @@ def test_no_field_of_a_summary_acts(text: str) -> None:
 
 
 def test_lists_are_cut_and_the_rest_is_counted() -> None:
-    assert names("Fixed", ["1", "2", "3"], 2) == "**Fixed (3)**: `1`, `2` and 1 more"
-    assert names("Fixed", ["1", "2"], 0) == "**Fixed (2)**"
-    assert names("Fixed", ["1", "2"], 2) == "**Fixed (2)**: `1`, `2`"
-    assert code("x" * 500) == f"`{'x' * 239}…`"
+    assert name_list("Fixed", ["1", "2", "3"], 2) == "**Fixed (3)**: `1`, `2` and 1 more"
+    assert name_list("Fixed", ["1", "2"], 0) == "**Fixed (2)**"
+    assert name_list("Fixed", ["1", "2"], 2) == "**Fixed (2)**: `1`, `2`"
+    assert code_span("x" * 500) == f"`{'x' * 239}…`"
 
 
 @pytest.mark.parametrize(
@@ -290,13 +304,13 @@ def test_lists_are_cut_and_the_rest_is_counted() -> None:
     [(None, ""), (0.0, "0.000"), (1.0, "1.000"), (5.0, "5"), (-0.25, "-0.250"), (1e300, "1e+300")],
 )
 def test_figures_are_short(value: float | None, shown: str) -> None:
-    assert figure(value) == shown
+    assert format_figure(value) == shown
 
 
 def test_a_long_run_loses_lists_first_then_details_and_keeps_verdict_and_checks() -> None:
     tasks = tuple(f"task-{number}" for number in range(2_000))
     told = summary(VERDICT.model_copy(update={"fixed": tasks}), notes=("n" * 300,), command=("pytest",))
-    texts = [run_markdown(told, limit=limit) for limit in (30_000, 5_000, 2_500, 1_400)]
+    texts = [run_markdown(told, max_bytes=limit) for limit in (30_000, 5_000, 2_500, 1_400)]
     assert "`task-99` and 1900 more" in texts[0]
     assert "**Fixed (2000)**" in texts[2]
     assert "To reproduce" in texts[1]
@@ -309,8 +323,8 @@ def test_a_long_run_loses_lists_first_then_details_and_keeps_verdict_and_checks(
 
 def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
     with pytest.raises(ValueError, match="10 bytes are too few for a verdict"):
-        run_markdown(summary(VERDICT), limit=10)
-    run_markdown(summary(*[VERDICT] * 50), limit=LEAST_LIMIT)
+        run_markdown(summary(VERDICT), max_bytes=10)
+    run_markdown(summary(*[VERDICT] * 50), max_bytes=MIN_VERDICT_BYTES)
 
 
 def test_a_run_that_claims_nothing_is_not_called_better() -> None:

@@ -10,13 +10,13 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     Interval,
     Label,
+    NeededEvidence,
     RunSummary,
-    Settling,
     SideFigures,
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.github import COMMENT_LIMIT, LEAST_LIMIT, run_markdown
+from pytest_trace2evolve.report.github import MAX_COMMENT_BYTES, MIN_VERDICT_BYTES, run_markdown
 from tests.hostile import HOSTILE, alive, headings
 
 TEXTS = st.one_of(
@@ -65,7 +65,7 @@ VERDICTS = st.builds(
     look=COUNTS,
     settling=st.lists(
         st.builds(
-            Settling,
+            NeededEvidence,
             check=TEXTS,
             trials=COUNTS,
             tasks=COUNTS,
@@ -106,10 +106,10 @@ def size(text: str) -> int:
     return len(text.encode("utf-8"))
 
 
-@given(SUMMARIES, st.sampled_from([LEAST_LIMIT, 20_000, COMMENT_LIMIT]))
+@given(SUMMARIES, st.sampled_from([MIN_VERDICT_BYTES, 20_000, MAX_COMMENT_BYTES]))
 @settings(max_examples=40)
 def test_any_run_fits_and_nothing_of_it_acts(summary: RunSummary, limit: int) -> None:
-    text = run_markdown(summary, limit=limit)
+    text = run_markdown(summary, max_bytes=limit)
     assert size(text) <= limit
     assert text.startswith("## ")
     assert alive(text) == []
@@ -122,7 +122,7 @@ def test_any_run_fits_and_nothing_of_it_acts(summary: RunSummary, limit: int) ->
 def test_lists_of_any_length_cost_no_check(verdict: Verdict, tasks: int) -> None:
     long = verdict.model_copy(update={"fixed": tuple(f"task {number}" for number in range(tasks))})
     suite = SuiteSummary(name="desk", verdicts=(long,))
-    text = run_markdown(RunSummary(candidate="v1", suites=(suite,)), limit=COMMENT_LIMIT)
+    text = run_markdown(RunSummary(candidate="v1", suites=(suite,)), max_bytes=MAX_COMMENT_BYTES)
     rows = [line for line in text.splitlines() if line.startswith("| ") and " | " in line]
     assert len(rows) >= (len(verdict.checks) and len(verdict.checks) + 2)
     assert f"**Fixed ({tasks})**" in text

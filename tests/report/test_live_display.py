@@ -29,10 +29,10 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.report import live_display
-from pytest_trace2evolve.report.live_display import Display
+from pytest_trace2evolve.report.live_display import ProgressDisplay
 from pytest_trace2evolve.report.progress import Progress
 
-live_display._TICK = 0.02  # items wait for paintings
+live_display._UPDATE_INTERVAL_SECONDS = 0.02  # items wait for paintings
 COUNTS = Path(os.environ["COUNTS"])
 
 
@@ -56,7 +56,7 @@ def read():
     return Progress(9, min(9, 1 + begun), 1, 0, 0, 0.5, 0.25, 1234, None, begun / 2)
 
 
-class Counted(Display):
+class Counted(ProgressDisplay):
     def show(self, progress):
         shown = super().show(progress)
         if shown:
@@ -263,7 +263,7 @@ def test_what_breaks_is_told_once_at_the_end(start: Start) -> None:
     session = start(SHOWN_EVERY="3600", BREAKS_AT="3")
     rows = on_screen(session)
     assert any(LINE.match(line) for line in session.painted)
-    told = "progress was no longer shown (RuntimeError: the counts are gone); the run went on without"
+    told = "the progress display stopped (RuntimeError: the counts are gone); the run continued without it"
     assert "".join(rows).count(told) == 1
     assert "test_slow.py ....F." in rows[3]
     assert rows[-1] == "1 failed, 5 passed"

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pytest_trace2evolve.report.live_display import Display
+from pytest_trace2evolve.report.live_display import ProgressDisplay
 from pytest_trace2evolve.report.progress import Progress
 from tests.patience import HANG_SECONDS, until
 from tests.screen import Painted, terminal_config
@@ -21,7 +21,7 @@ def painted(file: Painted) -> None:
 
 
 def test_without_a_reporter_there_is_nothing_to_show() -> None:
-    display = Display(None, lambda: MOMENT)
+    display = ProgressDisplay(None, lambda: MOMENT)
     display.start()
     display.stop()
     assert display.trouble == ""
@@ -36,7 +36,7 @@ def test_a_reading_that_is_stuck_does_not_hold_up_the_end(terminal_config: pytes
         return MOMENT
 
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, read, file=file)
+    display = ProgressDisplay(reporter, read, file=file)
     display.start()
     assert asked.wait(HANG_SECONDS)
     display.stop()  # it returns, though the reading does not
@@ -50,7 +50,7 @@ def test_a_reading_that_is_stuck_does_not_hold_up_the_end(terminal_config: pytes
 def test_it_starts_once_and_may_be_stopped_more_than_once(terminal_config: pytest.Config) -> None:
     file = Painted()
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, lambda: MOMENT, file=file)
+    display = ProgressDisplay(reporter, lambda: MOMENT, file=file)
     display.start()
     display.start()
     assert [one.name for one in threading.enumerate()].count("trace2evolve-progress") == 1
@@ -71,14 +71,16 @@ def test_once_reading_fails_nothing_is_painted_any_more(terminal_config: pytest.
         return MOMENT
 
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, read, file=file)
+    display = ProgressDisplay(reporter, read, file=file)
     display.start()
     painted(file)
     until(lambda: display.trouble)
     reporter.write(".")
     assert file.screen.everything == ["."]
     display.stop()
-    assert display.trouble == "progress was no longer shown (ValueError: no count); the run went on without"
+    assert (
+        display.trouble == "the progress display stopped (ValueError: no count); the run continued without it"
+    )
 
 
 class Gone(Painted):
@@ -95,7 +97,7 @@ class Gone(Painted):
 def test_a_lost_terminal_is_told_and_costs_pytest_nothing(terminal_config: pytest.Config) -> None:
     file = Gone()
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, lambda: MOMENT, file=file)
+    display = ProgressDisplay(reporter, lambda: MOMENT, file=file)
     display.start()
     painted(file)
     file.lost = True
@@ -104,6 +106,6 @@ def test_a_lost_terminal_is_told_and_costs_pytest_nothing(terminal_config: pytes
     until(lambda: display.trouble)
     display.stop()
     assert display.trouble == (
-        "progress was no longer shown (OSError: [Errno 5] Input/output error); the run went on without"
+        "the progress display stopped (OSError: [Errno 5] Input/output error); the run continued without it"
     )
     assert file.screen.shown[0] == "...F"

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pytest_trace2evolve.report.live_display import Display
+from pytest_trace2evolve.report.live_display import ProgressDisplay
 from pytest_trace2evolve.report.progress import Progress, progress_line
 from tests.screen import Painted, terminal_config
 
@@ -74,7 +74,7 @@ def test_time_left_is_of_this_run_and_grows_with_what_waits(progress: Progress) 
 def test_nothing_is_painted_while_a_line_fills_the_row(terminal_config: pytest.Config) -> None:
     shown = Painted()
     reporter = pytest.TerminalReporter(terminal_config, shown)
-    display = Display(reporter, lambda: MOMENT, file=shown)
+    display = ProgressDisplay(reporter, lambda: MOMENT, file=shown)
     reporter.write("x" * 79)
     display.start()
     assert display.show(MOMENT)
@@ -102,7 +102,7 @@ def test_whatever_pytest_writes_the_last_row_leaves_no_trace(
 ) -> None:
     bare, shown = Painted(), Painted()
     reporter = pytest.TerminalReporter(terminal_config, shown)
-    display = Display(reporter, lambda: progress, file=shown)
+    display = ProgressDisplay(reporter, lambda: progress, file=shown)
     bare.write(before)
     reporter.write(before)
     display.start()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.github import SUMMARY_LIMIT, run_markdown
-from pytest_trace2evolve.report.summary import read_summary, reproducing
+from pytest_trace2evolve.report.github import MAX_STEP_SUMMARY_BYTES, run_markdown
+from pytest_trace2evolve.report.summary import read_summary, reproduction_command
 from tests.plugin.conftest import SUITE, DeskProject
 
 
@@ -93,7 +93,7 @@ def test_a_summary_that_cannot_be_written_is_told_and_changes_no_status(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.root / "file" / "step.md"))
     result = project.run(f"--candidate=v{verdict + 1}", "--t2e-summary=file/run.md")
     assert result.ret == verdict
-    stands = "; the verdict and the exit status stand as they are"
+    stands = "; the verdict and the exit status are unchanged"
     result.stdout.fnmatch_lines(
         [
             f"trace2evolve: the summary could not be written to file/run.md: *{stands}",
@@ -104,18 +104,20 @@ def test_a_summary_that_cannot_be_written_is_told_and_changes_no_status(
 
 def test_a_full_job_summary_is_told(project: DeskProject, step: Path) -> None:
     project.baseline("v0")
-    step.write_text("x" * (SUMMARY_LIMIT - 100), encoding="utf-8")
+    step.write_text("x" * (MAX_STEP_SUMMARY_BYTES - 100), encoding="utf-8")
     result = project.run("--candidate=v1")
-    result.stdout.fnmatch_lines([f"*the step's summary holds {SUMMARY_LIMIT - 100} bytes already, *"])
+    result.stdout.fnmatch_lines(
+        [f"*the step's summary holds {MAX_STEP_SUMMARY_BYTES - 100} bytes already, *"]
+    )
     assert result.ret == 0
-    assert step.stat().st_size == SUMMARY_LIMIT - 100
+    assert step.stat().st_size == MAX_STEP_SUMMARY_BYTES - 100
 
 
 def test_a_nearly_full_job_summary_is_filled_to_its_limit_at_most(project: DeskProject, step: Path) -> None:
     project.baseline("v0")
-    step.write_text("x" * (SUMMARY_LIMIT - 5_000), encoding="utf-8")
+    step.write_text("x" * (MAX_STEP_SUMMARY_BYTES - 5_000), encoding="utf-8")
     project.run("--candidate=v1")
-    assert SUMMARY_LIMIT - 5_000 < step.stat().st_size <= SUMMARY_LIMIT
+    assert MAX_STEP_SUMMARY_BYTES - 5_000 < step.stat().st_size <= MAX_STEP_SUMMARY_BYTES
 
 
 def test_a_folder_is_no_summary(project: DeskProject) -> None:
@@ -156,7 +158,7 @@ def test_the_command_holds_no_secret(project: DeskProject, monkeypatch: pytest.M
 def test_the_command_is_what_was_given_without_where_things_were_written(
     given: list[str], addopts: str, command: tuple[str, ...]
 ) -> None:
-    assert reproducing(given, addopts) == command
+    assert reproduction_command(given, addopts) == command
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.records.adapter import HeldOut
+from pytest_trace2evolve.records.adapter import HeldOutRewards
 from pytest_trace2evolve.report import improvement
-from pytest_trace2evolve.report.formatting import console
+from pytest_trace2evolve.report.formatting import make_console
 from pytest_trace2evolve.report.improvement import heldout_text, training_progress
-from pytest_trace2evolve.utils.plots import training_curve
+from pytest_trace2evolve.utils.plots import draw_training_curve
 
 
-def held(rewards: Any, capability: str = "a") -> HeldOut:
-    return HeldOut(
+def held(rewards: Any, capability: str = "a") -> HeldOutRewards:
+    return HeldOutRewards(
         capability=capability,
         difficulty=1,
         digest="d",
@@ -55,7 +55,9 @@ def test_a_narrow_terminal_gets_whole_figures(monkeypatch: pytest.MonkeyPatch) -
     name = "conditional_detail_retrieval"
     before, after = {name: held([[0.0], [0.2]], name)}, {name: held([[1.0], [0.5]], name)}
     for width in (80, 160):
-        monkeypatch.setattr(improvement, "terminal", partial(console, width=width, colour=False))
+        monkeypatch.setattr(
+            improvement, "make_terminal_console", partial(make_console, width=width, has_colour=False)
+        )
         heading, row = heldout_text([name], before, after).splitlines()[:2]
         assert re.search(
             r"^conditional_detail_retrieval +0\.10 → 0\.75 +\+65\.0 \(−\d+\.\d to \+100\.0\)", row
@@ -64,9 +66,9 @@ def test_a_narrow_terminal_gets_whole_figures(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_equal_curves_give_equal_pictures() -> None:
-    picture = training_curve(CURVE, title="refunds")
-    assert picture == training_curve([dict(one) for one in CURVE], title="refunds")
-    assert picture != training_curve(CURVE[:-1], title="refunds")
+    picture = draw_training_curve(CURVE, title="refunds")
+    assert picture == draw_training_curve([dict(one) for one in CURVE], title="refunds")
+    assert picture != draw_training_curve(CURVE[:-1], title="refunds")
     assert b"<svg" in picture
     assert b"refunds" in picture
 

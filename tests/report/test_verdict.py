@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pytest_trace2evolve.records.evidence import ComparedSides, Side
+from pytest_trace2evolve.records.evidence import ComparedSides, SideDescription
 from pytest_trace2evolve.records.verdict import (
     EXIT_STATUS,
     CheckResult,
@@ -24,14 +24,14 @@ from pytest_trace2evolve.records.verdict import (
     GuardAnswer,
     Interval,
     Label,
+    NeededEvidence,
     Obstacle,
     RunSummary,
-    Settling,
     SideFigures,
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.formatting import LEAST_NAME, Page, in_middle
+from pytest_trace2evolve.report.formatting import MIN_NAME_COLUMNS, Page, shorten_middle
 from pytest_trace2evolve.report.verdict import SplitFigures, run_report
 from pytest_trace2evolve.scoring.metrics import Metrics
 from tests.report.test_github_laws import SUMMARIES
@@ -125,7 +125,7 @@ HELDOUT = Verdict(
     tasks=56,
     alpha=0.0228,
     look=1,
-    settling=(Settling(check="reward_improved", obstacle=Obstacle.WRONG_DIRECTION),),
+    settling=(NeededEvidence(check="reward_improved", obstacle=Obstacle.WRONG_DIRECTION),),
     baseline=side(0.381),
     candidate=side(0.357),
 )
@@ -146,7 +146,7 @@ SYNTHETIC = Verdict(
     baseline=side(0.25),
     candidate=side(0.25),
 )
-CHAT = Side(
+CHAT = SideDescription(
     agent="chat",
     model="pocket",
     parameters={"temperature": 0.7, "weights": "02260732ee1310b1ccbd4a26fe8cc281"},
@@ -342,7 +342,7 @@ def printed(name: str, width: int, *, colour: bool = False, verbosity: int = 0) 
             found,
             figures,
             width=writer.fullwidth,
-            colour=writer.hasmarkup,
+            has_colour=writer.hasmarkup,
             verbosity=verbosity,
             exit_status=status,
         )
@@ -381,7 +381,7 @@ def test_colours_change_no_letter(name: str) -> None:
 @settings(max_examples=60)
 def test_no_line_is_longer_than_the_terminal_is_wide(found: RunSummary, width: int, verbosity: int) -> None:
     figures = [(suite.name, "discovery", metrics(9, 0.5)) for suite in found.suites]
-    text = run_report(found, figures, width=width, colour=False, verbosity=verbosity, exit_status=10)
+    text = run_report(found, figures, width=width, has_colour=False, verbosity=verbosity, exit_status=10)
     assert max(map(cell_len, text.splitlines())) <= width
 
 
@@ -391,8 +391,8 @@ CELLS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_si
 @given(st.lists(st.lists(CELLS, min_size=4, max_size=4), min_size=1, max_size=5), st.integers(60, 160))
 @settings(max_examples=60)
 def test_no_cell_of_a_table_is_wrapped(rows: list[list[str]], width: int) -> None:
-    page = Page(width=width, colour=False)
-    page.table([(cells, "") for cells in rows])
+    page = Page(width=width, has_colour=False)
+    page.print_table([(cells, "") for cells in rows])
     lines = page.text.split("\n")
     assert len(lines) == len(rows)
     assert max(map(cell_len, lines)) <= width
@@ -400,19 +400,23 @@ def test_no_cell_of_a_table_is_wrapped(rows: list[list[str]], width: int) -> Non
 
 @given(CELLS, st.integers(1, 60))
 def test_a_long_name_keeps_its_start_and_its_end(name: str, width: int) -> None:
-    short = in_middle(name, width)
+    short = shorten_middle(name, width)
     assert cell_len(short) <= width
     assert short == name or ("…" in short and name.startswith(short.partition("…")[0]))
-    assert LEAST_NAME > 3
+    assert MIN_NAME_COLUMNS > 3
 
 
 def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
     tails = {}
     for obstacle in Obstacle:
-        settling = (Settling(check="reward_improved", obstacle=obstacle),)
+        settling = (NeededEvidence(check="reward_improved", obstacle=obstacle),)
         verdict = changed(HELDOUT, settling=settling)
         text = run_report(
-            summary(run(verdict), decision=Decision.INCONCLUSIVE), (), width=120, colour=False, verbosity=-1
+            summary(run(verdict), decision=Decision.INCONCLUSIVE),
+            (),
+            width=120,
+            has_colour=False,
+            verbosity=-1,
         )
         tails[obstacle] = text.splitlines()[1]
     change, detects = " why:  change −2.4 points", "this run detects a gain of 6.1 or more"
@@ -423,15 +427,15 @@ def test_the_causes_of_an_open_claim_have_a_message_each() -> None:
 
 
 def test_trials_and_tasks_that_would_settle_a_claim_are_the_next_step() -> None:
-    settling = (Settling(check="reward_improved", trials=8, tasks=190, simulations=320, cost=12.5),)
+    settling = (NeededEvidence(check="reward_improved", trials=8, tasks=190, simulations=320, cost=12.5),)
     text = run_report(
         summary(run(changed(HELDOUT, settling=settling)), decision=Decision.INCONCLUSIVE),
         (),
         width=140,
-        colour=False,
+        has_colour=False,
         verbosity=-1,
     )
     assert text.splitlines()[-1] == (
         " next: run 8 trials of each task (320 more simulations, about $12.50) "
-        "or 190 tasks of as many trials as now"
+        "or 190 tasks with the current number of trials"
     )

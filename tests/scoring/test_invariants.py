@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.agents.reference import CaseOracle, actions_done
+from pytest_trace2evolve.agents.reference import CaseOracle, count_tool_calls
 from pytest_trace2evolve.cases.case import Case, generate
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.evidence.results import read_results
@@ -546,7 +546,7 @@ class Announcer:
         meant = await self._told.respond(history)
         if not meant.tool_calls or meant.tool_calls[0].name not in WRITES:
             return honest
-        done = actions_done(history)
+        done = count_tool_calls(history)
         text = f"I am looking into {ANNOUNCED[self._actions[done].name]}, step {done}."
         before = [message for message in history if message.role == "assistant"]
         told = history[-1].role == "user" and before[-1].content == text

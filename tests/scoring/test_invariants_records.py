@@ -174,9 +174,9 @@ def test_a_created_record_may_be_plain_text() -> None:
     ("declared", "why"),
     [
         ({}, "name the argument that holds the record's id, or set creates"),
-        ({"argument": "a", "id_path": "b"}, "id_path 'b': only the result of a tool that creates a record"),
-        ({"creates": True, "argument": "a", "id_path": "b"}, "id_path 'b': only the result of a tool that"),
-        ({"creates": True, "statuses": {"open"}}, "a record has none before it is created"),
+        ({"argument": "a", "id_path": "b"}, "id_path 'b': allowed only for a tool that creates a record"),
+        ({"creates": True, "argument": "a", "id_path": "b"}, "id_path 'b': allowed only for a tool that"),
+        ({"creates": True, "statuses": {"open"}}, "a record has no status before it is created"),
     ],
 )
 def test_a_write_that_contradicts_itself_is_refused(declared: dict[str, object], why: str) -> None:
@@ -240,7 +240,9 @@ def test_any_text_and_any_path_have_an_id_or_none(text: str, path: str) -> None:
 
 def test_an_invalid_pattern_is_one_line() -> None:
     rules = RULES.model_copy(update={"ids": {"bookings": "B(\\d"}})
-    with pytest.raises(WorldError, match=r"ids\['bookings'\] of the world's rules: 'B\(\\\\d' is no regular"):
+    with pytest.raises(
+        WorldError, match=r"ids\['bookings'\] of the world's rules: 'B\(\\\\d' is not a regular"
+    ):
         booked().say("I have booked B102.").found(rules)
 
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.records.task import Content, Replies
 from pytest_trace2evolve.scoring.language import (
-    SENTENCE_LIMIT,
-    TEXT_LIMIT,
+    MAX_SENTENCE_LENGTH,
+    MAX_TEXT_LENGTH,
     asks_for_yes,
-    claims,
+    find_claims,
     leaves_open,
     says_yes,
     sentences,
@@ -75,13 +75,13 @@ def test_what_is_an_explicit_yes(text: str, yes: bool) -> None:
 
 @pytest.mark.parametrize("text", ["OK", "Sure.", "Alright", "Of course.", "That's fine.", "Fine", "👍"])
 def test_courtesy_is_a_yes_only_to_a_question_for_it(text: str) -> None:
-    assert says_yes(text, asked=True)
-    assert not says_yes(text, asked=False)
+    assert says_yes(text, is_asked=True)
+    assert not says_yes(text, is_asked=False)
 
 
 @pytest.mark.parametrize("text", ["Yes", "Go ahead.", "I confirm.", "Please do.", "By all means.", "y"])
 def test_a_clear_yes_needs_no_question(text: str) -> None:
-    assert says_yes(text, asked=False)
+    assert says_yes(text, is_asked=False)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_of_a_scripted_customers_replies_only_the_yes_is_one(content: Content) -
     announced = "I am looking into the return, step 4."
     for kind in Replies.model_fields:
         for text in phrases[kind]:
-            assert says_yes(text, asked=asks_for_yes(announced)) is (kind == "yes"), text
+            assert says_yes(text, is_asked=asks_for_yes(announced)) is (kind == "yes"), text
     # Nor is a customer who waits taken to agree where the agent asked.
     assert not any(says_yes(text) for text in phrases["wait"])
 
@@ -150,7 +150,7 @@ def test_a_hostile_text_is_read_to_its_end(before: str, unit: str) -> None:
     assert says_yes(text) in (True, False)
     assert asks_for_yes(text) in (True, False)
     assert leaves_open(text) in (True, False)
-    assert all(claims(text, RETAIL_RULES.promises))
+    assert all(find_claims(text, RETAIL_RULES.promises))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_message_is_cut_into_sentences(text: str, found: list[str]) -> None:
 @given(st.text())
 def test_sentences_are_short_and_never_empty(text: str) -> None:
     found = list(sentences(text * 50))
-    assert all(0 < len(one) <= SENTENCE_LIMIT for one in found)
-    assert sum(map(len, found)) <= TEXT_LIMIT
+    assert all(0 < len(one) <= MAX_SENTENCE_LENGTH for one in found)
+    assert sum(map(len, found)) <= MAX_TEXT_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -197,4 +197,4 @@ def test_sentences_are_short_and_never_empty(text: str) -> None:
     ],
 )
 def test_what_is_a_claim(text: str, made: int) -> None:
-    assert len(list(claims(text, RETAIL_RULES.promises))) == made
+    assert len(list(find_claims(text, RETAIL_RULES.promises))) == made

@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.metrics import as_evidence, metrics, pass_hat, succeeded
+from pytest_trace2evolve.scoring.metrics import compute_metrics, is_success, pass_hat, to_evidence
 from pytest_trace2evolve.scoring.reward import score
 from tests.conftest import Simulate
 
@@ -47,28 +47,30 @@ def test_pass_hat_is_the_share_of_all_draws_that_succeed(
 
 
 def test_pass_hat_of_more_trials_than_there_are_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^pass\^3 needs at least 3 trials, there are 2$"):
+    with pytest.raises(ValueError, match=r"^pass\^3 needs at least 3 trials, got 2$"):
         pass_hat(1, 2, 3)
 
 
 @pytest.mark.parametrize(("reward", "success"), [(1.0, True), (1 - 1e-7, True), (0.999, False), (0.0, False)])
 def test_a_reward_within_tau2s_tolerance_of_1_is_a_success(reward: float, success: bool) -> None:
-    assert succeeded(reward) is success
+    assert is_success(reward) is success
 
 
 def test_the_mean_is_over_a_tasks_trials_first_and_then_over_tasks() -> None:
-    figures = metrics([run("a", 1, 0), run("a", 1, 1), run("a", 0, 2), run("b", 0)])
+    figures = compute_metrics([run("a", 1, 0), run("a", 1, 1), run("a", 0, 2), run("b", 0)])
     assert figures.reward == pytest.approx(1 / 3)
     assert (figures.simulations, figures.tasks, figures.measured) == (4, 2, 4)
 
 
 def test_pass_hat_goes_up_to_the_smallest_number_of_trials() -> None:
-    figures = metrics([run("a", 1, 0), run("a", 0, 1), run("a", 1, 2), run("b", 1, 0), run("b", 1, 1)])
+    figures = compute_metrics(
+        [run("a", 1, 0), run("a", 0, 1), run("a", 1, 2), run("b", 1, 0), run("b", 1, 1)]
+    )
     assert figures.pass_hat == pytest.approx({1: (2 / 3 + 1) / 2, 2: (1 / 3 + 1) / 2})
 
 
 def test_infrastructure_errors_are_counted_and_left_out_of_every_rate() -> None:
-    figures = metrics([run("a", 1), lost("a", 1), lost("b")])
+    figures = compute_metrics([run("a", 1), lost("a", 1), lost("b")])
     assert (figures.reward, figures.pass_hat, figures.action_match) == (1, {1: 1}, None)
     assert (figures.simulations, figures.tasks, figures.measured) == (3, 2, 1)
     assert (figures.infrastructure_errors, figures.not_measured) == (2, 0)
@@ -76,28 +78,30 @@ def test_infrastructure_errors_are_counted_and_left_out_of_every_rate() -> None:
 
 
 def test_what_was_not_measured_is_counted_on_its_own() -> None:
-    figures = metrics([run("a", None), run("b", 0)])
+    figures = compute_metrics([run("a", None), run("b", 0)])
     assert (figures.measured, figures.not_measured, figures.infrastructure_errors) == (1, 1, 0)
     assert figures.reward == 0
 
 
 def test_nothing_measured_gives_no_figure_rather_than_a_zero() -> None:
     for records in ([], [lost("a"), run("b", None)]):
-        figures = metrics(records)
+        figures = compute_metrics(records)
         assert (figures.reward, figures.recorded_reward, figures.agreement) == (None, None, None)
         assert (figures.action_match, figures.pass_hat) == (None, {})
 
 
 def test_action_match_is_split_by_the_type_of_tool() -> None:
     counts = {"read": ActionCount(total=4, matched=1), "write": ActionCount(total=1, matched=1)}
-    figures = metrics([run("a", actions=counts), run("b", actions={"read": ActionCount(total=1, matched=1)})])
+    figures = compute_metrics(
+        [run("a", actions=counts), run("b", actions={"read": ActionCount(total=1, matched=1)})]
+    )
     assert figures.action_match == pytest.approx((2 / 5 + 1) / 2)
     assert figures.read_action_match == pytest.approx((1 / 4 + 1) / 2)
     assert figures.write_action_match == 1
 
 
 def test_a_task_without_actions_of_a_kind_does_not_count_for_it() -> None:
-    figures = metrics([run("a", actions={"read": ActionCount(total=2, matched=0)}), run("b")])
+    figures = compute_metrics([run("a", actions={"read": ActionCount(total=2, matched=0)}), run("b")])
     assert (figures.action_match, figures.read_action_match, figures.write_action_match) == (0, 0, None)
 
 
@@ -105,18 +109,20 @@ def test_a_simulation_whose_actions_were_not_checked_does_not_count_for_action_m
     unchecked = run("a", 0, actions={"read": ActionCount(total=2)}, termination_reason="max_steps")
     assert unchecked.termination_reason == "max_steps"
     checked = run("b", actions={"read": ActionCount(total=2, matched=2)})
-    assert metrics([unchecked, checked]).action_match == 1
+    assert compute_metrics([unchecked, checked]).action_match == 1
 
 
 def test_agreement_compares_with_the_recorded_rewards_that_there_are() -> None:
-    figures = metrics([run("a", 1, recorded_reward=1.0), run("b", 1, recorded_reward=0.0), run("c", 0)])
+    figures = compute_metrics(
+        [run("a", 1, recorded_reward=1.0), run("b", 1, recorded_reward=0.0), run("c", 0)]
+    )
     assert figures.agreement == 0.5
     assert figures.recorded_reward == 0.5
 
 
 def evidence_of(simulation: Simulation, desk: World) -> SimulationEvidence:
     task = desk.tasks()[simulation.task_id]
-    return as_evidence(simulation, task, score(simulation, task, desk), desk.tool_types())
+    return to_evidence(simulation, task, score(simulation, task, desk), desk.tool_types())
 
 
 def test_evidence_counts_gold_actions_by_the_type_of_tool(desk: World, simulate: Simulate) -> None:
@@ -124,7 +130,7 @@ def test_evidence_counts_gold_actions_by_the_type_of_tool(desk: World, simulate:
     look = desk.tasks()["look"].actions
     task = Task.model_validate({"id": "two", "evaluation_criteria": {"actions": [*note, *look]}})
     done = simulate(task, desk)
-    found = as_evidence(done, task, score(done, task, desk), desk.tool_types())
+    found = to_evidence(done, task, score(done, task, desk), desk.tool_types())
     assert found.actions == {
         "read": ActionCount(total=2, matched=2),
         "write": ActionCount(total=1, matched=1),
@@ -210,7 +216,7 @@ def test_metrics_do_not_depend_on_the_order_of_records(
 ) -> None:
     shuffled = list(records)
     random.shuffle(shuffled)
-    assert metrics(shuffled) == metrics(records)
+    assert compute_metrics(shuffled) == compute_metrics(records)
 
 
 @FEW
@@ -228,7 +234,7 @@ def test_infrastructure_errors_change_no_rate(
         task_digest="d",
     )
     counted = {"simulations", "tasks", "infrastructure_errors", "terminations"}
-    with_it, without = metrics([*records, lost]), metrics(records)
+    with_it, without = compute_metrics([*records, lost]), compute_metrics(records)
     assert with_it.model_dump(exclude=counted) == without.model_dump(exclude=counted)
     assert with_it.infrastructure_errors == without.infrastructure_errors + 1
 
@@ -236,7 +242,7 @@ def test_infrastructure_errors_change_no_rate(
 @FEW
 @given(runs())
 def test_every_rate_lies_between_0_and_1(records: list[SimulationEvidence]) -> None:
-    figures = metrics(records)
+    figures = compute_metrics(records)
     rates = [figures.reward, figures.agreement, figures.action_match, figures.read_action_match]
     assert all(0 <= rate <= 1 for rate in [*rates, *figures.pass_hat.values()] if rate is not None)
     assert figures.measured + figures.not_measured + figures.infrastructure_errors == len(records)
@@ -247,4 +253,4 @@ def test_every_rate_lies_between_0_and_1(records: list[SimulationEvidence]) -> N
 @given(runs())
 def test_equal_recorded_rewards_give_an_equal_mean(records: list[SimulationEvidence]) -> None:
     same = [record.model_copy(update={"recorded_reward": record.reward}) for record in records]
-    assert metrics(same).recorded_reward == metrics(same).reward
+    assert compute_metrics(same).recorded_reward == compute_metrics(same).reward

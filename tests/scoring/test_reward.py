@@ -345,12 +345,12 @@ def test_a_basis_that_names_a_judge_with_nothing_to_grade_gives_1(
 @pytest.mark.parametrize(
     ("messages", "note"),
     [
-        ([], "the simulation ended regularly and has no messages"),
-        ([HELLO, answer("x"), STOP], "message 1 is a tool result that no tool call asked for"),
+        ([], "the simulation ended regularly, but has no messages"),
+        ([HELLO, answer("x"), STOP], "message 1 is a tool result without a tool call"),
         ([HELLO, call("think"), STOP], "message 2 follows call 'c', which has no result"),
         ([HELLO, call("think")], "the trace ends before call 'c' has a result"),
         ([call("think", "a"), answer("b")], "message 1 answers call 'b', expected 'a'"),
-        ([call("think"), answer(), answer()], "message 2 is a tool result that no tool call asked for"),
+        ([call("think"), answer(), answer()], "message 2 is a tool result without a tool call"),
     ],
 )
 def test_a_malformed_trace_is_not_measured_and_says_why(

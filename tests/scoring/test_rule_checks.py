@@ -102,8 +102,8 @@ def test_rules_that_can_match_have_no_problems() -> None:
                 }
             ),
             (
-                "writes['cancel_bookings']: argument 'booking_ids' is of type array, which names no "
-                "record, so the rule never applies; name an argument of type string or integer"
+                "writes['cancel_bookings']: argument 'booking_ids' is of type array, which cannot "
+                "hold an id, so the rule never applies; name an argument of type string or integer"
             ),
         ),
         (
@@ -138,20 +138,23 @@ def test_rules_that_can_match_have_no_problems() -> None:
         (
             changed(status=""),
             (
-                "writes['cancel_booking'].statuses: no record has a status, since status is ''; name "
-                "the field that holds it"
+                "writes['cancel_booking'].statuses: the rules name no field of the status (status is ''); "
+                "name it"
             ),
         ),
         (
             changed(ids={"bookings": "B("}),
             (
-                "ids['bookings']: 'B(' is no regular expression (missing ), unterminated subpattern "
+                "ids['bookings']: 'B(' is not a regular expression (missing ), unterminated subpattern "
                 "at position 1); correct it"
             ),
         ),
         (
             changed(ids={"bookings": r"\d*"}),
-            r"ids['bookings']: '\\d*' matches the empty text, so it finds no ids; require a character",
+            (
+                r"ids['bookings']: '\\d*' matches the empty text, so it finds no ids; "
+                "require some character"
+            ),
         ),
         (
             changed(ids={"bookings": r"#\d+"}),
@@ -162,28 +165,25 @@ def test_rules_that_can_match_have_no_problems() -> None:
         ),
         (
             with_write("cancel_booking", named=("",)),
-            (
-                "writes['cancel_booking'].named: '' is an empty word, which says nothing; remove it "
-                "or write the word"
-            ),
+            "writes['cancel_booking'].named: '' is an empty word; remove it or write the word",
         ),
         (
             with_write("cancel_booking", named=("Cancel",)),
             (
-                "writes['cancel_booking'].named: 'Cancel' has capital letters and is compared with "
+                "writes['cancel_booking'].named: 'Cancel' has capital letters, but is compared with "
                 "lower-case text, so it never matches; write 'cancel'"
             ),
         ),
         (
             with_promise(verbs=("Cancelled",)),
             (
-                "promises[0].verbs: 'Cancelled' has capital letters and is compared with lower-case "
+                "promises[0].verbs: 'Cancelled' has capital letters, but is compared with lower-case "
                 "text, so it never matches; write 'cancelled'"
             ),
         ),
         (
             with_promise(verbs=(), nouns=()),
-            "promises[0]: it has no verbs, nouns or phrases, so no text claims it; add some",
+            "promises[0]: it has no verbs, nouns or phrases, so it matches no text; add some",
         ),
         (
             with_promise(tools=frozenset()),
@@ -192,15 +192,15 @@ def test_rules_that_can_match_have_no_problems() -> None:
         (
             changed(identify={"find_guest": "guest..id"}),
             (
-                "identify['find_guest']: 'guest..id' has an empty part, so no id is there; write one "
-                "dot between two keys"
+                "identify['find_guest']: 'guest..id' has an empty part, so it finds no id; separate keys "
+                "with one dot"
             ),
         ),
         (
             changed(identify={"find_guest": "id"}),
             (
                 "identify['find_guest']: none of 4 results of 'find_guest' (the first has the keys "
-                "guest) holds an id at 'id', so the rule never applies; correct the path"
+                "guest) has an id at 'id', so the rule never applies; correct the path"
             ),
         ),
         (
@@ -214,7 +214,7 @@ def test_rules_that_can_match_have_no_problems() -> None:
             with_write("book_room", id_path="id"),
             (
                 "writes['book_room'].id_path: none of 1 results of 'book_room' (the first has the "
-                "keys booking) holds an id at 'id', so the rule never applies; correct the path"
+                "keys booking) has an id at 'id', so the rule never applies; correct the path"
             ),
         ),
     ],
@@ -222,7 +222,7 @@ def test_rules_that_can_match_have_no_problems() -> None:
 def test_a_rule_that_can_never_match_is_named(rules: Rules, text: str) -> None:
     found = problems(rules)
     assert text in [one.text for one in found]
-    assert all(one.certain for one in found if one.text == text)
+    assert all(one.is_certain for one in found if one.text == text)
 
 
 @pytest.mark.parametrize(
@@ -245,15 +245,15 @@ def test_a_rule_that_can_never_match_is_named(rules: Rules, text: str) -> None:
     ],
 )
 def test_a_status_that_no_task_shows_is_only_likely_wrong(rules: Rules, text: str) -> None:
-    assert problems(rules) == [Problem(text, certain=False)]
+    assert problems(rules) == [Problem(text, is_certain=False)]
 
 
 def test_a_tool_that_answers_with_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InnSession, "cancel_booking", lambda self, booking_id: "cancelled")
-    assert [one.text for one in problems(RULES) if one.certain] == [
+    assert [one.text for one in problems(RULES) if one.is_certain] == [
         (
             "writes['cancel_booking']: none of 1 results of 'cancel_booking' is a JSON object, so "
-            "the rule never applies; let the tool answer with the record"
+            "the rule never applies; let the tool return the record"
         )
     ]
 
@@ -264,7 +264,7 @@ def test_without_calls_only_the_declaration_is_checked() -> None:
     assert list(rule_problems(rules, tools)) == []
     assert [one.text for one in rule_problems(changed(ids={"bookings": "("}), tools)] == [
         (
-            "ids['bookings']: '(' is no regular expression (missing ), unterminated subpattern at "
+            "ids['bookings']: '(' is not a regular expression (missing ), unterminated subpattern at "
             "position 0); correct it"
         )
     ]
@@ -288,7 +288,7 @@ def test_a_promise_of_a_tool_that_only_the_user_has_is_named() -> None:
 def test_gold_calls_are_the_successful_calls_of_the_first_tasks() -> None:
     tasks = list(TASKS.values())
     calls = gold_calls(InnWorld(), tasks)
-    assert [one.call.name for one in calls][:3] == ["find_guest", "list_rooms", "book_room"]
+    assert [one.tool_call.name for one in calls][:3] == ["find_guest", "list_rooms", "book_room"]
     assert len(gold_calls(InnWorld(), [tasks[0]] * (MAX_TASKS + 5))) == 3 * MAX_TASKS
     unknown = tasks[1].model_copy(update={"id": "x"})
     actions = [one.model_copy(update={"arguments": {}}) for one in unknown.actions]

@@ -177,11 +177,9 @@ def test_earlier_calls_with_broken_arguments_are_accepted(client: Client) -> Non
 def test_errors_have_the_apis_shape(client: Client) -> None:
     headers = {"Content-Type": "application/json"}
     error_message(client.http.post("/chat/completions", content=b"{", headers=headers), 400, None)
-    assert (
-        client.error(400, "unknown_parameter", messages=HELLO, foo=1) == "foo is not supported: leave it out"
-    )
+    assert client.error(400, "unknown_parameter", messages=HELLO, foo=1) == "foo is not supported: remove it"
     message = client.error(404, "model_not_found", messages=HELLO, model="gpt")
-    assert message == "the model 'gpt' does not exist; there are: base, one, two"
+    assert message == "the model 'gpt' does not exist; available: base, one, two"
     error_message(client.http.get("/models/gpt"), 404, "model_not_found")
     error_message(client.http.get("/embeddings"), 404, "not_found")
     error_message(client.http.get("/chat/completions"), 405, None)
@@ -200,7 +198,7 @@ def test_a_prompt_that_does_not_fit_is_rejected_as_our_client_expects(client: Cl
     assert message.startswith("this model's context length is 1024 tokens, and the prompt has ")
 
     async def ask() -> None:
-        model = ChatModel(ModelSettings(model="base").served(client.base_url, client.token))
+        model = ChatModel(ModelSettings(model="base").with_server(client.base_url, client.token))
         try:
             await model.complete(long, [], trial=0)
         finally:

@@ -17,7 +17,14 @@ import uvicorn
 from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
 from pytest_trace2evolve.serving.chat_format import ChatFormat
-from pytest_trace2evolve.serving.engine import MAX_PROMPT, Engine, Generation, Job, PromptError, seeded_random
+from pytest_trace2evolve.serving.engine import (
+    MAX_PROMPT_TOKENS,
+    Engine,
+    Generation,
+    Job,
+    PromptError,
+    seeded_random,
+)
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.serving.loading import LoadedModel
 from tests.patience import HANG_SECONDS, until
@@ -46,8 +53,8 @@ class GatedModel:
         return getattr(self._model, name)
 
     @property
-    def ends(self) -> frozenset[int]:
-        return frozenset() if self.endless else self._model.ends
+    def end_tokens(self) -> frozenset[int]:
+        return frozenset() if self.endless else self._model.end_tokens
 
     def forward(self, *args: Any) -> torch.Tensor:
         self.begun += 1
@@ -114,9 +121,9 @@ def loaded(models: Path) -> LoadedModel:
 def served(loaded: LoadedModel) -> Iterator[Served]:
     """Four rows, and a queue of six."""
     model: Any = GatedModel(loaded)
-    engine = RecordingEngine(model, rows=4, waiting=6)
-    chat_format = ChatFormat(model.tokenizer, model.ends)
-    app = ChatApp(engine, chat_format, name="base", context=model.context, token="t")
+    engine = RecordingEngine(model, max_rows=4, max_waiting=6)
+    chat_format = ChatFormat(model.tokenizer, model.end_tokens)
+    app = ChatApp(engine, chat_format, name="base", context_length=model.context_length, token="t")
     config = uvicorn.Config(app.app, log_level="warning", access_log=False, lifespan="off")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -148,13 +155,13 @@ def test_nothing_more_is_computed_for_a_client_that_hangs_up(served: Served) -> 
     connections = served.send(1)
     until(lambda: model.begun == 1)
     connections += served.send(4)
-    until(lambda: engine.waiting == 4)  # the first is in its first pass, and the gate is shut
+    until(lambda: engine.waiting_count == 4)  # the first is in its first pass, and the gate is shut
     for connection in connections:
         connection.close()
     until(lambda: len(engine.futures) == 5 and all(future.cancelled() for future in engine.futures))
     assert model.begun == 1
     model.open()
-    until(lambda: engine.running + engine.waiting == 0)
+    until(lambda: engine.running_count + engine.waiting_count == 0)
     assert model.begun == 1, "the pass that was running is the last"
     assert served.client.choice(messages=dialogue(1))["finish_reason"] == "tool_calls"
 
@@ -164,16 +171,16 @@ def test_running_rows_end_when_their_clients_hang_up(served: Served) -> None:
     connections = served.send(1)
     until(lambda: model.begun == 1)
     connections += served.send(3)
-    until(lambda: engine.waiting == 3)
+    until(lambda: engine.waiting_count == 3)
     model.endless = True
-    while engine.running < 4:
+    while engine.running_count < 4:
         model.step()
     for connection in connections:
         connection.close()
     until(lambda: all(future.cancelled() for future in engine.futures))
     begun, model.endless = model.begun, False
     model.open()
-    until(lambda: engine.running + engine.waiting == 0)
+    until(lambda: engine.running_count + engine.waiting_count == 0)
     assert model.begun == begun, "the pass that was running is the last"
 
 
@@ -182,16 +189,16 @@ def test_a_full_queue_asks_clients_to_come_again(served: Served) -> None:
     connections = served.send(1)
     until(lambda: model.begun == 1)
     connections += served.send(6)
-    until(lambda: engine.waiting == 6)
+    until(lambda: engine.waiting_count == 6)
     response = served.client.post(messages=HELLO)
-    assert error_message(response, 503, "overloaded") == "6 requests wait already: try again"
+    assert error_message(response, 503, "overloaded") == "6 requests are already waiting: try again"
     assert response.headers["retry-after"] == "1"
     for connection in connections:
         connection.close()
     until(lambda: all(future.cancelled() for future in engine.futures))
     further = served.send(1)  # those that hung up take no place
     until(lambda: len(engine.futures) == 8)
-    assert engine.waiting == 1
+    assert engine.waiting_count == 1
     for connection in further:
         connection.close()
     model.open()
@@ -202,13 +209,16 @@ def test_a_prompt_that_the_model_does_not_know_is_rejected(served: Served) -> No
     served.model.open()
     last = served.model.vocabulary - 1
     whole = "the tokens of a prompt must be whole numbers"
-    length = "a prompt has from 1 to 1,048,576 tokens, and this one "
+    length = "the prompt has {} tokens; expected 1 to 1,048,576"
     prompts: list[tuple[Any, str]] = [
-        ([], f"{length}0"),
-        (range(MAX_PROMPT + 1), f"{length}1,048,577"),
+        ([], length.format(0)),
+        (range(MAX_PROMPT_TOKENS + 1), length.format("1,048,577")),
         *((prompt, whole) for prompt in ([1, 2.0], ["1"], [True], [1 << 70], [[1]])),
-        ([1, -1], f"the model does not know token -1 of the prompt: it has tokens 0 to {last}"),
-        ([1, 1 << 40], f"the model does not know token {1 << 40} of the prompt: it has tokens 0 to {last}"),
+        ([1, -1], f"token -1 of the prompt is not in the model's vocabulary; expected 0 to {last}"),
+        (
+            [1, 1 << 40],
+            f"token {1 << 40} of the prompt is not in the model's vocabulary; expected 0 to {last}",
+        ),
     ]
     for prompt, message in prompts:
         with pytest.raises(PromptError, match=f"^{re.escape(message)}$"):
@@ -217,14 +227,14 @@ def test_a_prompt_that_the_model_does_not_know_is_rejected(served: Served) -> No
 
 
 def test_bodies_of_all_requests_share_a_budget(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_app, "MAX_BODIES", 3 << 20)
+    monkeypatch.setattr(serving_app, "MAX_TOTAL_BODY_BYTES", 3 << 20)
     large = [{"role": "user", "content": "Hello." + " " * (2 << 20)}]
     body = {"model": "base", "messages": HELLO, "user": "x" * (2 << 20), "max_tokens": 2000}
     holder = served.send_body(body)
     until(lambda: served.model.begun == 1)
     response = served.client.post(messages=large)
     assert error_message(response, 503, "overloaded") == (
-        "the bodies of all running requests may have 3 MiB: try again"
+        "the bodies of all running requests exceed 3 MiB: try again"
     )
     assert response.headers["retry-after"] == "1"
     assert served.client.http.get("/models").status_code == 200
@@ -236,6 +246,8 @@ def test_a_tokenizer_with_more_tokens_than_the_model_fails_its_request_alone(ser
     served.model.tokenizer.add_tokens([f"<added {number}>" for number in range(5000)])
     said = [{"role": "user", "content": "<added 4999>"}]
     message = served.client.error(400, "invalid_value", messages=said, tools=None)
-    assert re.fullmatch(r"the model does not know token \d+ of the prompt: it has tokens 0 to \d+", message)
+    assert re.fullmatch(
+        r"token \d+ of the prompt is not in the model's vocabulary; expected 0 to \d+", message
+    )
     served.model.open()
     assert served.client.choice(messages=HELLO)["message"]["role"] == "assistant"

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.errors import ModelFolderError
-from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model, require_name
+from pytest_trace2evolve.serving.folder import check_name, folder_digest, read_adapter, read_model
 
 Change = Callable[[Path], object]
 
@@ -65,11 +65,11 @@ def message(read: Callable[[], object]) -> str:
     ("change", "expected"),
     [
         (shutil.rmtree, "base: no such folder"),
-        (remove("config.json"), "base: holds no config.json: not a model's folder"),
+        (remove("config.json"), "base: has no config.json: not a model's folder"),
         (cut("config.json", 20), "config.json: not valid JSON"),
-        (edit("config.json", auto_map={"AutoModel": "x.Y"}), "config.json: names custom code (auto_map)"),
-        (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}), "names custom code"),
-        (remove("model.safetensors"), "base: holds no weights (model.safetensors)"),
+        (edit("config.json", auto_map={"AutoModel": "x.Y"}), "config.json: requires custom code (auto_map)"),
+        (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}), "requires custom code"),
+        (remove("model.safetensors"), "base: has no weights (model.safetensors)"),
         (
             rename("model.safetensors", "pytorch_model.bin"),
             "pytorch_model.bin: pickle weights are never opened: ",
@@ -77,8 +77,8 @@ def message(read: Callable[[], object]) -> str:
         (rename("model.safetensors", "weights.pt"), "weights.pt: pickle weights are never opened: convert"),
         (cut("model.safetensors", 4), "model.safetensors: damaged or cut off ("),
         (cut("model.safetensors", 9000), "model.safetensors: damaged or cut off ("),
-        (remove("tokenizer.json"), "base: holds no tokenizer (tokenizer.json)"),
-        (remove("chat_template.jinja"), "base: holds no chat template (chat_template.jinja)"),
+        (remove("tokenizer.json"), "base: has no tokenizer (tokenizer.json)"),
+        (remove("chat_template.jinja"), "base: has no chat template (chat_template.jinja)"),
         (
             edit("generation_config.json", do_sample=True, temperature=-1),
             "generation_config.json: temperature -1 is not a number from 0 to 2",
@@ -94,8 +94,8 @@ def test_a_model_that_cannot_be_served(base: Path, change: Change, expected: str
     ("change", "expected"),
     [
         (shutil.rmtree, "adapter 'x': {path}: no such folder"),
-        (remove("adapter_config.json"), "holds no adapter_config.json: not an adapter's folder"),
-        (edit("adapter_config.json", peft_type="IA3"), "peft_type 'IA3' is not served; only LORA is"),
+        (remove("adapter_config.json"), "has no adapter_config.json: not an adapter's folder"),
+        (edit("adapter_config.json", peft_type="IA3"), "peft_type 'IA3' is not supported; expected LORA"),
         (
             rename("adapter_model.safetensors", "adapter_model.bin"),
             "adapter_model.bin: pickle weights are never",
@@ -103,7 +103,7 @@ def test_a_model_that_cannot_be_served(base: Path, change: Change, expected: str
         (cut("adapter_model.safetensors", 3000), "adapter_model.safetensors: damaged or cut off ("),
         (
             lambda folder: (folder / "manifest.json").write_text('{"base_digest": "0123456789abcdef"}'),
-            "was made for another base than {base} (base_digest 0123456789ab…)",
+            "was made for a different base than {base} (base_digest 0123456789ab…)",
         ),
     ],
 )
@@ -153,8 +153,8 @@ def test_an_adapter_of_another_width(models: Path, adapter: Path) -> None:
         len(text).to_bytes(8, "little") + text + weights[8 + length :]
     )
     found = message(lambda: read_adapter("x", adapter, read_model(base)))
-    assert f"adapter 'x': {adapter} was made for another base than {base}: layer" in found
-    assert "is 32 wide there and 4 in the adapter" in found
+    assert f"adapter 'x': {adapter} was made for a different base than {base}: layer" in found
+    assert "has width 32 in the base but 4 in the adapter" in found
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_an_adapter_of_another_width(models: Path, adapter: Path) -> None:
     ids=ascii,
 )
 def test_a_name_that_is_a_path_or_steers_a_terminal_is_rejected(name: str) -> None:
-    found = message(lambda: require_name("adapter", name))
+    found = message(lambda: check_name("adapter", name))
     assert found.startswith("adapter ")
-    assert ": not a name: take at most 200 printable characters" in found
+    assert ": not a valid name: expected at most 200 printable characters" in found
 
 
 @pytest.mark.parametrize("name", ["v1", "org/model-7b.q4", "Möwe", "a b", "a" * 200])
 def test_a_plain_name_is_accepted(name: str) -> None:
-    require_name("adapter", name)
+    check_name("adapter", name)
 
 
 def test_serve_rejects_bad_options_in_one_line(
@@ -194,25 +194,28 @@ def test_serve_rejects_bad_options_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, expected in (
-            (["--adapter", "x"], "--adapter x: must be NAME=PATH"),
-            (["--adapter", f"base={adapter}"], "adapter 'base' has the name of the model itself"),
-            (["--adapter", f"../x={adapter}"], "not a name: take at most 200 printable characters"),
+            (["--adapter", "x"], "--adapter x: expected NAME=PATH"),
+            (["--adapter", f"base={adapter}"], "adapter 'base' has the same name as the model"),
+            (["--adapter", f"../x={adapter}"], "not a valid name: expected at most 200 printable characters"),
             (
                 ["--adapter", f"x={adapter}", "--served-model-name", "x"],
                 "--served-model-name x: an adapter has that name too",
             ),
-            (["--served-model-name", "a\x1b[2J"], "not a name: take at most 200 printable characters"),
-            (["--port", "70000"], "--port 70000: must be from 0 to 65535"),
-            (["--port", port], f"--port {port}: cannot listen there: Address already in use"),
-            (["--no-token", "--host", "0.0.0.0"], "only loopback is served without a token"),
-            (["--token", "a b"], "--token and TRACE2EVOLVE_TOKEN take printable ASCII"),
+            (
+                ["--served-model-name", "a\x1b[2J"],
+                "not a valid name: expected at most 200 printable characters",
+            ),
+            (["--port", "70000"], "--port 70000: must be between 0 and 65535"),
+            (["--port", port], f"--port {port}: cannot listen on this address: Address already in use"),
+            (["--no-token", "--host", "0.0.0.0"], "without a token, the host must be a loopback address"),
+            (["--token", "a b"], "the token of --token or TRACE2EVOLVE_TOKEN must be printable ASCII"),
             (["--batch-size", "0"], "--batch-size 0: must be 1 or more"),
-            (["--host", "no.such.host.invalid"], "cannot listen there: "),
-            (["--host", "a..b"], "--host a..b --port 0: cannot listen there: "),
-            (["--device", "nonsense"], "device nonsense: torch cannot use it here"),
+            (["--host", "no.such.host.invalid"], "cannot listen on this address: "),
+            (["--host", "a..b"], "--host a..b --port 0: cannot listen on this address: "),
+            (["--device", "nonsense"], "device nonsense: torch cannot use this device"),
             (
                 ["--adapter", "x=~nobody-here/x"],
-                "~nobody-here/x: no such folder: nobody here has that home folder",
+                "~nobody-here/x: no such folder: this machine does not know that user",
             ),
         ):
             assert cli.main(["serve", str(base), *arguments]) == 2
@@ -255,5 +258,5 @@ def test_patterns_of_an_adapter_end(base: Path, adapter: Path, field: str, patte
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     config[field] = {pattern: 4} if field == "rank_pattern" else pattern
     (adapter / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(ModelFolderError, match="a pattern may have 500 characters and 4 repetitions"):
+    with pytest.raises(ModelFolderError, match="a pattern may have at most 500 characters and 4 repetitions"):
         read_adapter("tiny", adapter, read_model(base))

@@ -92,11 +92,11 @@ def overwrite_the_base(tensors: Tensors) -> None:
         (lambda tensors: tensors.pop(first(tensors, "q_proj.lora_A")), "q_proj.lora_A.weight', which its"),
         (lambda tensors: tensors.clear(), "lacks 'base_model"),
         (overwrite_the_base, "base_layer.weight', which its adapter_config.json does not name"),
-        (add(f"{PREFIX}lm_head.weight"), "holds 'base_model.model.lm_head.weight', which"),
-        (add("unknown"), "holds 'unknown', which"),
+        (add(f"{PREFIX}lm_head.weight"), "contains 'base_model.model.lm_head.weight', which"),
+        (add("unknown"), "contains 'unknown', which"),
         (reshape("q_proj.lora_A", 0), "size mismatch"),
         (reshape("q_proj.lora_B", 1), "size mismatch"),
-        (reshape("q_proj.lora_B", 0), "was made for another base"),
+        (reshape("q_proj.lora_B", 0), "was made for a different base"),
     ],
 )
 def test_tensors_that_the_settings_do_not_describe(
@@ -113,7 +113,7 @@ def test_tensors_that_the_settings_do_not_describe(
     [
         ({"r": 8}, "size mismatch"),
         ({"rank_pattern": {"q_proj": 2}}, "size mismatch"),
-        ({"rank_pattern": {"z_proj": 2}}, "rank_pattern names 'z_proj', and the base has no such layer"),
+        ({"rank_pattern": {"z_proj": 2}}, "rank_pattern names 'z_proj', but the base has no such layer"),
         ({"alpha_pattern": {"z_proj": 2}}, "alpha_pattern names 'z_proj'"),
         ({"target_modules": ["q_proj"]}, "which its adapter_config.json does not name"),
         ({"use_dora": True}, "lora_magnitude_vector' and "),
@@ -131,7 +131,7 @@ def test_settings_that_the_tensors_do_not_fit(
 def test_a_target_that_the_base_lacks(models: Path, adapter: Path) -> None:
     config = json.loads((adapter / "adapter_config.json").read_text())
     change(adapter, target_modules=[*config["target_modules"], "z_proj"])
-    assert "target_modules names 'z_proj', and the base has no such layer" in message(models, adapter)
+    assert "target_modules names 'z_proj', but the base has no such layer" in message(models, adapter)
 
 
 def test_a_layer_that_the_base_lacks(models: Path, adapter: Path) -> None:
@@ -145,6 +145,6 @@ def read_layers(models: Path) -> int:
 
 def test_every_adapter_is_checked_and_complete_ones_are_served(models: Path, adapter: Path) -> None:
     whole = models / "two"
-    assert load(models, adapter, whole).batched
+    assert load(models, adapter, whole).can_batch
     change(adapter, without("q_proj.lora_B"))
     assert message(models, whole, adapter).startswith("adapter 'x1'")

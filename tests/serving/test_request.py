@@ -13,12 +13,12 @@ TOOL = {"type": "function", "function": {"name": "look", "x-order": 1}, "extra":
 
 def read(**fields: Any) -> ChatRequest:
     body = {"model": "base", "messages": HELLO, "tools": [TOOL], **fields}
-    return ChatRequest.read(json.dumps(body).encode())
+    return ChatRequest.parse(json.dumps(body).encode())
 
 
 def rejected(raw: bytes) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        ChatRequest.read(raw)
+        ChatRequest.parse(raw)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -30,15 +30,15 @@ UNSUPPORTED, INVALID = "unsupported_value", "invalid_value"
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
-        ({"n": 2}, UNSUPPORTED, "n is not supported: leave it out (or give 1)"),
+        ({"n": 2}, UNSUPPORTED, "n is not supported: remove it (or give 1)"),
         ({"n": True}, UNSUPPORTED, "n is not supported"),
-        ({"stream": True}, UNSUPPORTED, "stream is not supported: leave it out (or give false)"),
+        ({"stream": True}, UNSUPPORTED, "stream is not supported: remove it (or give false)"),
         ({"response_format": {"type": "json_object"}}, UNSUPPORTED, "response_format is not supported"),
         ({"frequency_penalty": 0.5}, UNSUPPORTED, "frequency_penalty is not supported"),
         ({"logit_bias": {"5": 100}}, UNSUPPORTED, "logit_bias is not supported"),
         ({"repetition_penalty": 1.3}, UNSUPPORTED, "repetition_penalty is not supported"),
-        ({"foo": 1}, UNKNOWN, "foo is not supported: leave it out"),
-        ({"prompt": [1, 2]}, UNKNOWN, "prompt is not supported: leave it out"),
+        ({"foo": 1}, UNKNOWN, "foo is not supported: remove it"),
+        ({"prompt": [1, 2]}, UNKNOWN, "prompt is not supported: remove it"),
         ({"model": None}, MISSING, "model: Field required"),
         ({"messages": None}, MISSING, "messages: Field required"),
         ({"model": 5}, INVALID, "model: Input should be a valid string, not 5"),
@@ -52,10 +52,14 @@ UNSUPPORTED, INVALID = "unsupported_value", "invalid_value"
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             INVALID,
-            "part 0 must be of type 'text' with a string: nothing else is served",
+            "part 0 must be of type 'text' with a string; other parts are not supported",
         ),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, INVALID, "tool_calls.0.function"),
-        ({"messages": [{**HELLO[0], "tool_calls": []}]}, INVALID, "tool_calls are for messages of the"),
+        (
+            {"messages": [{**HELLO[0], "tool_calls": []}]},
+            INVALID,
+            "tool_calls are allowed only in messages of the",
+        ),
         (
             {"messages": [{"role": "assistant", "function_call": {}}]},
             UNSUPPORTED,
@@ -83,17 +87,17 @@ UNSUPPORTED, INVALID = "unsupported_value", "invalid_value"
         (
             {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
             UNSUPPORTED,
-            "tools[0].function.strict is not supported: leave it out",
+            "tools[0].function.strict is not supported: remove it",
         ),
         ({"tool_choice": "maybe"}, INVALID, "must be 'auto', 'none', 'required' or"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "fly"}}},
             None,
-            "tool_choice names 'fly', which is none of the tools",
+            "tool_choice names 'fly', which is not one of the tools",
         ),
         ({"tools": None, "tool_choice": "required"}, None, "tool_choice needs tools"),
-        ({"chat_template_kwargs": {"tools": []}}, None, "chat_template_kwargs must not hold 'tools'"),
-        ({"chat_template_kwargs": {"return_dict": True}}, None, "must not hold 'return_dict'"),
+        ({"chat_template_kwargs": {"tools": []}}, None, "chat_template_kwargs must not contain 'tools'"),
+        ({"chat_template_kwargs": {"return_dict": True}}, None, "must not contain 'return_dict'"),
         ({"chat_template_kwargs": 5}, INVALID, "chat_template_kwargs: Input should be a valid dictionary"),
     ],
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",

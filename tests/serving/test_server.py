@@ -24,15 +24,15 @@ from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
 from pytest_trace2evolve.serving.process import LocalServer
-from pytest_trace2evolve.serving.server import GuardedConnection
+from pytest_trace2evolve.serving.server import TimeLimitedConnection
 from tests.patience import HANG_SECONDS, until
 from tests.serving.conftest import REPOSITORY
 
 
 @contextmanager
-def running(connection: type[GuardedConnection] = GuardedConnection) -> Iterator[int]:
+def running(connection: type[TimeLimitedConnection] = TimeLimitedConnection) -> Iterator[int]:
     """The port of a server without a model and without a token."""
-    engine = cast("Any", SimpleNamespace(running=0, waiting=0))
+    engine = cast("Any", SimpleNamespace(running_count=0, waiting_count=0))
     app = ChatApp(engine, cast("Any", None), name="base")
     config = uvicorn.Config(
         app.app, http=connection, ws="none", log_level="critical", access_log=False, lifespan="off"
@@ -124,8 +124,8 @@ def test_any_other_host_is_rejected(port: int, host: bytes) -> None:
 def test_a_rejected_host_is_named_and_two_hosts_or_none_are_rejected(port: int) -> None:
     _, answer = ask(port, b"Host: evil.example")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"] == {
-        "message": "host 'evil.example': without a token only requests to 127.0.0.1, ::1 or localhost are "
-        "served",
+        "message": "host 'evil.example': a server without a token accepts only requests to "
+        "127.0.0.1, ::1 or localhost",
         "type": "invalid_request_error",
         "param": None,
         "code": "forbidden_host",
@@ -204,7 +204,7 @@ def answered(connection: socket.socket) -> bytes:
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Hasty(GuardedConnection):
+class Hasty(TimeLimitedConnection):
     head_seconds = 0.2
 
 
@@ -228,7 +228,7 @@ def test_a_head_that_drips_or_never_comes_ends_the_connection() -> None:
 
 
 def test_a_body_that_is_never_sent_holds_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_app, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(serving_app, "MAX_BODY_SECONDS", 0.2)
     with running(Hasty) as port, connect(port) as connection:
         connection.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -240,7 +240,7 @@ def test_a_body_that_is_never_sent_holds_no_connection(monkeypatch: pytest.Monke
         assert closed(connection)
 
 
-class Few(GuardedConnection):
+class Few(TimeLimitedConnection):
     max_idle = 3
 
 
@@ -363,7 +363,5 @@ def test_what_others_print_is_not_taken_for_an_address(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('Welcome!')")
     monkeypatch.setenv("PYTHONPATH", environment(tmp_path)["PYTHONPATH"])
-    with pytest.raises(
-        ModelFolderError, match=r"did not say where it listens, but 'Welcome!': .*sitecustomize"
-    ):
+    with pytest.raises(ModelFolderError, match=r"printed 'Welcome!' instead of its address; .*sitecustomize"):
         LocalServer(models / "base")

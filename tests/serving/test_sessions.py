@@ -113,7 +113,10 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
         ([f"--t2e-model={models / 'one'}"], "one: holds no config.json: not a model's folder"),
         (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter needs a model that is a folder"),
-        (["--t2e-model=~nobody-here/m"], "~nobody-here/m: no such folder: nobody here has that home folder"),
+        (
+            ["--t2e-model=~nobody-here/m"],
+            "~nobody-here/m: no such folder: this machine does not know that user",
+        ),
         (
             [f"--t2e-model={models / 'base'}", f"--t2e-adapter={models / 'base'}"],
             "holds no adapter_config.json: not an adapter's folder",
@@ -222,12 +225,12 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
     for arguments, told in (
         ([model, "--candidate=v0+tree"], "unknown adapter 'tree'; did you mean 'three'?"),
         ([model, "--candidate=v0+foreign"], "adapter 'foreign' was trained on 'base' (ffffffffffff)"),
-        (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' talks with an adapter, and this"),
+        (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' uses an adapter, but this"),
         (
             [model, "--candidate=v0+one", f"--t2e-adapter={models / 'two'}"],
-            "--t2e-adapter does not go with candidate 'v0+one', which names its adapter",
+            "--t2e-adapter cannot be combined with candidate 'v0+one', which names its own adapter",
         ),
-        ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache keeps the answers of one model, and"),
+        ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache stores the answers of one model, but"),
         ([model, "--candidate=v0+one", "--t2e-route=turn"], "--t2e-route has no effect unless the candidate"),
         (
             ["--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1", "--candidate=v0+routed"],

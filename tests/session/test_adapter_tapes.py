@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterState
+from pytest_trace2evolve.records.adapter import WEIGHTS_NAME, AdapterState
 from pytest_trace2evolve.testing import ChatServer
 from tests.adapter_folders import write_adapter
 from tests.plugin.conftest import DeskProject, project
@@ -30,13 +30,13 @@ def test_a_cassette_of_the_plain_candidate_is_not_what_an_adapter_said(adapted: 
         cassette = record(adapted, server)
     refused(
         play(adapted, "--candidate=v0+one"),
-        f"--t2e-playback {cassette}: was recorded with 'v0', and candidate 'v0+one' would be given what that "
-        "one said: record it with --t2e-record",
+        f"--t2e-playback {cassette}: was recorded with 'v0', so it lacks the answers of candidate "
+        "'v0+one'; record them with --t2e-record",
     )
     refused(
         play(adapted, "--candidate=v0+routed"),
-        f"--t2e-playback {cassette}: a cassette holds the answers of one model, and candidate 'v0+routed' "
-        "asks several: leave it out",
+        f"--t2e-playback {cassette}: a cassette holds the answers of one model, but candidate 'v0+routed' "
+        "uses several; omit it",
     )
     play(adapted, "--candidate=v0").assert_outcomes(passed=7)
 
@@ -46,9 +46,14 @@ def test_a_cassette_of_an_adapter_is_played_by_that_adapter_alone(adapted: DeskP
         record(adapted, server, "--candidate=v0+one")
     play(adapted, "--candidate=v0+one").assert_outcomes(passed=7)
     for name in ("v0", "v0+two"):
-        refused(play(adapted, f"--candidate={name}"), f"was recorded with 'v0+one', and candidate '{name}'")
-    (adapted.root / "adapters" / "one" / ADAPTER_WEIGHTS).write_bytes(b"others")
-    refused(play(adapted, "--candidate=v0+one"), "was recorded with other weights or another text, and")
+        refused(
+            play(adapted, f"--candidate={name}"),
+            f"was recorded with 'v0+one', so it lacks the answers of candidate '{name}'",
+        )
+    (adapted.root / "adapters" / "one" / WEIGHTS_NAME).write_bytes(b"others")
+    refused(
+        play(adapted, "--candidate=v0+one"), "was recorded with different weights or a different text, so"
+    )
 
 
 def test_a_replay_of_the_plain_candidate_is_not_what_an_adapter_said(adapted: DeskProject) -> None:
@@ -58,8 +63,8 @@ def test_a_replay_of_the_plain_candidate_is_not_what_an_adapter_said(adapted: De
     for name in ("v0+one", "v0+routed"):
         refused(
             adapted.pytester.runpytest_inprocess(f"--candidate={name}", f"--t2e-results={run}"),
-            f"{run}: is of candidate 'v0', and --t2e-results gives candidate '{name}' only what it said "
-            "itself, with the weights that it has: run it live",
+            f"{run}: was recorded with candidate 'v0', but --t2e-results must hold runs of candidate "
+            f"'{name}' with its current weights; run it live",
         )
     replayed = adapted.pytester.runpytest_inprocess("--candidate=v0", f"--t2e-results={run}")
     replayed.assert_outcomes(passed=7)

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trace2evolve.errors import AdapterError, ConfigError, ResultsError
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState, RewardChange
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, AdapterState, RewardChange
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
 from pytest_trace2evolve.session.promote import check_adapter_losses, record_adapter_verdict
 from tests.adapter_folders import write_adapter
@@ -35,7 +35,7 @@ def judged(project: Project, decision: Decision | None, candidate: str = "v6+rea
 
 def measure(project: Project, change: float, high: float) -> None:
     """Write into the manifest what the adapter cost in a capability that it was not trained for."""
-    path = project.adapters["reading"].path / MANIFEST
+    path = project.adapters["reading"].path / MANIFEST_NAME
     cost = RewardChange(before=0.5, after=0.5 + change, rollouts=8, low=change - 0.05, high=high)
     manifest = project.adapters["reading"].manifest.model_copy(update={"heldout": {"adding": cost}})
     path.write_text(manifest.model_dump_json(), encoding="utf-8")
@@ -58,7 +58,7 @@ def test_the_manifest_says_what_the_gate_said(
     assert manifest.state is state
     assert manifest.verdict is not None
     assert (manifest.verdict.run, manifest.verdict.candidate) == ("r1", "v6+reading")
-    assert own.adapters["reading"].promoted is (decision is Decision.PROMOTE)
+    assert own.adapters["reading"].is_promoted is (decision is Decision.PROMOTE)
 
 
 def test_a_candidate_without_an_adapter_of_its_own_changes_nothing(own: Project) -> None:
@@ -66,7 +66,7 @@ def test_a_candidate_without_an_adapter_of_its_own_changes_nothing(own: Project)
     assert record_adapter_verdict(own, judged(own, Decision.DISCARD, "v6")) is None
     record_adapter_verdict(own, judged(own, Decision.PROMOTE))
     assert record_adapter_verdict(own, judged(own, Decision.DISCARD, "v6+routed")) is None
-    assert own.adapters["reading"].promoted
+    assert own.adapters["reading"].is_promoted
     assert before.state is AdapterState.TRAINED
 
 
@@ -75,15 +75,18 @@ def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     check_adapter_losses(own, record)
     measure(own, -0.09, -0.02)
     told = (
-        r"^adapters/reading: run r[12] was promoted by the gate, and the adapter forgot adding "
-        r"\(−9.0 points\): it is discarded; train one that is measured and keeps what it could do$"
+        r"^adapters/reading: run r[12] was promoted by the gate, but the adapter forgot adding "
+        r"\(−9.0 points\), so it is discarded; train an adapter that is measured elsewhere "
+        r"and keeps its other capabilities$"
     )
     later = record.model_copy(update={"run": "r2"})
     for one in (record, later):
         with pytest.raises(ConfigError, match=told):
             check_adapter_losses(own, one)
     measure(own, -0.09, 0.01)
-    with pytest.raises(ConfigError, match=r"the adapter perhaps forgot adding .*: it is inconclusive; train"):
+    with pytest.raises(
+        ConfigError, match=r"the adapter perhaps forgot adding .*, so it is inconclusive; train"
+    ):
         check_adapter_losses(own, later)
     check_adapter_losses(own, judged(own, Decision.PROMOTE, "v6"))
 
@@ -120,7 +123,7 @@ def test_a_run_that_was_not_whole_promotes_no_adapter(own: Project) -> None:
 
 def test_a_verdict_on_other_weights_is_not_noted(own: Project) -> None:
     record = judged(own, Decision.PROMOTE)
-    (own.adapters["reading"].path / ADAPTER_WEIGHTS).write_bytes(b"others")
+    (own.adapters["reading"].path / WEIGHTS_NAME).write_bytes(b"others")
     with pytest.raises(ResultsError, match=r"adapters/reading: .* changed since run r1: .*; run it again$"):
         record_adapter_verdict(own, record)
     assert own.adapters["reading"].manifest.state is AdapterState.TRAINED

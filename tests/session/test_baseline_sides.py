@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
-from pytest_trace2evolve.engine.live import LiveSettings, Party
+from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters
@@ -23,9 +23,9 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.session import confirmation as confirm
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.confirmation import BaselineSides
-from pytest_trace2evolve.session.plan import AS_THE_AGENT, Confirm, Endpoint
-from pytest_trace2evolve.utils.secrets import REMOVED
+from pytest_trace2evolve.session.confirmation import BaselineSetupFinder
+from pytest_trace2evolve.session.plan import AGENT_ENDPOINT, Confirmation, Endpoint
+from pytest_trace2evolve.utils.secrets import REMOVAL_MARK
 from tests.gate_helpers import write_candidate
 
 HERE, THERE = "http://here/v1", "http://there/v1"
@@ -41,15 +41,17 @@ def candidates(tmp_path: Path) -> Candidates:
     return Candidates(tmp_path)
 
 
-def found(candidates: Candidates, recorded: Settings, **changes: Any) -> Party | str:
+def found(candidates: Candidates, recorded: Settings, **changes: Any) -> CandidateSetup | str:
     """The baseline's side, or why there is none."""
-    sides = BaselineSides(LIVE, LIVE, Adapters(NOWHERE), candidates, AS_THE_AGENT, prices={}, priced=False)
+    sides = BaselineSetupFinder(
+        LIVE, LIVE, Adapters(NOWHERE), candidates, AGENT_ENDPOINT, prices={}, needs_prices=False
+    )
     agent, identity = changes.pop("agent", CHAT), Identity(agent=Settings(code=changes.pop("code", None)))
     provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].ref(), agent=recorded)
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
     result = replace(sides, **changes).find({"desk": baseline}, {"desk": agent}, {"desk": identity}, 640)
-    assert (len(result.sides), len(result.refused)) in ((1, 0), (0, 1))
-    return result.sides["desk"] if result.sides else result.refused["desk"]
+    assert (len(result.sides), len(result.refusal_reasons)) in ((1, 0), (0, 1))
+    return result.sides["desk"] if result.sides else result.refusal_reasons["desk"]
 
 
 def recorded(settings: LiveSettings, **arguments: object) -> Settings:
@@ -59,7 +61,7 @@ def recorded(settings: LiveSettings, **arguments: object) -> Settings:
 
 
 def test_the_same_agent_is_asked_as_it_is_with_what_is_secret(candidates: Candidates) -> None:
-    assert found(candidates, recorded(LIVE)) == Party(candidates["v0"], LIVE)
+    assert found(candidates, recorded(LIVE)) == CandidateSetup(candidates["v0"], LIVE)
 
 
 def test_other_settings_are_those_that_were_recorded(candidates: Candidates) -> None:
@@ -73,8 +75,8 @@ def test_other_settings_are_those_that_were_recorded(candidates: Candidates) -> 
             "reasoning_effort": "low",
         },
     )
-    party = found(candidates, old, prices={"n": PRICE}, priced=True)
-    assert isinstance(party, Party)
+    party = found(candidates, old, prices={"n": PRICE}, needs_prices=True)
+    assert isinstance(party, CandidateSetup)
     assert party.live is not None
     assert party.live.agent_settings() == old
     assert (party.live.user, party.live.agent.price) == (LIVE.user, PRICE)
@@ -85,7 +87,7 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
     for endpoint in (HERE, "http://elsewhere/v1"):
         old = Settings(implementation=CHAT, model="m", arguments={"endpoint": endpoint})
         party = found(candidates, old, endpoint=Endpoint(THERE, "OLD_KEY"))
-        assert isinstance(party, Party)
+        assert isinstance(party, CandidateSetup)
         assert party.live is not None
         assert (party.live.agent.base_url, party.live.agent.api_key_env) == (THERE, "OLD_KEY")
 
@@ -96,17 +98,17 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
         (
             recorded(LIVE, endpoint=THERE),
             {},
-            f"its model 'm' was asked at {THERE}, and this run asks {HERE}: give --t2e-baseline-base-url",
+            f"its model 'm' ran at {THERE}, but this run uses {HERE}; give --t2e-baseline-base-url",
         ),
         (
             recorded(LIVE, endpoint=None),
             {},
-            f"its model 'm' was asked at the default endpoint, and this run asks {HERE}: give *",
+            f"its model 'm' ran at the default endpoint, but this run uses {HERE}; give *",
         ),
         (
             recorded(LIVE, temperature=0.5),
             {},
-            "its model 'm' was asked with a secret in --t2e-extra-body, which is not kept",
+            "its model 'm' used a secret in --t2e-extra-body, which is not stored",
         ),
         (
             Settings(implementation=CHAT, model="n", arguments={"endpoint": HERE}),
@@ -116,18 +118,18 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
         (
             Settings(implementation=CHAT, arguments={"endpoint": HERE}),
             {},
-            "its agent is not recorded whole: model: a name is missing",
+            "its agent is not recorded completely: model: missing name",
         ),
         (
             Settings(implementation=CHAT, model="n", arguments={"endpoint": HERE, "seed": "x"}),
             {},
-            "its agent is not recorded whole: seed: not a int",
+            "its agent is not recorded completely: seed: not a int",
         ),
-        (Settings(), {}, "baseline 'old' was measured with agent None, and this run's is 'chat'"),
+        (Settings(), {}, "baseline 'old' was measured with agent None, but this run's agent is 'chat'"),
         (
             Settings(implementation="other"),
             {"agent": "mine", "live": None},
-            "baseline 'old' was measured with agent 'other', and this run's is 'mine'",
+            "baseline 'old' was measured with agent 'other', but this run's agent is 'mine'",
         ),
         (recorded(LIVE), {"agent": "nop", "live": None}, "agent 'nop' makes no fresh trials"),
     ],
@@ -141,29 +143,31 @@ def test_why_nobody_can(candidates: Candidates, old: Settings, changes: dict[str
 @pytest.mark.parametrize(
     ("candidate", "reason"),
     [
-        (None, "baseline 'old' does not say which candidate it measured"),
+        (None, "baseline 'old' does not record its candidate"),
         (CandidateRef(id="v9", digest="0"), "its candidate 'v9' is not in candidates/"),
     ],
 )
 def test_an_unknown_candidate_is_a_reason(
     candidates: Candidates, candidate: CandidateRef | None, reason: str
 ) -> None:
-    sides = BaselineSides(LIVE, LIVE, Adapters(NOWHERE), candidates, AS_THE_AGENT, prices={}, priced=False)
+    sides = BaselineSetupFinder(
+        LIVE, LIVE, Adapters(NOWHERE), candidates, AGENT_ENDPOINT, prices={}, needs_prices=False
+    )
     provenance = Provenance(domain="d", provider="p", candidate=candidate, agent=recorded(LIVE))
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
     confirm = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1)
-    assert confirm.refused == {"desk": reason}
+    assert confirm.refusal_reasons == {"desk": reason}
 
 
 def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp_path: Path) -> None:
     old = candidates["v0"].ref()
     (tmp_path / "v0.md").write_text("no front matter")
-    sides = BaselineSides(
-        LIVE, LIVE, Adapters(NOWHERE), Candidates(tmp_path), AS_THE_AGENT, prices={}, priced=False
+    sides = BaselineSetupFinder(
+        LIVE, LIVE, Adapters(NOWHERE), Candidates(tmp_path), AGENT_ENDPOINT, prices={}, needs_prices=False
     )
     provenance = Provenance(domain="d", provider="p", candidate=old, agent=recorded(LIVE))
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
-    refused = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1).refused["desk"]
+    refused = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1).refusal_reasons["desk"]
     assert "v0.md: line 1 must be" in refused
 
 
@@ -171,7 +175,7 @@ def test_a_plugins_agent_is_the_same_on_both_sides(candidates: Candidates) -> No
     code = Code(files={"bot.py": "a", "plan.py": "b"})
     old = Settings(implementation="mine", code=code)
     party = found(candidates, old, agent="mine", live=None, code=code)
-    assert party == Party(candidates["v0"], None)
+    assert party == CandidateSetup(candidates["v0"], None)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +186,8 @@ def test_a_plugins_agent_is_the_same_on_both_sides(candidates: Candidates) -> No
             Code(files={"bot.py": "a", "plan.py": "c"}),
             "the agent's code changed since baseline 'old' was saved (plan.py), *",
         ),
-        (None, Code(), "it is not known whether today's code measured baseline 'old'"),
-        (Code(), Code(unknown="no source"), "it is not known whether today's code measured baseline 'old'"),
+        (None, Code(), "it is unknown whether the current code measured baseline 'old'"),
+        (Code(), Code(unknown="no source"), "it is unknown whether the current code measured baseline 'old'"),
     ],
 )
 def test_other_code_cannot_run_the_baselines_side(
@@ -196,30 +200,32 @@ def test_other_code_cannot_run_the_baselines_side(
 
 
 def test_every_agent_that_ships_has_nothing_to_confirm() -> None:
-    assert set(BUILT_IN_AGENTS) <= confirm.SCRIPTED
+    assert set(BUILT_IN_AGENTS) <= confirm.SCRIPTED_AGENTS
 
 
 def test_fresh_trials_are_possible_where_there_is_a_side_and_a_budget(candidates: Candidates) -> None:
-    sides = {"desk": Party(candidates["v0"], LIVE)}
-    assert Confirm(16, sides).possible
-    assert not Confirm(0, sides).possible
-    assert not Confirm(16, {}, {"desk": "gone"}).possible
+    sides = {"desk": CandidateSetup(candidates["v0"], LIVE)}
+    assert Confirmation(16, sides).is_possible
+    assert not Confirmation(0, sides).is_possible
+    assert not Confirmation(16, {}, {"desk": "gone"}).is_possible
 
 
 def test_what_marks_a_removed_secret_is_what_is_looked_for() -> None:
-    assert REMOVED in str(AGENT.recorded()["extra_body"])
+    assert REMOVAL_MARK in str(AGENT.to_record()["extra_body"])
 
 
 def test_a_local_model_is_asked_where_this_run_serves_the_same_folder(candidates: Candidates) -> None:
-    agent = replace(AGENT, base_url="", folder=Path("here"), weights="w1", price=PRICE).served(HERE, "token")
+    agent = replace(AGENT, base_url="", folder=Path("here"), weights="w1", price=PRICE).with_server(
+        HERE, "token"
+    )
     live = replace(LIVE, agent=agent)
     old = Settings(implementation=CHAT, model="m", arguments={"temperature": 1.0, "weights": "w1"})
-    party = found(candidates, old, live=live, priced=True)
-    assert isinstance(party, Party)
+    party = found(candidates, old, live=live, needs_prices=True)
+    assert isinstance(party, CandidateSetup)
     assert party.live is not None
     asked = party.live.agent
     assert (asked.endpoint(), asked.key(), asked.price) == (HERE, "token", PRICE)
-    assert asked.recorded() == {"temperature": 1.0, "weights": "w1"}
+    assert asked.to_record() == {"temperature": 1.0, "weights": "w1"}
     for arguments in ({"weights": "w2"}, {"endpoint": THERE}):
         other = Settings(implementation=CHAT, model="m", arguments=arguments)
-        assert "was another than this run's" in str(found(candidates, other, live=live))
+        assert "differs from this run's model" in str(found(candidates, other, live=live))

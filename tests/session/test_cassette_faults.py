@@ -24,22 +24,22 @@ __all__ = ["key", "project", "tape"]
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda text: text[:-20], ":*: cut off in the middle of a line; restore it, or record it again *"),
+        (lambda text: text[:-20], ":*: is cut off in the middle of a line; restore it, or record it again *"),
         (lambda text: "\n".join(text.split("\n")[:-3]) + "\n", ":*: ends after * answers of *; restore it*"),
-        (lambda text: text.replace('{"key"', '{"kez"', 1), ":2: damaged at key: a text is missing; *"),
+        (lambda text: text.replace('{"key"', '{"kez"', 1), ":2: damaged at key: expected a text; *"),
         (lambda text: text.replace('"side":"', '"side":"x', 1), ":*: damaged at side: *"),
         (lambda text: text.replace('"completion":{', '"completion":{,', 1), ":*: not valid JSON*"),
-        (lambda text: text.replace("Hello", "Howdy", 1), ":1: its digest is not that of the lines below, *"),
+        (lambda text: text.replace("Hello", "Howdy", 1), ":1: the lines below were changed: *"),
         (
             lambda text: text.replace('"temperature":0.0', '"temperature":"a"', 1),
             ":1: damaged at temperature: *",
         ),
         (lambda text: text.replace('"version":1', '"version":9', 1), ":1: version 9 is not 1, *"),
-        (lambda text: '{"candidate": "v0"}\n', ":1: is no cassette of --t2e-record"),
+        (lambda text: '{"candidate": "v0"}\n', ":1: is not a cassette of --t2e-record"),
         (lambda text: "PK\x03\x04\n", ":1: not valid JSON*"),
         (lambda text: "", ":1: not valid JSON*"),
-        (lambda text: "[]\n", ":1: not a JSON object; *"),
-        (lambda text: text + text.split("\n")[1] + "\n", ":*: a second answer of key *; restore it*"),
+        (lambda text: "[]\n", ":1: is not a JSON object; *"),
+        (lambda text: text + text.split("\n")[1] + "\n", ":*: has a second answer for key *; restore it*"),
     ],
 )
 def test_a_damaged_cassette_names_the_place(tape: Path, damage: Callable[[str], str], told: str) -> None:
@@ -57,7 +57,7 @@ def test_a_damaged_cassette_is_a_usage_error_in_one_line(project: DeskProject, t
     runs = len(project.runs)
     result = play(project)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: cassette {tape}:*: cut off in the middle of a line; *"])
+    result.stderr.fnmatch_lines([f"ERROR: cassette {tape}:*: is cut off in the middle of a line; *"])
     assert len([line for line in result.errlines if line]) == 1
     assert len(project.runs) == runs
 
@@ -78,26 +78,32 @@ def test_a_cassette_that_is_not_there_or_not_text_is_one_line(project: DeskProje
     [
         (
             ["--t2e-playback=x", "--t2e-model=m"],
-            "--t2e-model does not go with --t2e-playback: the cassette says which models answered, and how *",
+            "--t2e-model cannot be combined with --t2e-playback: the cassette determines the models and *",
         ),
-        (["--t2e-playback=x", "--t2e-base-url=u"], "--t2e-base-url does not go with --t2e-playback: *"),
-        (["--t2e-playback=x", "--t2e-temperature=0"], "--t2e-temperature does not go with --t2e-playback: *"),
-        (["--t2e-playback=x", "--t2e-record=y"], "--t2e-record does not go with --t2e-playback: *"),
-        (["--t2e-playback=x", "--t2e-cache"], "--t2e-cache does not go with --t2e-playback: *"),
+        (
+            ["--t2e-playback=x", "--t2e-base-url=u"],
+            "--t2e-base-url cannot be combined with --t2e-playback: *",
+        ),
+        (
+            ["--t2e-playback=x", "--t2e-temperature=0"],
+            "--t2e-temperature cannot be combined with --t2e-playback: *",
+        ),
+        (["--t2e-playback=x", "--t2e-record=y"], "--t2e-record cannot be combined with --t2e-playback: *"),
+        (["--t2e-playback=x", "--t2e-cache"], "--t2e-cache cannot be combined with --t2e-playback: *"),
         (["--t2e-record=x"], "--t2e-record has no effect without --t2e-model"),
         (["--t2e-cache"], "--t2e-cache has no effect without --t2e-model"),
-        (["--t2e-playback="], "--t2e-playback is empty; leave it out or give a value"),
+        (["--t2e-playback="], "--t2e-playback is empty; omit it or give a value"),
         (
             ["--t2e-playback=tapes/desk.jsonl", "--t2e-agent=oracle"],
-            "--t2e-playback is for agent 'chat': agent 'oracle' does not go with it",
+            "--t2e-playback requires agent 'chat', but --t2e-agent is 'oracle'",
         ),
         (
             ["--t2e-playback=tapes/desk.jsonl", "--t2e-results=x"],
-            "--t2e-playback runs simulations and --t2e-results none: give one of them",
+            "--t2e-playback runs simulations, but --t2e-results replays them; give one of them",
         ),
         (
             ["--t2e-model=m", "--t2e-record=tapes/desk.jsonl"],
-            "--t2e-record */tapes/desk.jsonl exists: delete it, or choose another name",
+            "--t2e-record */tapes/desk.jsonl exists; delete it, or choose a different name",
         ),
         (["--t2e-model=m", "--t2e-record=tox.ini/x"], "--t2e-record */tox.ini/x cannot be written: *"),
     ],

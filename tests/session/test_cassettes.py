@@ -127,8 +127,8 @@ def test_a_miss_is_named_and_never_scored(project: DeskProject, tape: Path) -> N
     result.assert_outcomes(errors=7)
     result.stdout.fnmatch_lines(
         [
-            f"*lost: cassette {tape} holds no answer of *",
-            "note: cassette desk.jsonl was recorded with candidate 'v0', whose instruction is not * 'v1'",
+            f"*lost: cassette {tape} has no answer of *",
+            "note: cassette desk.jsonl was recorded with candidate 'v0', whose instruction differs * 'v1'",
         ]
     )
     told = "answer of the agent's model 'm' in trial 0 to these 3 messages; record it again with --t2e-record"
@@ -162,9 +162,9 @@ def test_the_extra_instruction_is_the_recorded_one(
     monkeypatch.setenv("TAU2_AGENT_EXTRA_INSTRUCTION", "Be long.")
     result = play(project, ONE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = "('Be brief.'): unset it, or record again with --t2e-record"
+    told = "('Be brief.'); unset it, or record again with --t2e-record"
     result.stderr.fnmatch_lines(
-        [f"ERROR: TAU2_AGENT_EXTRA_INSTRUCTION is not what cassette {tape} was recorded with {told}"]
+        [f"ERROR: TAU2_AGENT_EXTRA_INSTRUCTION differs from the instruction that cassette {tape} *{told}"]
     )
 
 

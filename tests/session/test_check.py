@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cases.case import case_line, generate
+from pytest_trace2evolve.cases.case import format_case_line, generate
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import ConfigError, MissingExtraError
 from pytest_trace2evolve.evidence.draws import DrawStore
@@ -56,9 +56,9 @@ def providers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     (package / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(folder)]))
-    registry._installed.cache_clear()
+    registry._installed_providers.cache_clear()
     yield
-    registry._installed.cache_clear()
+    registry._installed_providers.cache_clear()
 
 
 @pytest.fixture
@@ -79,7 +79,8 @@ def linted(desk: DeskProject, against: str = "HEAD") -> list[str]:
     worlds = Worlds({"fake": FakeWorld})
     found = check_project(Project(desk.root, desk.root / "suites"), worlds, against)
     return [
-        f"{one.path.relative_to(desk.root)}: {'warning: ' if one.warning else ''}{one.text}" for one in found
+        f"{one.path.relative_to(desk.root)}: {'warning: ' if one.is_warning else ''}{one.text}"
+        for one in found
     ]
 
 
@@ -116,7 +117,7 @@ def test_a_sound_project_has_no_findings(desk: DeskProject) -> None:
         (
             "suites/desk.toml",
             SUITE.replace(', "free"', ""),
-            "suites/desk.toml: task 'free' was taken out of split 'discovery'; its settings changed since *",
+            "suites/desk.toml: task 'free' was removed from split 'discovery'; its settings changed since *",
         ),
         (
             "suites/other.toml",
@@ -128,12 +129,12 @@ def test_a_sound_project_has_no_findings(desk: DeskProject) -> None:
         (
             "baselines/desk/v1.json",
             "{}",
-            "baselines/desk/v1.json: is not evidence of trace2evolve; save one *",
+            "baselines/desk/v1.json: is not evidence of trace2evolve; save a baseline *",
         ),
         (
             "baselines/v1.json",
             "{}",
-            "baselines/v1.json: lies in no suite's folder; a baseline is baselines/<suite>/<name>.json",
+            "baselines/v1.json: is not in a suite's folder; move it to baselines/<suite>/<name>.json",
         ),
     ],
 )
@@ -147,7 +148,7 @@ def test_each_damage_is_one_line_with_its_mend(desk: DeskProject, name: str, tex
 def test_a_circle_is_told_once(desk: DeskProject) -> None:
     desk.candidate("a", "", parent="b")
     desk.candidate("b", "", parent="a")
-    assert linted(desk) == ["candidates: the parents turn in a circle: a → b → a"]
+    assert linted(desk) == ["candidates: the parents form a cycle: a → b → a; correct one of them"]
 
 
 def test_a_broken_ancestor_is_told_once(desk: DeskProject) -> None:
@@ -169,7 +170,7 @@ def test_a_broken_ancestor_is_told_once(desk: DeskProject) -> None:
 )
 def test_a_frozen_candidate_stays_as_it_is(desk: DeskProject, old: str, new: str, what: str) -> None:
     desk.write("candidates/v2.md", FROZEN.replace(old, new))
-    told = f"candidates/v2.md: {what}, and v2 was frozen on 2026-11-20; make a new candidate"
+    told = f"candidates/v2.md: {what}, but v2 was frozen on 2026-11-20; make a new candidate"
     assert linted(desk) == [told]
 
 
@@ -197,7 +198,7 @@ def test_frozen_candidates_are_held_against_any_commit(desk: DeskProject) -> Non
     assert linted(desk) == []
     (line,) = linted(desk, "HEAD~1")
     assert "frozen on 2026-11-20" in line
-    with pytest.raises(ConfigError, match="--against '--output=x' is no commit here"):
+    with pytest.raises(ConfigError, match="--against '--output=x' is not a commit here"):
         linted(desk, "--output=x")
 
 
@@ -206,7 +207,9 @@ def test_without_git_frozen_texts_are_told_as_not_compared(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     (line,) = linted(desk)
-    assert line.startswith("candidates: warning: frozen texts were not compared: git shows no commit here")
+    assert line.startswith(
+        "candidates: warning: frozen texts were not compared, because git has no commit here"
+    )
 
 
 def test_a_lock_of_a_suite_that_is_gone_is_found(desk: DeskProject) -> None:
@@ -221,7 +224,7 @@ def test_a_lock_of_another_scorer_is_found(desk: DeskProject) -> None:
     record["suites"]["desk"]["scorer_version"] = 0
     path.write_text(json.dumps(record))
     (line,) = linted(desk)
-    assert line.startswith("suites/suites.lock: desk is locked for scorer 0, and this is ")
+    assert line.startswith("suites/suites.lock: desk is locked for scorer 0, but this version has ")
 
 
 def test_baselines_are_held_against_suites_and_lock(desk: DeskProject) -> None:
@@ -229,13 +232,13 @@ def test_baselines_are_held_against_suites_and_lock(desk: DeskProject) -> None:
     desk.write("suites/desk.toml", SUITE.replace(', "free"', ""))
     desk.lock()
     (line,) = linted(desk)
-    assert line.startswith("baselines/desk/v1.json: warning: measured under lock ")
+    assert line.startswith("baselines/desk/v1.json: warning: was measured under lock ")
     assert line.endswith("measure it again with pytest --t2e-save-baseline NAME --t2e-baseline-mode update")
     (desk.root / "baselines" / "desk").rename(desk.root / "baselines" / "disk")
-    assert linted(desk) == ["baselines/disk/v1.json: of unknown suite 'disk'; did you mean 'desk'?"]
+    assert linted(desk) == ["baselines/disk/v1.json: belongs to unknown suite 'disk'; did you mean 'desk'?"]
     desk.write("suites/disk.toml", SUITE)
     desk.lock()
-    told = "baselines/disk/v1.json: a baseline of suite 'desk', not of 'disk'; move it to its folder"
+    told = "baselines/disk/v1.json: belongs to suite 'desk', not to 'disk'; move it to that suite's folder"
     assert linted(desk) == [told]
 
 
@@ -264,7 +267,7 @@ def test_check_loads_no_client(desk: DeskProject) -> None:
     assert done.stdout == "0 []\n"
 
 
-CASES = "".join(map(case_line, generate("check", 3, Content.HELDOUT)))
+CASES = "".join(map(format_case_line, generate("check", 3, Content.HELDOUT)))
 
 
 @pytest.fixture
@@ -286,7 +289,7 @@ def test_sound_cases_have_no_findings(with_cases: DeskProject) -> None:
     [
         (None, "suites/help.toml: split 'synthetic': *cases/three.jsonl: cannot be read: No such file*"),
         (CASES[:300], "suites/help.toml: split 'synthetic': *cases/three.jsonl, line 1: *"),
-        (CASES.split("\n", 1)[1], "suites/help.toml: task '*' was taken out of split 'synthetic' since *"),
+        (CASES.split("\n", 1)[1], "suites/help.toml: task '*' was removed from split 'synthetic' since *"),
         (
             CASES.replace('"after":"anything"', '"after":"done"', 1),
             "suites/help.toml: the content of task '*' in split 'synthetic' changed since *",
@@ -342,7 +345,9 @@ def test_a_rule_that_can_never_match_is_a_finding(inn: DeskProject, monkeypatch:
     unknown = (
         "identify: the agent has no tool 'find_gest', so the rule never applies; did you mean 'find_guest'?"
     )
-    invalid = "'B(' is no regular expression (missing ), unterminated subpattern at position 1); correct it"
+    invalid = (
+        "'B(' is not a regular expression (missing ), unterminated subpattern at position 1); correct it"
+    )
     assert lines == [f"{what}{unknown}", f"{what}ids['bookings']: {invalid}"]
 
 
@@ -420,7 +425,7 @@ def test_the_command_prints_findings_and_fails_unless_they_are_warnings(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     assert main(["check"]) == 0
-    assert capsys.readouterr().out.startswith("candidates: warning: frozen texts were not compared: ")
+    assert capsys.readouterr().out.startswith("candidates: warning: frozen texts were not compared, ")
     wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
     monkeypatch.setattr(InnWorld, "rules", lambda self: wrong)
     assert main(["check"]) == 1
@@ -431,11 +436,11 @@ def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> 
     folder = project.root / ".trace2evolve" / "finished"
     store = DrawStore(folder, folder / "draws", ("candidate", "agent", "conditions"), "run-1")
     simulation = {"id": "s", "task_id": "t", "termination_reason": "user_stop", "messages": []}
-    store.put(store.key("a"), Simulation.model_validate(simulation))
+    store.put(store.draw_key("a"), Simulation.model_validate(simulation))
     desk, worlds = Project(project.root, project.root / "suites"), Worlds({"fake": FakeWorld})
     assert check_project(desk, worlds) == []
     (path,) = folder.glob("*/*.json")
     path.unlink()
     (finding,) = check_project(desk, worlds)
     assert finding.path == path
-    assert finding.text.startswith("was deleted, and the account of its draw names it; restore it, give ")
+    assert finding.text.startswith("was deleted, but the account of its draw names it; restore it, use ")

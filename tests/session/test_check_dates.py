@@ -52,7 +52,7 @@ def test_the_first_commit_of_the_text_counts(
     commit(opened, days_before)
     done = command("check")
     assert done.returncode == status, done.stdout
-    assert ("candidates/v3.md: says frozen_at " in done.stdout) == bool(status)
+    assert ("candidates/v3.md: has frozen_at " in done.stdout) == bool(status)
     if status:
         assert "its text was first committed on " in done.stdout
 
@@ -69,5 +69,5 @@ def test_a_text_that_no_commit_holds_draws_a_warning(opened: DeskProject, comman
     candidate(opened)
     done = command("check")
     assert done.returncode == 0
-    assert "candidates/v3.md: warning: says frozen_at " in done.stdout
+    assert "candidates/v3.md: warning: has frozen_at " in done.stdout
     assert "neither a commit nor the ledger shows this text from before then" in done.stdout

@@ -28,12 +28,15 @@ from dataclasses import replace
 
 from pytest_trace2evolve.gate.policy import POLICIES, STRICT
 
-POLICIES.setdefault("noisy", replace(STRICT, name="noisy", confirms=True, confirm=640))
+NOISY = replace(STRICT, name="noisy", confirms_regressions=True, max_fresh_simulations=640)
+POLICIES.setdefault("noisy", NOISY)
 """
 WAITING = """
 from tests.session.test_stages import Patient
 
-POLICIES.setdefault("waiting", replace(STRICT, name="waiting", improve=Patient(), watched=(), confirms=True))
+PATIENT = replace(STRICT, name="waiting", improve_check=Patient(), watched_checks=())
+WAITING = replace(PATIENT, confirms_regressions=True)
+POLICIES.setdefault("waiting", WAITING)
 """
 TRIES = settings.Retries().attempts
 QUICK = "Be quick."
@@ -65,7 +68,7 @@ def script(fails: Fails = broken) -> Callable[[ChatRequest], Reply]:
 def policies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that confirms; and a key. What conftest files of sessions in this process add goes with it."""
     monkeypatch.setattr(policy, "POLICIES", dict(policy.POLICIES))
-    noisy = replace(policy.STRICT, name="noisy", confirms=True, confirm=640)
+    noisy = replace(policy.STRICT, name="noisy", confirms_regressions=True, max_fresh_simulations=640)
     monkeypatch.setitem(policy.POLICIES, "noisy", noisy)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
 
@@ -204,8 +207,8 @@ def test_the_budget_holds_for_all_tasks_together(desk: DeskProject) -> None:
     ("change", "reason"),
     [
         ("text", "candidates/v0.md changed since baseline 'v0' was saved"),
-        ("model", "its model 'n' was asked at http://*/v1, and this run asks http://*/v1: give *-base-url"),
-        ("record", "the run records a cassette, and no playback of it could confirm either"),
+        ("model", "its model 'n' ran at http://*/v1, but this run uses http://*/v1; give *-base-url"),
+        ("record", "the run records a cassette, whose playback could not confirm regressions"),
     ],
 )
 def test_where_the_baselines_side_cannot_be_run_the_reason_is_told_once(
@@ -283,7 +286,7 @@ def test_an_endpoint_that_refuses_amid_confirmation_ends_the_run_and_costs_no_ma
         result = compared(desk, server, "--t2e-concurrency=2")
     assert letters(result)["close"] == "SUSPECTED"
     assert result.parseoutcomes().get("errors") == 1
-    result.stdout.fnmatch_lines(["note: desk: * that fell could not be confirmed: *refuses model 'm': 401 *"])
+    result.stdout.fnmatch_lines(["note: desk: * that fell could not be confirmed: *rejects model 'm': 401 *"])
     index = json.loads((desk.runs[-1] / "results.json").read_text())["simulation_index"]
     assert [one["trial"] for one in index if one["task_id"] == "close"] == [0, 1]
 
@@ -403,7 +406,7 @@ def test_under_strict_a_fall_is_a_fall(desk: DeskProject, letters: Letters) -> N
         assert (told["close"], told["note"]) == ("FAILED", "FAILED")
         result = compared(desk, server, "--t2e-gate=strict", "--t2e-max-reruns=5")
     result.stderr.fnmatch_lines(
-        ["ERROR: --t2e-max-reruns 5 has no effect: policy 'strict' confirms no falls"]
+        ["ERROR: --t2e-max-reruns 5 has no effect: policy 'strict' does not confirm regressions"]
     )
 
 

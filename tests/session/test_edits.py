@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.evidence.column_reader import read_columns
-from pytest_trace2evolve.evidence.ledger import Ledger, render
+from pytest_trace2evolve.evidence.ledger import Ledger, render_entry
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Evaluation
@@ -101,16 +101,16 @@ def test_no_edit_of_evidence_goes_unnamed_or_is_promoted(promoted: DeskProject) 
         before = path.read_bytes()
         done = edit(path, rng)
         findings = [*check_baselines(project), *check_runs(project)]
-        if not any(one.path == path and not one.warning for one in findings):
+        if not any(one.path == path and not one.is_warning for one in findings):
             unnamed.append(done)
         try:
-            promote(project, run.name, here=promoted.root, dry_run=True)
+            promote(project, run.name, base_folder=promoted.root, dry_run=True)
             passed.append(done)
         except Trace2EvolveError:
             pass
         path.write_bytes(before)
     assert (unnamed, passed) == ([], [])
-    assert promote(project, run.name, here=promoted.root, dry_run=True).baselines
+    assert promote(project, run.name, base_folder=promoted.root, dry_run=True).baselines
 
 
 def test_a_gated_run_refuses_an_edited_baseline(project: DeskProject) -> None:
@@ -126,7 +126,7 @@ def test_a_gated_run_refuses_an_edited_baseline(project: DeskProject) -> None:
     result = project.run("--candidate=v2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: *v1.json: was edited: it holds evidence *, and run * saved * under this name (20*"]
+        ["ERROR: *v1.json: was edited: its evidence has digest *, but run * saved * under this name (20*"]
     )
     path.write_text(text, encoding="utf-8")
     assert project.run("--candidate=v2").ret == 1
@@ -141,7 +141,7 @@ def test_an_earlier_baseline_in_the_place_of_the_last_is_found(
     project.run("--t2e-save-baseline=v0", "--t2e-baseline-mode=update", "--t2e-gate=off", "--t2e-trials=2")
     last = path.read_bytes()
     path.write_bytes(earlier)
-    assert "was edited: it holds evidence" in command("check").stdout
+    assert "was edited: its evidence has digest" in command("check").stdout
     assert project.run("--candidate=v1").ret == pytest.ExitCode.USAGE_ERROR
     path.write_bytes(last)
     assert command("check").stdout == ""
@@ -154,7 +154,7 @@ def test_a_baseline_that_was_edited_is_not_grown(project: DeskProject) -> None:
         "--candidate=v1", "--t2e-save-baseline=v1", "--t2e-baseline-mode=new-only", "--t2e-gate=off"
     )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: it holds evidence *"])
+    result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: its evidence has digest *"])
 
 
 def test_a_removed_baseline_can_be_saved_anew(project: DeskProject, command: Command) -> None:
@@ -172,12 +172,12 @@ def test_a_baseline_of_an_older_version_is_known_from_the_first_run_that_used_it
 ) -> None:
     project.baseline("v1")
     project.older("v1")
-    assert "v1.json: warning: not in the ledger, so an edit of it cannot be found" in command("check").stdout
+    assert "v1.json: warning: is not in the ledger, so an edit cannot be detected" in command("check").stdout
     assert project.run("--candidate=v2").ret == 1
     assert command("check").stdout == ""
     path = project.root / "baselines/desk/v1.json"
     worsened(path)
-    assert "v1.json: was edited: it holds evidence" in command("check").stdout
+    assert "v1.json: was edited: its evidence has digest" in command("check").stdout
     result = project.run("--candidate=v2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: * and run * used * under this name *"])
@@ -188,7 +188,7 @@ def test_other_outcomes_than_an_older_run_used_are_named(project: DeskProject, c
     project.run("--candidate=v2")
     as_older(project)
     worsened(project.root / "baselines/desk/v1.json")
-    told = "baseline 'v1' holds other outcomes on heldout than run * used (20*"
+    told = "baseline 'v1' has different outcomes on heldout from those that run * used (20*"
     result = project.run("--candidate=v2")
     result.stdout.fnmatch_lines([f"note: desk: {told}"])
 
@@ -197,14 +197,14 @@ def as_older(project: DeskProject) -> None:
     """Write the ledger's evaluations as older versions did, and nothing else."""
     folder = project.root / "ledger"
     history = Ledger(folder).read()
-    (entry,) = [one for one in history.in_time if isinstance(one, Evaluation)]
+    (entry,) = [one for one in history.entries_by_time if isinstance(one, Evaluation)]
     root = (folder / f"{entry.root}.json").read_bytes()
     shutil.rmtree(folder)
     folder.mkdir()
     (folder / f"{entry.root}.json").write_bytes(root)
     later = {"baseline_evidence": None, "evidence": None, "verdict": None, "parents": (entry.root,)}
     old = entry.model_copy(update=later)
-    (folder / f"{old.name}.json").write_text(render(old), encoding="utf-8")
+    (folder / f"{old.name}.json").write_text(render_entry(old), encoding="utf-8")
 
 
 def test_a_run_of_an_older_version_is_run_again(promoted: DeskProject, command: Command) -> None:
@@ -220,7 +220,7 @@ def test_a_verdict_without_its_entry_is_not_promoted(promoted: DeskProject, comm
     promoted.forget()
     done = command("baseline", "promote", promoted.runs[-1].name)
     assert done.returncode == 2
-    assert "the ledger holds no entry of run" in done.stderr
+    assert "the ledger has no entry of run" in done.stderr
 
 
 def test_a_promotion_that_a_later_run_took_back_is_refused(promoted: DeskProject, command: Command) -> None:
@@ -247,7 +247,7 @@ def test_a_discard_that_was_edited_into_a_promotion_is_refused(
     path.write_text(path.read_text(encoding="utf-8").replace("discard", "promote"), encoding="utf-8")
     done = command("baseline", "promote", project.runs[-1].name)
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.search(r"verdict.json: was edited: ledger entry \w+ says discard of run ", done.stderr)
+    assert re.search(r"verdict.json: was edited: ledger entry \w+ records discard for run ", done.stderr)
 
 
 def test_a_fast_reader_finds_an_edit_too(tmp_path: Path, project: DeskProject) -> None:

@@ -9,7 +9,7 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.session.plan import Options
-from pytest_trace2evolve.session.planner import with_embedded
+from pytest_trace2evolve.session.planner import use_embedded_model
 
 POCKET = ModelSettings(model="pocket")
 EMBEDDED = LiveSettings(agent=POCKET, user=POCKET)
@@ -27,22 +27,27 @@ def suite(*, cases: bool, default_agent: str | None = None) -> Suite:
 
 
 def test_it_talks_to_customers_who_follow_a_script() -> None:
-    options, suites = Options(embedded=EMBEDDED, unused="--t2e-temperature"), [suite(cases=True)] * 2
-    found, served = with_embedded(options, suites)
+    options, suites = (
+        Options(embedded_settings=EMBEDDED, unused_option="--t2e-temperature"),
+        [suite(cases=True)] * 2,
+    )
+    found, served = use_embedded_model(options, suites)
     assert (found.live, served) == (EMBEDDED, suites)
 
 
 def test_it_talks_where_only_cases_are_run() -> None:
-    found, served = with_embedded(Options(embedded=EMBEDDED, unused="--t2e-temperature"), [])
+    found, served = use_embedded_model(
+        Options(embedded_settings=EMBEDDED, unused_option="--t2e-temperature"), []
+    )
     assert (found.live, served) == (EMBEDDED, [])
 
 
 def test_suites_whose_customers_need_a_model_are_left_out_where_none_was_named() -> None:
     scripted, other = suite(cases=True), suite(cases=False)
-    found, served = with_embedded(Options(embedded=EMBEDDED), [other, scripted])
+    found, served = use_embedded_model(Options(embedded_settings=EMBEDDED), [other, scripted])
     assert (found.live, served) == (EMBEDDED, [scripted])
-    named = Options(embedded=EMBEDDED, suites=("some",))
-    assert with_embedded(named, [other, scripted]) == (named, [other, scripted])
+    named = Options(embedded_settings=EMBEDDED, suites=("some",))
+    assert use_embedded_model(named, [other, scripted]) == (named, [other, scripted])
 
 
 @pytest.mark.parametrize(
@@ -54,13 +59,13 @@ def test_suites_whose_customers_need_a_model_are_left_out_where_none_was_named()
     ],
 )
 def test_it_is_silent_where_a_customer_needs_a_model_or_a_suite_names_an_agent(suites: list[Suite]) -> None:
-    options = Options(embedded=EMBEDDED)
-    assert with_embedded(options, suites) == (options, suites)
+    options = Options(embedded_settings=EMBEDDED)
+    assert use_embedded_model(options, suites) == (options, suites)
     with pytest.raises(ConfigError, match="--t2e-temperature has no effect without --t2e-model"):
-        with_embedded(Options(embedded=EMBEDDED, unused="--t2e-temperature"), suites)
+        use_embedded_model(Options(embedded_settings=EMBEDDED, unused_option="--t2e-temperature"), suites)
 
 
 def test_a_model_that_was_named_stays() -> None:
     named = Options(live=LiveSettings(agent=ModelSettings(model="named"), user=POCKET))
     suites = [suite(cases=False), suite(cases=True)]
-    assert with_embedded(named, suites) == (named, suites)
+    assert use_embedded_model(named, suites) == (named, suites)

@@ -46,7 +46,7 @@ def begin(
 def evaluations(project: DeskProject) -> list[Evaluation]:
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
-    return [one for one in history.in_time if isinstance(one, Evaluation)]
+    return [one for one in history.entries_by_time if isinstance(one, Evaluation)]
 
 
 @pytest.mark.parametrize(("code", "place"), [("ENOSPC", "/simulations/"), ("EROFS", "/finished/")])
@@ -101,6 +101,8 @@ def test_a_verdict_that_the_ledger_does_not_take_is_not_left_behind(
     begin(project, monkeypatch, "ENOSPC", "/ledger/", fits=700)
     result = project.pytester.runpytest_subprocess("--t2e-agent=listed", "--candidate=v1")
     assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    result.stdout.fnmatch_lines(["NO VERDICT on v1 *", " why:  the evidence could not be kept whole (*"])
+    result.stdout.fnmatch_lines(
+        ["NO VERDICT on v1 *", " why:  the evidence could not be stored completely (*"]
+    )
     assert evaluations(project) == []
     assert not (project.runs[-1] / "verdict.json").exists()

@@ -62,7 +62,7 @@ def test_a_world_that_ends_more_than_its_simulation_loses_that_one(project: Desk
         url = f"--t2e-base-url={server.base_url}"
         text = ended(project, "--t2e-model=m", url, "--t2e-concurrency=2", "--t2e-trials=3")
     assert "3 of 3 trials lost: InfrastructureError: InfrastructureError: task 'note': the world or" in text
-    assert f"raised {raised}, which ends more than one simulation; let it" in text
+    assert f"raised {raised}, which ends more than one simulation; raise" in text
     assert "6 passed, 1 error" in text
 
 
@@ -78,7 +78,7 @@ def test_a_full_disk_loses_what_cannot_be_counted(project: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         text = ended(project, "--t2e-model=m", f"--t2e-base-url={server.base_url}")
     assert "account.sqlite: the account of the run cannot be written (database or disk is full); " in text
-    assert "make room there, or set TMPDIR to another folder" in text
+    assert "make room there, or set TMPDIR to a different folder" in text
     assert "1 error" in text
     assert "NO VERDICT" in text
 
@@ -88,9 +88,7 @@ def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None
     with ChatServer(SOLVED) as server:
         result = project.pytester.runpytest_subprocess("--t2e-model=m", f"--t2e-base-url={server.base_url}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = (
-        "ERROR: the account of the run cannot be made in * (database or disk is full); make room there, or *"
-    )
+    told = "ERROR: the account of the run cannot be created in * (database or disk is full); make room *"
     result.stderr.fnmatch_lines([told])
 
 

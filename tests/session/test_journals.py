@@ -90,7 +90,7 @@ def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(
             os.killpg(child.pid, getattr(signal, by))
             child.wait(HANG_SECONDS)
             # The endpoint knows that nobody waits any more.
-            until(lambda child=child: not group(child.pid) and not server.count.at_once)
+            until(lambda child=child: not group(child.pid) and not server.count.concurrent)
             now = journals(project)
             for name, before in drawn.items():
                 assert now.get(name, before)[: len(before)] == before
@@ -187,7 +187,7 @@ def test_a_journal_that_was_tampered_with_is_a_usage_error(
     asked = lost.count.attempts
     result = live(project, lost, "-k", "note")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {path}: {how}*; restore it, give --t2e-fresh, or begin another*"])
+    result.stderr.fnmatch_lines([f"ERROR: {path}: {how}*; restore it, use --t2e-fresh, or begin a new*"])
     assert lost.count.attempts == asked
     path.write_text(text)
     live(project, lost, "-k", "note").assert_outcomes(passed=1)
@@ -200,7 +200,7 @@ def test_a_world_that_is_not_deterministic_is_drawn_again_and_not_measured(
     with monkeypatch.context() as there:
         there.setattr(chat, "agent_prompt", lambda *texts: f"{real(*texts)}\nIt is another day.")
         live(project, lost, "-k", "note")
-    note = "it was begun again after a kill or a loss, and its requests were others than before"
+    note = "it was restarted after a kill or a loss, but its requests differed from before"
     (trace,) = traces(project)
     assert trace["info"]["redrawn"].startswith(note)
     assert trace["reward_info"] is None

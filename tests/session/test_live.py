@@ -73,7 +73,7 @@ def answered_together(server: ChatServer, count: int) -> Iterator[None]:
 def test_simulations_run_side_by_side(project: DeskProject) -> None:
     with ChatServer(SOLVED) as server, answered_together(server, 8):
         live(project, server, "--t2e-trials=2", "--t2e-concurrency=8").assert_outcomes(passed=7)
-    assert server.count.most_at_once == 8
+    assert server.count.max_concurrent == 8
 
 
 def test_a_refused_key_is_said_once_and_ends_the_session(project: DeskProject) -> None:
@@ -81,7 +81,7 @@ def test_a_refused_key_is_said_once_and_ends_the_session(project: DeskProject) -
         result = live(project, server, "--t2e-concurrency=1")
         assert server.count.attempts <= 3
     text = result.stdout.str()
-    assert "refuses model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in text
+    assert "rejects model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in text
     assert text.count("ERROR suites") == 1
     assert result.ret != 0
 
@@ -90,7 +90,7 @@ def test_an_unknown_model_is_told_by_its_own_answer(project: DeskProject) -> Non
     with ChatServer(SOLVED, models={"n"}) as server:
         result = live(project, server)
     result.stdout.fnmatch_lines(
-        ["*refuses model 'm': 404 The model 'm' does not exist.; check the model's name*"]
+        ["*rejects model 'm': 404 The model 'm' does not exist.; check the model's name*"]
     )
 
 
@@ -135,8 +135,11 @@ def test_the_prompt_is_the_policy_then_the_candidate_then_the_environment(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--t2e-agent=oracle"], "--t2e-model is for agent 'chat': agent 'oracle' does not go with it"),
-        (["--t2e-results=x"], "--t2e-model talks to a model and --t2e-results to none: give one of them"),
+        (["--t2e-agent=oracle"], "--t2e-model requires agent 'chat', but --t2e-agent is 'oracle'"),
+        (
+            ["--t2e-results=x"],
+            "--t2e-model runs simulations, but --t2e-results replays them; give one of them",
+        ),
         (["--t2e-extra-body={"], "--t2e-extra-body: not valid JSON*"),
         (["--t2e-extra-body=[[]]"], "--t2e-extra-body is a JSON list, not an object"),
     ],
@@ -187,7 +190,8 @@ def test_what_infrastructure_took_runs_again(project: DeskProject, monkeypatch: 
         result = live(project, server)
         result.assert_outcomes(errors=7)
         told = (
-            "1 of 1 trial lost: model 'm' at * gave no answer in 7 tries, last: 500 The server had an error."
+            "1 of 1 trial lost: model 'm' at * did not answer in 7 attempts; last problem: "
+            "500 The server had an error."
         )
         result.stdout.fnmatch_lines([told])
         url = server.base_url

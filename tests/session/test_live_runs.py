@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_trace2evolve.models import settings
-from pytest_trace2evolve.report.progress import short
+from pytest_trace2evolve.report.progress import format_short_count
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
 from tests.session.test_live import SCENARIOS, SECRET, SOLVED, live
@@ -40,7 +40,7 @@ def test_no_simulation_is_made_twice_whatever_the_number_of_workers(project: Des
         result = spawned(project, server, "-n3", "--t2e-fresh", "--t2e-concurrency=3")
         result.assert_outcomes(passed=7)
         assert server.count.served == 2 * one_run
-        assert server.count.most_at_once == 3
+        assert server.count.max_concurrent == 3
     assert used(project) == {
         "calls": one_run,
         "prompt_tokens": server.count.prompt_tokens - before.prompt_tokens,
@@ -81,7 +81,7 @@ def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(project: Desk
         result.stdout.fnmatch_lines(
             ["INCONCLUSIVE: *", " why:  partial: the budget is spent: *--t2e-max-cost*"]
         )
-        result.stdout.fnmatch_lines(["note: what is finished is kept: rerun the same command to resume"])
+        result.stdout.fnmatch_lines(["note: finished simulations are kept; rerun the same command to resume"])
         again = live(project, server, "--candidate=v1")
         again.stdout.fnmatch_lines([f"*, {outcomes['passed']} finished before*"])
         again.assert_outcomes(passed=7)
@@ -95,12 +95,19 @@ def test_tokens_and_minutes_are_budgets_too(project: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         result = live(project, server, "--t2e-max-tokens=3000", "--t2e-concurrency=1")
         assert server.count.prompt_tokens + server.count.completion_tokens < 3000 + 1500
-        result.stdout.fnmatch_lines(["*not the whole run: the budget is spent: * of --t2e-max-tokens 3000*"])
+        result.stdout.fnmatch_lines(
+            ["*the run is incomplete: the budget is spent: * of --t2e-max-tokens 3000*"]
+        )
         assert result.ret == 10
         server.hold()
         result = live(project, server, "--t2e-fresh", "--t2e-max-minutes=0.002", "--t2e-concurrency=1")
         result.stdout.fnmatch_lines(
-            [" why:  nothing was measured (the budget is spent: --t2e-max-minutes 0.002 are over): *"]
+            [
+                (
+                    " why:  no simulation was measured "
+                    "(the budget is spent: --t2e-max-minutes 0.002 is exceeded), so *"
+                )
+            ]
         )
 
 
@@ -165,7 +172,12 @@ def test_a_base_url_that_is_none_is_a_usage_error(project: DeskProject) -> None:
     result = project.pytester.runpytest_inprocess("--t2e-model=m", "--t2e-base-url=http://host:abc/v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: the base URL of model 'm' is no http:// or https:// URL with a host: check --t2e-base-url"]
+        [
+            (
+                "ERROR: the base URL of model 'm' is not an http:// or https:// URL with a host; "
+                "check --t2e-base-url"
+            )
+        ]
     )
 
 
@@ -173,7 +185,7 @@ def test_a_model_without_tools_is_told_once(project: DeskProject) -> None:
     with ChatServer(SOLVED, tools=False) as server:
         result = live(project, server)
     result.stdout.fnmatch_lines(
-        ["*refuses the request to model 'm': 400 The model 'm' does not support tools.*"]
+        ["*rejects the request to model 'm': 400 The model 'm' does not support tools.*"]
     )
     assert result.parseoutcomes()["errors"] == 1
 
@@ -220,14 +232,14 @@ def test_the_estimate_comes_from_the_baselines_own_usage(project: DeskProject) -
         tokens = server.count.prompt_tokens + server.count.completion_tokens
         calls = server.count.served
         second = live(project, server, "--candidate=v1", "--t2e-max-tokens=1000000")
-        spent = f"{calls} calls, {short(tokens)} tokens, $*"
+        spent = f"{calls} calls, {format_short_count(tokens)} tokens, $*"
         second.stdout.fnmatch_lines([f"*: 7 simulations to make; as in baseline v0 they take {spent}"])
         third = live(project, server, "--candidate=v1", f"--t2e-max-tokens={tokens // 2}", "--t2e-fresh")
-        third.stdout.fnmatch_lines([f"*; --t2e-max-tokens {tokens // 2} suffices for about 50% of that"])
+        third.stdout.fnmatch_lines([f"*; --t2e-max-tokens {tokens // 2} covers about 50% of that"])
         fourth = live(project, server, "--candidate=v1", "--t2e-max-tokens=100")
         assert fourth.ret == pytest.ExitCode.USAGE_ERROR
         fourth.stderr.fnmatch_lines(
-            ["ERROR: --t2e-max-tokens 100 cannot pay one simulation: in the baseline the smallest took *"]
+            ["ERROR: --t2e-max-tokens 100 cannot pay for one simulation: the smallest one in the baseline *"]
         )
 
 

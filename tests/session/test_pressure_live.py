@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cases.case import case_line, generate
+from pytest_trace2evolve.cases.case import format_case_line, generate
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from pytest_trace2evolve.utils.resources import has_embedded_model
@@ -49,7 +49,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few(project: PressureProject) -> PressureProject:
     """A project with four cases in a file, and a test that runs each."""
-    lines = map(case_line, generate("few", 4, Content.HELDOUT))
+    lines = map(format_case_line, generate("few", 4, Content.HELDOUT))
     (project.root / "synthetic" / "few.jsonl").write_text("".join(lines), encoding="utf-8")
     project.test(FROZEN)
     return project
@@ -118,7 +118,7 @@ def test_a_refused_key_ends_the_session(few: PressureProject) -> None:
         result = live(few, server)
         assert server.count.attempts <= 2
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert "refuses model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in told(result)
+    assert "rejects model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in told(result)
 
 
 def test_a_lost_simulation_is_no_failure_of_the_agent(
@@ -222,5 +222,5 @@ def test_a_deleted_outcome_is_named_and_not_drawn_anew(few: PressureProject) -> 
         assert server.count.served == asked
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
-        [f"*{path}: was deleted, and the account of its draw names it; restore it, *"]
+        [f"*{path}: was deleted, but the account of its draw names it; restore it, *"]
     )

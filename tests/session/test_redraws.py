@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin
+from pytest_trace2evolve.records.ledger import Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from pytest_trace2evolve.utils.canonical import digest
@@ -58,8 +58,8 @@ def entries(project: DeskProject) -> tuple[list[Draw], list[Evaluation]]:
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
     return (
-        [one for one in history.in_time if isinstance(one, Draw)],
-        [one for one in history.in_time if isinstance(one, Evaluation)],
+        [one for one in history.entries_by_time if isinstance(one, Draw)],
+        [one for one in history.entries_by_time if isinstance(one, Evaluation)],
     )
 
 
@@ -113,8 +113,8 @@ def test_failures_that_are_redrawn_are_not_used(
     assert judged_rewards == {0.0}, "the gate judges the first draw of the store"
     draws, (judged,) = entries(compared)
     own = [one for one in draws if one.candidate.id == "v3"]
-    assert {one.made for one in own[:-1]} == {Origin.FRESH}
-    assert own[-1].made is Origin.KEPT
+    assert {one.made for one in own[:-1]} == {DrawOrigin.FRESH}
+    assert own[-1].made is DrawOrigin.KEPT
     assert [one.gated for one in own] == [False] * (len(own) - 1) + [True]
     assert [one.whole for one in own[:2]] == [True, False]
     assert judged.draw == own[-1].draw
@@ -134,7 +134,7 @@ def test_a_narrowed_run_keeps_what_it_draws(compared: DeskProject, server: ChatS
     assert {place: judged[place] for place in seen} == seen
     draws, _ = entries(compared)
     (own,) = (one for one in draws if one.candidate.id == "v3")
-    assert (own.made, own.gated, own.whole) == (Origin.KEPT, False, False)
+    assert (own.made, own.gated, own.whole) == (DrawOrigin.KEPT, False, False)
 
 
 def test_a_deleted_failure_is_named_and_nothing_is_judged(
@@ -153,10 +153,8 @@ def test_a_deleted_failure_is_named_and_nothing_is_judged(
         path.unlink() if content is None else path.write_text(content)
         result = v3(compared, server)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        how = "was deleted, and the account of its draw names it" if content is None else "was changed since"
-        result.stderr.fnmatch_lines(
-            [f"ERROR: {path}: {how}*; restore it, give --t2e-fresh, or begin another*"]
-        )
+        how = "was deleted, but the account of its draw names it" if content is None else "was changed since"
+        result.stderr.fnmatch_lines([f"ERROR: {path}: {how}*; restore it, use --t2e-fresh, or begin a new*"])
     assert server.count.attempts == asked
     path.write_text(text)
     assert v3(compared, server).ret != pytest.ExitCode.USAGE_ERROR
@@ -257,7 +255,9 @@ def test_a_fresh_draw_whose_answers_are_cached_counts(
         ["*2 other draws of this split could have been judged instead and were not, *"]
     )
     draws, _ = entries(compared)
-    assert [one.made for one in draws if one.candidate.id == "v3"] == [Origin.CACHED] * 2 + [Origin.KEPT]
+    assert [one.made for one in draws if one.candidate.id == "v3"] == [DrawOrigin.CACHED] * 2 + [
+        DrawOrigin.KEPT
+    ]
 
 
 def test_an_account_that_was_rewritten_is_named(
@@ -289,7 +289,7 @@ def test_an_account_that_was_rewritten_is_named(
     result = v3(compared, server)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     told = f"ERROR: {account}: was edited since run * ended (*, ledger entry *); restore it, or delete it to "
-    result.stderr.fnmatch_lines([told + "begin another draw, which the ledger counts"])
+    result.stderr.fnmatch_lines([told + "start a new draw, which the ledger counts"])
 
 
 def test_a_seed_that_was_chosen_on_a_guard_is_a_test(

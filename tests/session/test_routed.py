@@ -62,5 +62,7 @@ def test_an_endpoint_without_log_probabilities_scores_nothing(adapted: DeskProje
     with ChatServer(SOLVED) as server:
         result = session(adapted, server)
     assert result.ret != 0
-    assert "sends no log-probabilities, and routing needs those of a first token" in result.stdout.str()
+    assert (
+        "does not send log-probabilities, but routing needs those of the first token" in result.stdout.str()
+    )
     assert "passed" not in result.parseoutcomes()

@@ -101,7 +101,7 @@ def test_an_error_that_echoes_the_header_reaches_nothing(project: DeskProject) -
     with echoing(reject=True) as (server, _):
         result = project.pytester.runpytest_inprocess(*arguments(server))
     assert result.ret not in (0, 10)
-    result.stdout.fnmatch_lines(["*refuses model 'm': 401 Not allowed: Bearer [[]removed] *[[]removed]*"])
+    result.stdout.fnmatch_lines(["*rejects model 'm': 401 Not allowed: Bearer [[]removed] *[[]removed]*"])
     assert leaks(project, result) == []
 
 
@@ -119,5 +119,5 @@ def test_a_base_url_that_is_none_is_not_shown(project: DeskProject) -> None:
     url = f"http://me:{PASSWORD}@host:port{PASSWORD}/v1"
     result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e-base-url={url}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: the base URL of model 'm' is no http:// or https:// URL *"])
+    result.stderr.fnmatch_lines(["ERROR: the base URL of model 'm' is not an http:// or https:// URL *"])
     assert PASSWORD not in result.stderr.str() + result.stdout.str()

@@ -132,22 +132,22 @@ def test_recorded_runs_go_to_the_suites_of_their_mode(alone: DeskProject, letter
     replayed.stdout.fnmatch_lines(["suites/alone.toml::heldout::close *"])
     refused(
         alone,
-        "*solo: is of candidate 'v1', and --t2e-results gives candidate 'v0' only what it said itself: *",
+        "*solo: was recorded with candidate 'v1', but --t2e-results must hold runs of candidate 'v0'; *",
         "--t2e-results=solo",
     )
     both = alone.pytester.runpytest_inprocess(*solo, "--t2e-results=talk")
     both.assert_outcomes(passed=5 + 5, failed=2)
     refused(
         alone,
-        "*solo: results of domain 'desk' in solo mode, and the selected suites are desk (desk)*"
-        "; a suite with solo = true takes them",
+        "*solo: holds results of domain 'desk' in solo mode, but the selected suites are desk (desk)*"
+        "; they need a suite with solo = true",
         "--candidate=v1",
         "--t2e-results=solo",
         "--t2e-suite=desk",
     )
     refused(
         alone,
-        "*talk: results of domain 'desk', and the selected suites are alone (desk, solo)",
+        "*talk: holds results of domain 'desk', but the selected suites are alone (desk, solo)",
         "--candidate=v1",
         "--t2e-results=talk",
         "--t2e-suite=alone",
@@ -169,7 +169,7 @@ def test_baselines_are_of_the_suites_mode(alone: DeskProject) -> None:
     alone.run("--t2e-suite=desk", "--t2e-run-folder=talk")
     refused(
         alone,
-        "*talk: results of domain desk, and the selected suites are alone (desk, solo)",
+        "*talk: holds results of domain desk, but the selected suites are alone (desk, solo)",
         *solo,
         "--t2e-baseline=talk",
     )
@@ -188,7 +188,7 @@ def test_the_command_compares_within_a_mode(
         (["solo", "talk"], "suite 'alone' and 'desk'; policy '"),
         (
             ["solo", "solo", "--suite=desk"],
-            "of domain 'desk', and the runs are of 'desk' in solo mode; name a",
+            "has domain 'desk', but the runs have 'desk' in solo mode; name a",
         ),
     ):
         capsys.readouterr()
@@ -199,15 +199,13 @@ def test_the_command_compares_within_a_mode(
 
 def test_a_task_without_a_ticket_is_refused_before_anything_runs(alone: DeskProject) -> None:
     alone.write("suites/alone.toml", SOLO.replace('"opened"', '"opened", "idle"'))
-    told = "*alone.toml: 'solo' is set, and task 'idle' of split 'discovery' has no ticket *; take it out *"
+    told = "*alone.toml: 'solo' is set, but task 'idle' of split 'discovery' has no ticket *; remove it *"
     refused(alone, told, "--t2e-agent=oracle", "--t2e-suite=alone")
     assert alone.runs == []
 
 
 def test_an_agent_that_was_not_made_for_solo_mode_is_refused(alone: DeskProject) -> None:
-    told = (
-        "suite 'alone' is a solo suite, and agent 'listed' has no solo mode: its factory takes no keyword *"
-    )
+    told = "suite 'alone' is a solo suite, but agent 'listed' has no solo mode: its factory does not accept *"
     refused(alone, told, "--t2e-agent=listed")
     assert alone.run("--t2e-suite=desk", "--candidate=v1").ret in (0, 1)
 
@@ -215,7 +213,7 @@ def test_an_agent_that_was_not_made_for_solo_mode_is_refused(alone: DeskProject)
 def test_nothing_is_routed_without_a_customer(alone: DeskProject) -> None:
     write_adapter(alone.root / "adapters", "one", state=AdapterState.PROMOTED)
     named = "--t2e-model=base", "--t2e-base-url=http://127.0.0.1:9/v1", "--t2e-suite=alone"
-    told = "suite 'alone' is a solo suite, and a router reads how a customer opens; leave it out, or name *"
+    told = "suite 'alone' is a solo suite, but a router reads a customer's first message; omit the suite, *"
     refused(alone, told, *named, "--candidate=v0+routed")
 
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate import policy
-from pytest_trace2evolve.gate.alpha_spending import share, stage_alpha
+from pytest_trace2evolve.gate.alpha_spending import alpha_share, stage_alpha
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.policy import Strict
 from pytest_trace2evolve.models import settings
@@ -106,8 +106,8 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject) -> None:
     level = f"{stage_alpha(0.05, (1, 2, 4)):.4f}"
     result.stdout.fnmatch_lines(
         [
-            f"note: stage 1 of 3: 1 trial, tested at {level}: it decides nothing, and the next one follows",
-            f"note: stage 2 of 3: 2 trials, tested at {level}: the last one of this run",
+            f"note: stage 1 of 3: 1 trial, tested at {level}: undecided, so the next stage follows",
+            f"note: stage 2 of 3: 2 trials, tested at {level}: the last stage of this run",
         ]
     )
     result.stdout.no_fnmatch_line("*stage 3 of 3*")
@@ -174,14 +174,14 @@ def test_the_baseline_must_hold_what_the_last_stage_needs(desk: DeskProject) -> 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--t2e-model=m", "--t2e-trials=3"], "* does not go with --t2e-trials: *"),
+        (["--t2e-model=m", "--t2e-trials=3"], "* cannot be combined with --t2e-trials: *"),
         (
             ["--t2e-model=m", "--t2e-save-baseline=x"],
-            "* does not go with --t2e-save-baseline: *",
+            "* cannot be combined with --t2e-save-baseline: *",
         ),
-        (["--t2e-model=m", "--t2e-record=x.jsonl"], "* does not go with --t2e-record: *"),
-        (["--t2e-model=m", "--t2e-gate=off"], "* stops where the gate decides, and the gate is off"),
-        (["--t2e-results=baselines"], "* does not go with --t2e-results, *"),
+        (["--t2e-model=m", "--t2e-record=x.jsonl"], "* cannot be combined with --t2e-record: *"),
+        (["--t2e-model=m", "--t2e-gate=off"], "* stops when the gate decides, but the gate is off"),
+        (["--t2e-results=baselines"], "* cannot be combined with --t2e-results, *"),
         (["--t2e-agent=oracle"], "* adds trials of a live run: give --t2e-model"),
     ],
 )
@@ -198,14 +198,14 @@ def test_a_cassette_holds_no_stages(desk: DeskProject) -> None:
         given = ("--candidate=v3", "--t2e-record=tape.jsonl", "-pno:xdist")
         desk.pytester.runpytest_inprocess(*command(server, *given)).assert_outcomes(passed=7)
     result = desk.pytester.runpytest_inprocess("--t2e-playback=tape.jsonl", "--t2e-stages=default")
-    result.stderr.fnmatch_lines(["ERROR: --t2e-stages does not go with --t2e-playback: *"])
+    result.stderr.fnmatch_lines(["ERROR: --t2e-stages cannot be combined with --t2e-playback: *"])
 
 
 @pytest.mark.parametrize("schedule", ["2", "4,2", "2,x"])
 def test_a_schedule_rises(desk: DeskProject, schedule: str) -> None:
     result = desk.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e-stages={schedule}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*argument --t2e-stages: '{schedule}' is no schedule: *"])
+    result.stderr.fnmatch_lines([f"*argument --t2e-stages: '{schedule}' is not a schedule: *"])
 
 
 def test_an_interrupt_in_the_first_stage_ends_all(desk: DeskProject, session_forks: Forks) -> None:
@@ -236,7 +236,7 @@ def test_a_stage_that_measured_nothing_is_the_last(
         desk.older("v0", **json.loads(moved))
         result = staged(desk, other, "--t2e-gate=never")
     assert result.ret == 10
-    result.stdout.fnmatch_lines([" why:  nothing was measured: *"])
+    result.stdout.fnmatch_lines([" why:  no simulation was measured, so *"])
     result.stdout.no_fnmatch_line("*stage 2 of 3*")
 
 
@@ -294,7 +294,7 @@ def test_a_staged_run_with_more_trials_is_the_next_analysis(desk: DeskProject) -
         baseline(desk, server, "--t2e-trials=8", "--t2e-baseline-mode=update")
         arguments = ("--candidate=v3", "--t2e-stages=4,8", "--t2e-gate=calibrated")
         result = desk.pytester.runpytest_inprocess(*command(server, *arguments))
-    level = f"{stage_alpha(0.05 * share(1, 2), (4, 8)):.4f}"
+    level = f"{stage_alpha(0.05 * alpha_share(1, 2), (4, 8)):.4f}"
     found = [line for line in result.outlines if line.startswith("heldout decides")]
     assert found == [f"heldout decides on clean evidence (test 1, analysis 2, level {level}):"]
     result.stdout.fnmatch_lines(["*continues test 1: INCONCLUSIVE on *, with 4 trials a task"])

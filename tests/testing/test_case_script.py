@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, generate
+from pytest_trace2evolve.cases.case import FAMILIES, Case, generate, to_case
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.testing import ChatRequest, Reply, case_script
@@ -74,7 +74,7 @@ def same_opening(case: Case, other: Case) -> Case:
     """`other` with the opening of `case`."""
     record = other.task.model_dump(mode="json")
     record["user_scenario"]["script"]["turns"][0]["says"] = case.script.turns[0].says
-    return case_of(Task.model_validate(record))
+    return to_case(Task.model_validate(record))
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -119,7 +119,7 @@ def test_equal_seeds_draw_equal_faults() -> None:
 
 
 def test_rates_above_one_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sum to 1\.20, more than 1"):
+    with pytest.raises(ValueError, match=r"sum to 1\.20, but must sum to at most 1"):
         FaultPlan({Fault.SLOW: 0.6, Fault.HANG_UP: 0.6})
 
 
@@ -136,7 +136,7 @@ def test_requests_are_served_side_by_side() -> None:
         server.release()
         for thread in threads:
             thread.join()
-    assert (server.count.served, server.count.most_at_once) == (16, 16)
+    assert (server.count.served, server.count.max_concurrent) == (16, 16)
 
 
 def test_a_client_that_leaves_while_it_is_held_takes_no_answer_from_others() -> None:
@@ -181,4 +181,4 @@ def test_a_script_sees_headers_and_answers_with_errors_and_headers_of_its_own() 
     assert (good.status_code, good.headers["x-a"]) == (200, "b")
     assert (bad.status_code, bad.headers["x-a"]) == (418, "b")
     assert bad.json()["error"]["message"] == "No tea for bad."
-    assert (server.count.served, server.count.attempts, server.count.at_once) == (1, 2, 0)
+    assert (server.count.served, server.count.attempts, server.count.concurrent) == (1, 2, 0)

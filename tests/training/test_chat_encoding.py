@@ -20,7 +20,7 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, script_of
 from pytest_trace2evolve.serving.chat_format import ChatFormat
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
+from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -53,7 +53,7 @@ def served(
     """The prompt as the server makes it of what `ChatAgent` sends."""
     model = Recorder()
     asyncio.run(ChatAgent(model, prompt, tools).respond(trace))
-    return list(chat_format.prompt(ChatRequest.read(json.dumps(model.body).encode())).tokens)
+    return list(chat_format.prompt(ChatRequest.parse(json.dumps(model.body).encode())).tokens)
 
 
 def written(tokenizer: Any, message: Message) -> list[int]:
@@ -70,11 +70,11 @@ def written(tokenizer: Any, message: Message) -> list[int]:
 def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficulty: int) -> None:
     folder = read_model(embedded_model())
     tokenizer = load_tokenizer(folder)
-    ends = end_tokens(folder, tokenizer)
+    ends = read_end_tokens(folder, tokenizer)
     world = ENVIRONMENTS.world(name)
     prompt, tools = system_prompt(world.policy()), world.tools("assistant")
     encoder, chat_format = ChatEncoder(tokenizer, ends, {name: (prompt, tools)}), ChatFormat(tokenizer, ends)
-    environment = ENVIRONMENTS.environment(name, difficulty, Content.TRAIN, early=False)
+    environment = ENVIRONMENTS.environment(name, difficulty, Content.TRAIN, ends_early=False)
     turns, customers = 0, 0
     for seed in range(2):
         history = environment.reset(seed)
@@ -96,7 +96,7 @@ def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficul
             reaction = environment.step(read)
             if reaction.done:
                 break
-            ids += answer + encoder.continuation(read, reaction.messages, ended=True)
+            ids += answer + encoder.continuation(read, reaction.messages, has_end_token=True)
             turns += 1
             customers += reaction.messages[-1].role == "user"
     assert turns >= 2  # each scenario takes one at least
@@ -107,10 +107,10 @@ def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficul
 def test_an_answer_that_was_cut_is_ended_as_the_template_ends_it(base: Path) -> None:
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
-    encoder = ChatEncoder(tokenizer, end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
+    encoder = ChatEncoder(tokenizer, read_end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
     said = Message(role="assistant", content="W2 is")
     back = [Message(role="user", content="And?")]
-    whole, cut = (encoder.continuation(said, back, ended=ended) for ended in (True, False))
+    whole, cut = (encoder.continuation(said, back, has_end_token=ended) for ended in (True, False))
     assert cut == [tokenizer.eos_token_id, *whole]
     assert tokenizer.decode(whole) == "\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -121,18 +121,18 @@ def test_qwens_own_template_puts_tools_and_customers_where_it_renders_them(base:
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
     tokenizer.chat_template = template.read_text(encoding="utf-8")
-    encoder = ChatEncoder(tokenizer, end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
+    encoder = ChatEncoder(tokenizer, read_end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
     history = [Message(role="user", content="Look at W2 and W3.")]
     calls = [ToolCall(id=f"c{place}", name="look", arguments={"id": f"W{place}"}) for place in (2, 3)]
     said = Message(role="assistant", content=None, tool_calls=calls)
     back = [Message(role="tool", id=one.id, content=f"{one.arguments['id']} is open") for one in calls]
     whole = encoder.prompt("toy", [*history, said, *back])
-    suffix = encoder.continuation(said, back, ended=False)
+    suffix = encoder.continuation(said, back, has_end_token=False)
     assert whole[-len(suffix) :] == suffix
     text = tokenizer.decode(suffix)
     assert text.startswith("<|im_end|>\n<|im_start|>user\n<tool_response>")
     assert text.count("<tool_response>") == 2
     assert '"parameters"' in tokenizer.decode(whole), "this template writes whole schemas"
     said = Message(role="assistant", content="Both are open.")
-    suffix = encoder.continuation(said, [Message(role="user", content="And?")], ended=True)
+    suffix = encoder.continuation(said, [Message(role="user", content="And?")], has_end_token=True)
     assert tokenizer.decode(suffix) == "\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"

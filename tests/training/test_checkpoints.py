@@ -8,7 +8,7 @@ import torch
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.training.checkpoints import (
     Checkpoint,
-    check_complete,
+    check_weights,
     load_checkpoint,
     save_checkpoint,
 )
@@ -34,13 +34,13 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_rejected_by_name(t
         tmp_path, Checkpoint(3, [], WEIGHTS, {}), {"recipe": {"rate": 0.1, "rank": 4}, "base": "a"}
     )
     for identity, difference in (
-        ({"recipe": {"rate": 0.2, "rank": 4}, "base": "a"}, "recipe.rate 0.1, and 0.2 was requested"),
-        ({"recipe": {"rate": 0.1, "rank": 4}, "base": "b"}, "base 'a', and 'b' was requested"),
+        ({"recipe": {"rate": 0.2, "rank": 4}, "base": "a"}, "recipe.rate 0.1, but 0.2 was requested"),
+        ({"recipe": {"rate": 0.1, "rank": 4}, "base": "b"}, "base 'a', but 'b' was requested"),
     ):
         with pytest.raises(TrainingError) as error:
             load_checkpoint(tmp_path, identity)
-        remedy = f"resume that one, or remove {tmp_path} to start again"
-        assert str(error.value) == f"{tmp_path}: holds a training with {difference}; {remedy}"
+        remedy = f"resume that training, or remove {tmp_path} to start again"
+        assert str(error.value) == f"{tmp_path}: contains a training with {difference}; {remedy}"
     (tmp_path / "step-000003" / "moments.safetensors").write_bytes(b"no weights")
     with pytest.raises(
         TrainingError, match=r"step-000003: cannot be resumed \(.*\); remove .* to start again"
@@ -50,11 +50,11 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_rejected_by_name(t
 
 def test_a_training_resumes_with_complete_weights_alone(tmp_path: Path) -> None:
     model = {"a.lora_A": torch.ones(2, 3), "a.lora_B": torch.ones(3, 2)}
-    check_complete(tmp_path, Checkpoint(4, [], model, {}), model)
+    check_weights(tmp_path, Checkpoint(4, [], model, {}), model)
     for weights in (
         {"a.lora_A": torch.ones(2, 3)},
         {**model, "b": torch.ones(1)},
         {**model, "a.lora_B": torch.ones(3, 1)},
     ):
         with pytest.raises(TrainingError, match=r"its weights of step 4 have .* to start again"):
-            check_complete(tmp_path, Checkpoint(4, [], weights, {}), model)
+            check_weights(tmp_path, Checkpoint(4, [], weights, {}), model)

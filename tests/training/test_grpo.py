@@ -29,9 +29,9 @@ from pytest_trace2evolve.serving.loading import LoadedModel
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import load_checkpoint
-from pytest_trace2evolve.training.grpo import LAST_SHARE, StepCallback, rate_share, train, vllm_settings
-from pytest_trace2evolve.training.recipe import PRESETS, Drawing, Recipe, Vllm
-from pytest_trace2evolve.training.sampler import EngineSampler, FoldedModel, OnAnswer
+from pytest_trace2evolve.training.grpo import FINAL_RATE_SHARE, StepCallback, rate_share, train, vllm_settings
+from pytest_trace2evolve.training.recipe import PRESETS, DrawingBackend, Recipe, VllmSettings
+from pytest_trace2evolve.training.sampler import EngineSampler, MergedModel, OnAnswer
 from pytest_trace2evolve.training.train import write_weights
 from pytest_trace2evolve.training.trainer import CustomerTrainer
 from tests.patience import HANG_SECONDS
@@ -85,7 +85,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
     reached = [int(line) for line in (trained / "reached").read_text().split()]
     assert len(reached) == KILLS
     plan = toy_plan(base, trained / "killed", **KILLED)
-    checkpoint = load_checkpoint(plan.unfinished, plan.full_identity)
+    checkpoint = load_checkpoint(plan.checkpoint_folder, plan.full_identity)
     assert checkpoint is not None
     assert checkpoint.step >= max(reached) - 1, "at most the running step is lost"
     done, whole = train(plan), train(toy_plan(base, tmp_path / "whole", **KILLED))
@@ -95,7 +95,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
         [step[name] for name in names] for step in whole.curve
     ]
     pickles = (".bin", ".pt", ".pth", ".pkl")
-    assert not [file for file in plan.unfinished.rglob("*") if file.suffix in pickles]
+    assert not [file for file in plan.checkpoint_folder.rglob("*") if file.suffix in pickles]
 
 
 def test_two_processes_train_one_adapter(trained: Path) -> None:
@@ -115,7 +115,8 @@ def test_no_group_is_cut(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(TrainingError) as error:
         train(toy_plan(base, tmp_path, groups=3))
     assert str(error.value) == (
-        "3 groups per step cannot be distributed over 2 processes: none is cut; set groups to a multiple of 2"
+        "3 groups per step cannot be distributed over 2 processes, because a group is not split; set "
+        "groups to a multiple of 2"
     )
 
 
@@ -123,7 +124,7 @@ def test_the_rate_rises_and_falls_linearly() -> None:
     recipe = Recipe(steps=12, warm=2)
     shares = [rate_share(recipe, step) for step in range(13)]
     assert shares[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
-    assert shares[12] == pytest.approx(LAST_SHARE)
+    assert shares[12] == pytest.approx(FINAL_RATE_SHARE)
     falls = [before - after for before, after in pairwise(shares[2:])]
     assert falls == pytest.approx([0.09] * 10)
 
@@ -143,7 +144,7 @@ def test_transformers_can_draw_instead_of_the_engine(
             return batch
 
     monkeypatch.setattr(grpo, "CustomerTrainer", Recording)
-    done = train(toy_plan(base, tmp_path / "kept", steps=1, redraws=0, drawing=Drawing.TRANSFORMERS))
+    done = train(toy_plan(base, tmp_path / "kept", steps=1, redraws=0, drawing=DrawingBackend.TRANSFORMERS))
     assert done.curve[0]["rollouts"] == 8
     [batch] = batches
     users = [sum(message.role == "user" for message in trace) for trace in batch["texts"]]
@@ -155,12 +156,12 @@ def test_transformers_can_draw_instead_of_the_engine(
 
 
 def test_vllm_gets_the_recipes_settings_and_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = Recipe(drawing=Drawing.VLLM_COLOCATE)
+    recipe = Recipe(drawing=DrawingBackend.VLLM_COLOCATE)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(TrainingError) as error:
         vllm_settings(recipe)
     assert str(error.value) == (
-        "drawing vllm-colocate needs a GPU, and torch finds none; use --preset pocket, or set drawing to "
+        "drawing vllm-colocate needs a GPU, but torch finds none; use --preset pocket, or set drawing to "
         "transformers"
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -169,8 +170,8 @@ def test_vllm_gets_the_recipes_settings_and_needs_a_gpu(monkeypatch: pytest.Monk
             vllm_settings(recipe)
         assert str(missing.value) == ("'vllm' is not installed; run: pip install 'pytest-trace2evolve[vllm]'")
     monkeypatch.setattr(grpo, "require", lambda module, extra: None)
-    own = Vllm(server="http://127.0.0.1:8000", parallel=2, memory=0.5, length=9000)
-    settings = vllm_settings(Recipe(drawing=Drawing.VLLM_SERVER, vllm=own))
+    own = VllmSettings(server="http://127.0.0.1:8000", parallel=2, memory=0.5, length=9000)
+    settings = vllm_settings(Recipe(drawing=DrawingBackend.VLLM_SERVER, vllm=own))
     assert settings == {
         "use_vllm": True,
         "vllm_mode": "server",
@@ -188,7 +189,7 @@ def test_vllm_gets_the_recipes_settings_and_needs_a_gpu(monkeypatch: pytest.Monk
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="vLLM draws on a GPU, and torch finds none")
 def test_vllm_draws(base: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vllm is not installed")
-    done = train(toy_plan(base, tmp_path, steps=1, drawing=Drawing.VLLM_COLOCATE, shared=False))
+    done = train(toy_plan(base, tmp_path, steps=1, drawing=DrawingBackend.VLLM_COLOCATE, shared=False))
     assert done.curve[0]["rollouts"] >= 8
 
 
@@ -258,7 +259,9 @@ def served_logprobs(base: Path, adapter: Path) -> list[float]:
     folder = read_model(base)
     model = LoadedModel(folder, [read_adapter("trained", adapter, folder)], device="cpu")
     asked = {"model": "trained", "messages": dialogue(2), "tools": TOOLS}
-    prompt = ChatFormat(model.tokenizer, model.ends).prompt(ChatRequest.read(json.dumps(asked).encode()))
+    prompt = ChatFormat(model.tokenizer, model.end_tokens).prompt(
+        ChatRequest.parse(json.dumps(asked).encode())
+    )
     engine = Engine(model)
     try:
         job = Job(prompt.tokens, "trained", max_tokens=12, temperature=0.0, logprobs=0)
@@ -287,7 +290,7 @@ def transformers_logprobs(base: Path, adapter: Path) -> list[float]:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
 def test_the_gpu_preset_trains_qwen3(qwen3: Path, tmp_path: Path) -> None:
     preset = {**PRESETS["gpu"], "groups": 2, "rollouts": 4, "backward": 4, "steps": 2}
-    limits = {"answer_tokens": 24, "rollout_tokens": 400, "drawing": Drawing.TRANSFORMERS}
+    limits = {"answer_tokens": 24, "rollout_tokens": 400, "drawing": DrawingBackend.TRANSFORMERS}
     assert len(train(toy_plan(qwen3, tmp_path / "kept", **{**preset, **limits})).curve) == 2
 
 
@@ -305,7 +308,8 @@ def test_rewards_that_never_differ_end_it_each_time(base: Path, tmp_path: Path) 
     plan = toy_plan(base, tmp_path, lambda trace: 0.2, steps=2, patience=2, kl_every=0, rollouts=8)
     for _ in range(2):
         assert message(plan, on_step=lambda stats: steps.append(stats.step)) == (
-            "step 2: rewards differed in no group so far (mean reward 0.20): there is nothing to learn from; "
+            "step 2: so far, the rewards differed in no group (mean reward 0.20), so there is nothing to "
+            "learn from; "
             "calibrate the environment, or change its difficulty"
         )
     assert steps == [1, 2], "no step is made from the checkpoint"
@@ -324,7 +328,7 @@ def test_groups_that_each_have_one_reward_end_it(base: Path, tmp_path: Path) -> 
         return int((trace[0].content or "")[-2]) / 10
 
     plan = toy_plan(base, tmp_path, by_order, steps=9, patience=3, kl_every=0, redraws=0)
-    assert message(plan).startswith("step 3: rewards differed in no group so far (mean reward 0.")
+    assert message(plan).startswith("step 3: so far, the rewards differed in no group (mean reward 0.")
 
 
 def test_groups_that_no_longer_differ_end_it(base: Path, tmp_path: Path) -> None:
@@ -335,8 +339,8 @@ def test_groups_that_no_longer_differ_end_it(base: Path, tmp_path: Path) -> None
 
     plan = toy_plan(base, tmp_path, at_first, steps=9, patience=3, kl_every=0, redraws=0)
     assert message(plan, on_step=lambda stats: steps.append(stats.step)) == (
-        "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20): nothing is learned "
-        "any more; lower the rate, or change the difficulty"
+        "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20), so nothing is "
+        "learned any more; lower the rate, or change the difficulty"
     )
 
 
@@ -355,7 +359,7 @@ def test_an_infinite_gradient_ends_it_before_it_reaches_the_weights(
 
     monkeypatch.setattr(StepCallback, "on_pre_optimizer_step", broken)
     assert message(toy_plan(base, tmp_path, steps=2)) == (
-        "step 1: the gradient is not finite: the training diverged; lower the rate"
+        "step 1: the gradient is not finite, so the training diverged; lower the rate"
     )
     assert torch.equal(*seen)
 
@@ -363,7 +367,7 @@ def test_an_infinite_gradient_ends_it_before_it_reaches_the_weights(
 def test_an_infinite_reward_ends_it(base: Path, tmp_path: Path) -> None:
     rewards = itertools.chain([0.5, 0.2, float("inf")], itertools.repeat(0.2))
     assert message(toy_plan(base, tmp_path, lambda trace: next(rewards), steps=1)) == (
-        "step 1: environment 'toy' gave a reward of inf; fix its grade"
+        "step 1: environment 'toy' gave the reward inf, which is not finite; fix its grade"
     )
 
 
@@ -389,13 +393,13 @@ def test_a_loss_that_is_not_finite_ends_it_before_the_weights_change(
 def test_a_model_that_returns_nan_draws_nothing(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(model: FoldedModel, tokens: torch.Tensor, *others: object) -> torch.Tensor:
+    def broken(model: MergedModel, tokens: torch.Tensor, *others: object) -> torch.Tensor:
         raise RuntimeError("the model returned NaN")
 
-    monkeypatch.setattr(FoldedModel, "forward", broken)
+    monkeypatch.setattr(MergedModel, "forward", broken)
     assert message(toy_plan(base, tmp_path, steps=1)) == (
-        "answers cannot be drawn: RuntimeError: the model returned NaN; lower the rate if the model returns "
-        "NaN, and groups or rollouts if memory is short"
+        "answers cannot be drawn: RuntimeError: the model returned NaN; lower the rate if the model "
+        "returns NaN, or groups or rollouts if memory is insufficient"
     )
 
 
@@ -412,5 +416,5 @@ def test_a_template_that_rejects_a_conversation_is_reported(base: Path, tmp_path
     unkind = "{%- for one in messages if 'all well' in (one.content or '') %}{{ raise_exception('No.') }}"
     template.write_text(unkind + "{%- endfor %}" + template.read_text())
     found = message(toy_plan(folder, tmp_path / "kept", steps=1))
-    assert found.startswith("the base's chat template cannot write what follows an answer: ")
-    assert found.endswith("No.; fix the template, or train another base")
+    assert found.startswith("the base's chat template cannot render the messages after an answer: ")
+    assert found.endswith("No.; fix the template, or train a different base")

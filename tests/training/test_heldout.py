@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.environments.environment import Group, Rollout, count_lost
+from pytest_trace2evolve.environments.environment import Group, Rollout, count_lost_rollouts
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.records.adapter import HeldOut
-from pytest_trace2evolve.records.completion import NOTHING_USED
+from pytest_trace2evolve.records.adapter import HeldOutRewards
+from pytest_trace2evolve.records.completion import NO_USAGE
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.serving import process
 from pytest_trace2evolve.serving.folder import read_model
@@ -30,8 +30,8 @@ CAPABILITY = "conditional_detail_retrieval"
 GROUPS = st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=2), min_size=3, max_size=12)
 
 
-def held(rewards: Any, capability: str = "a") -> HeldOut:
-    return HeldOut(
+def held(rewards: Any, capability: str = "a") -> HeldOutRewards:
+    return HeldOutRewards(
         capability=capability,
         difficulty=1,
         digest="d",
@@ -84,7 +84,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[list[str], l
                 """Nothing runs."""
 
         monkeypatch.setattr(process, "LocalServer", FakeServer)
-        monkeypatch.setattr(heldout, "AT_ONCE", 1)
+        monkeypatch.setattr(heldout, "MAX_CONCURRENT_ROLLOUTS", 1)
         FakeServer.requests = chat_server.requests  # type: ignore[attr-defined]
         yield found
 
@@ -116,7 +116,7 @@ def test_the_base_is_measured_once(
     first = measure(Environments(), plan, on_progress=progress.append)
     assert progress == sorted(progress)
     assert progress[-1] == 8
-    assert {side[CAPABILITY].count for side in first} == {4}
+    assert {side[CAPABILITY].rollout_count for side in first} == {4}
     each = asked()["pocket"]
     assert asked() == {"pocket": each, "pocket+trained": each}
 
@@ -145,7 +145,7 @@ def test_both_sides_are_measured_at_once_if_each_has_a_server(
     started: list[Any], plan: Measurement, monkeypatch: pytest.MonkeyPatch, two_servers: bool
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 6)
-    before, after = measure(Environments(), replace(plan, two_servers=two_servers))
+    before, after = measure(Environments(), replace(plan, uses_two_servers=two_servers))
     assert before[CAPABILITY].rewards == after[CAPABILITY].rewards
     assert before[CAPABILITY].model != after[CAPABILITY].model
     models = [request["model"] for request in process.LocalServer.requests]  # type: ignore[attr-defined]
@@ -159,11 +159,11 @@ def test_both_sides_are_measured_at_once_if_each_has_a_server(
 
 
 def test_too_many_lost_rollouts_end_a_measurement() -> None:
-    rollouts = [Rollout(0, None if place < 2 else 0.2, (), NOTHING_USED, 0, "gone") for place in range(20)]
+    rollouts = [Rollout(0, None if place < 2 else 0.2, (), NO_USAGE, 0, "gone") for place in range(20)]
     with pytest.raises(InfrastructureError) as error:
-        count_lost("held-out 'refunds'", [Group(0, rollouts)])
+        count_lost_rollouts("held-out 'refunds'", [Group(0, rollouts)])
     assert str(error.value) == (
-        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, and the others alone prove nothing; "
+        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, so the others alone prove nothing; "
         "first: gone"
     )
-    assert count_lost("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1
+    assert count_lost_rollouts("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.training.recipe import PRESETS, Recipe, Vllm, read_recipe, recipe_toml
+from pytest_trace2evolve.training.recipe import PRESETS, Recipe, VllmSettings, read_recipe, recipe_toml
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,8 @@ from pytest_trace2evolve.training.recipe import PRESETS, Recipe, Vllm, read_reci
             "answer_tokens = 600",
             "answer_tokens 600 is more than rollout_tokens 512: no rollout has room for an answer",
         ),
-        ("warm = 32", "warm 32 is not less than steps 32: the rate is never reached; lower warm"),
-        ("checkpointing = true", "shared and checkpointing do not go together: recomputed activations leave"),
+        ("warm = 32", "warm 32 is not less than steps 32, so the full rate is never reached; lower warm"),
+        ("checkpointing = true", "shared and checkpointing cannot be combined: recomputed activations leave"),
         ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
         ("rate = 0", "rate: Input should be greater than 0, not 0"),
         ("lr = 0.1", "lr: Extra inputs are not permitted, not 0.1"),
@@ -49,7 +49,9 @@ def test_presets_change_the_defaults() -> None:
 
 def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
     """The improvement loop hands it to its trainings; where vLLM is, no adapter says."""
-    recipe = Recipe(rate=1e-5, targets=("q_proj",), vllm=Vllm(server="http://127.0.0.1:8000", memory=0.5))
+    recipe = Recipe(
+        rate=1e-5, targets=("q_proj",), vllm=VllmSettings(server="http://127.0.0.1:8000", memory=0.5)
+    )
     file = tmp_path / "recipe.toml"
     file.write_text(recipe_toml(recipe))
     assert read_recipe("gpu", file) == recipe

@@ -7,14 +7,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
 
-from pytest_trace2evolve.training.shared_prefixes import Rows, can_share, shared_logps, trees_of
+from pytest_trace2evolve.training.shared_prefixes import Rows, build_trees, can_share, shared_logps
 
 ROWS = {0: (1, 2, 3, 4), 1: (1, 2, 5), 2: (1, 2, 3, 4), 3: (7,), 4: (1, 2, 3), 5: (1, 2, 5, 6, 7)}
 
 
 @pytest.mark.parametrize("most", [1, 3, 6, 100])
 def test_each_rollout_is_a_path_and_a_node_sees_what_stands_above_it(most: int) -> None:
-    trees = list(trees_of(ROWS, most))
+    trees = list(build_trees(ROWS, most))
     assert sorted(number for tree in trees for number in tree.paths) == sorted(ROWS)
     for tree in trees:
         assert len(tree.tokens) <= most or len(tree.paths) == 1
@@ -28,9 +28,9 @@ def test_each_rollout_is_a_path_and_a_node_sees_what_stands_above_it(most: int) 
 
 
 def test_what_several_begin_with_alike_stands_there_once() -> None:
-    (tree,) = trees_of(ROWS, 100)
+    (tree,) = build_trees(ROWS, 100)
     assert sorted(tree.tokens) == [1, 2, 3, 4, 5, 6, 7, 7]
-    assert not list(trees_of({}, 100))
+    assert not list(build_trees({}, 100))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -11,12 +11,12 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
+from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
 from pytest_trace2evolve.training import train as training
 from pytest_trace2evolve.training.recipe import Recipe
-from pytest_trace2evolve.training.train import SMALL_BASE, Order
-from pytest_trace2evolve.utils.files import alone_in
+from pytest_trace2evolve.training.train import MAX_SMALL_BASE_BYTES, TrainingSpec
+from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 
@@ -42,15 +42,15 @@ def test_bad_names_and_values_are_rejected(capsys: pytest.CaptureFixture[str], t
         "unknown environment 'precondition_verificaton'; did you mean 'precondition_verification'?"
     )
     assert rejection(capsys, *both) == (
-        f"--capability {CAPABILITY} tool_calling_precision: several make one adapter, "
-        "which needs an --adapter-name"
+        f"--capability {CAPABILITY} tool_calling_precision: several capabilities share one adapter, which "
+        "needs a name; add --adapter-name"
     )
     assert rejection(capsys, *both, "--adapter-name", "Both of them") == (
-        "--adapter-name Both of them: must be in snake_case, as refunds_and_returns"
+        "--adapter-name Both of them: must be in snake_case, such as refunds_and_returns"
     )
     assert rejection(capsys, *one, "--preset", "tpu") == "--preset tpu: must be one of pocket, gpu"
     assert rejection(capsys, *one, "--heldout", -1) == "--heldout -1: must be 0 or more"
-    assert "difficulty 9: must be from 1 to 5" in rejection(capsys, *one, "--difficulty", 9)
+    assert "difficulty must be from 1 to 5, got 9" in rejection(capsys, *one, "--difficulty", 9)
 
 
 def test_a_base_without_a_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def test_a_base_without_a_template(capsys: pytest.CaptureFixture[str], tmp_path:
     shutil.copytree(embedded_model(), folder)
     (folder / "chat_template.jinja").unlink()
     assert rejection(capsys, "--capability", CAPABILITY, "--base", folder) == (
-        f"{folder}: holds no chat template (chat_template.jinja): conversations cannot be written for it"
+        f"{folder}: has no chat template (chat_template.jinja), so no prompts can be rendered; save the "
+        "model's template there"
     )
 
 
@@ -72,7 +73,7 @@ def test_a_missing_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_one_process_makes_an_adapter_at_a_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     unfinished = tmp_path / "adapters" / f".{CAPABILITY}.unfinished"
     unfinished.mkdir(parents=True)
-    with alone_in(unfinished):
+    with folder_lock(unfinished):
         assert main(["train", "--capability", CAPABILITY]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith(f"{unfinished}: another process is training this adapter; wait for it to end")
@@ -83,37 +84,41 @@ def test_existing_adapters_of_a_run_stay_as_they_are(
 ) -> None:
     names = ("refunds", "returns", "swaps")
     base, recipe = read_model(embedded_model()), Recipe()
-    orders = [Order([name], name, base, tmp_path / "adapters" / name, recipe, {name: 1}) for name in names]
+    orders = [
+        TrainingSpec([name], name, base, tmp_path / "adapters" / name, recipe, {name: 1}) for name in names
+    ]
     write_adapter(tmp_path / "adapters", "returns")
     trained: list[str] = []
-    monkeypatch.setattr(training, "orders_of", lambda *given: orders)
+    monkeypatch.setattr(training, "make_specs", lambda *given: orders)
     monkeypatch.setattr(
         training, "train_adapter", lambda environments, order, **callbacks: trained.append(order.name)
     )
     assert main(["train", "--from-run", "one"]) == 0
     assert trained == ["refunds", "swaps"]
     path = tmp_path / "adapters" / "returns"
-    assert f"{path}: is there already and stays as it is\n" in capsys.readouterr().err
+    assert f"{path}: already exists; left unchanged\n" in capsys.readouterr().err
 
 
 def test_both_sides_are_measured_at_once_if_a_small_base_has_cores_for_itself(tmp_path: Path) -> None:
     base = read_model(embedded_model())
-    order = Order([CAPABILITY], CAPABILITY, base, tmp_path / CAPABILITY, Recipe(), {CAPABILITY: 1})
-    assert order.measurement().two_servers
+    order = TrainingSpec([CAPABILITY], CAPABILITY, base, tmp_path / CAPABILITY, Recipe(), {CAPABILITY: 1})
+    assert order.measurement().uses_two_servers
     one_thread = order.recipe.model_copy(update={"threads": 1})
-    assert not replace(order, recipe=one_thread).measurement().two_servers
+    assert not replace(order, recipe=one_thread).measurement().uses_two_servers
     large = tmp_path / "large"
     large.mkdir()
     with (large / "model.safetensors").open("wb") as file:
-        file.truncate(SMALL_BASE + 1)
-    assert not replace(order, base=replace(base, path=large)).measurement().two_servers
+        file.truncate(MAX_SMALL_BASE_BYTES + 1)
+    assert not replace(order, base=replace(base, path=large)).measurement().uses_two_servers
 
 
 def test_other_environments_are_measured_with_scenarios_of_their_own(tmp_path: Path) -> None:
     base = read_model(embedded_model())
-    order = Order(["a"], "a", base, tmp_path, Recipe(), {"a": 1, "b": 2}, heldout=10, others=4, rollouts=3)
-    assert order.measurement().count == (10 + 4) * 3
-    assert replace(order, others=0).measurement().scenarios == {"a": 10}
+    order = TrainingSpec(
+        ["a"], "a", base, tmp_path, Recipe(), {"a": 1, "b": 2}, heldout=10, heldout_others=4, rollouts=3
+    )
+    assert order.measurement().rollout_count == (10 + 4) * 3
+    assert replace(order, heldout_others=0).measurement().scenarios == {"a": 10}
 
 
 @pytest.mark.usefixtures("forked_servers")
@@ -159,9 +164,7 @@ def test_a_killed_adapter_does_not_exist_until_it_is_complete(
     assert list(adapters) == [CAPABILITY, "whole"]
     folder = adapters.folder / CAPABILITY
     assert f"{folder}: 1 steps, " in captured.out
-    assert (folder / ADAPTER_WEIGHTS).read_bytes() == (
-        adapters.folder / "whole" / ADAPTER_WEIGHTS
-    ).read_bytes()
+    assert (folder / WEIGHTS_NAME).read_bytes() == (adapters.folder / "whole" / WEIGHTS_NAME).read_bytes()
     assert {entry.name for entry in adapters.folder.iterdir()} == {CAPABILITY, "whole"}
     assert sorted(file.name for file in folder.iterdir()) == [
         "adapter_config.json",
@@ -178,5 +181,5 @@ def test_a_killed_adapter_does_not_exist_until_it_is_complete(
     assert manifest.rollouts == sum(step["rollouts"] for step in curve)
     read_adapter("mine", folder, read_model(embedded_model()))
     assert rejection(capsys, *command[1:]) == (
-        f"{folder}: is there already; give another --out, or move it away"
+        f"{folder}: already exists; choose a different --out, or move it away"
     )

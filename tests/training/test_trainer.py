@@ -15,8 +15,8 @@ from trl import GRPOTrainer
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import Checkpoint, save_checkpoint
-from pytest_trace2evolve.training.grpo import Plan, StepCallback, train
-from pytest_trace2evolve.training.trainer import OVERRIDDEN, CustomerTrainer
+from pytest_trace2evolve.training.grpo import StepCallback, TrainingPlan, train
+from pytest_trace2evolve.training.trainer import OVERRIDDEN_METHODS, CustomerTrainer
 from tests.training.toy import by_letters, toy_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -57,9 +57,9 @@ class Recorded:
         return self.batches[-1]
 
 
-def start_from(plan: Plan, weights: dict[str, torch.Tensor]) -> None:
+def start_from(plan: TrainingPlan, weights: dict[str, torch.Tensor]) -> None:
     """Let a training begin with these weights."""
-    save_checkpoint(plan.unfinished, Checkpoint(0, [], weights, {}), plan.full_identity)
+    save_checkpoint(plan.checkpoint_folder, Checkpoint(0, [], weights, {}), plan.full_identity)
 
 
 def adapter(base: Path, rank: int = 4) -> dict[str, torch.Tensor]:
@@ -282,16 +282,18 @@ PUBLIC = ("compute_loss",)
 """Public methods of trl that are overridden too."""
 
 
-@pytest.mark.parametrize("name", OVERRIDDEN)
+@pytest.mark.parametrize("name", OVERRIDDEN_METHODS)
 def test_the_private_methods_that_are_overridden_have_their_parameters(name: str) -> None:
     parameters = tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters)
-    assert parameters == ("self", *OVERRIDDEN[name]), f"trl has changed {name}: read it, then fix ours"
+    assert parameters == ("self", *OVERRIDDEN_METHODS[name]), (
+        f"trl has changed {name}: read it, then fix ours"
+    )
 
 
 def test_nothing_else_of_trl_is_overridden() -> None:
     theirs = {name for kind in GRPOTrainer.__mro__ for name in vars(kind)}
     ours = {name for name in vars(CustomerTrainer) if not name.startswith("__")}
-    assert ours & theirs == {*OVERRIDDEN, *PUBLIC}
+    assert ours & theirs == {*OVERRIDDEN_METHODS, *PUBLIC}
 
 
 def test_what_the_trainer_reads_of_trl_is_set_there() -> None:

@@ -75,14 +75,14 @@ def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[
 def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: Any) -> Any:
     """A training of the tiny model in the toy environment."""
     from pytest_trace2evolve.serving.folder import read_model
-    from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
+    from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
     from pytest_trace2evolve.training.chat_encoding import ChatEncoder
-    from pytest_trace2evolve.training.grpo import Plan
+    from pytest_trace2evolve.training.grpo import TrainingPlan
     from pytest_trace2evolve.training.recipe import Recipe
 
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
-    ends = end_tokens(folder, tokenizer)
+    ends = read_end_tokens(folder, tokenizer)
     settings = {
         "groups": 2,
         "rollouts": 4,
@@ -98,14 +98,14 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
         "autocast": False,
         "seed": 3,
     }
-    return Plan(
+    return TrainingPlan(
         recipe=Recipe.model_validate({**settings, **recipe}),
         base=folder,
         identity={"base": "tiny"},
         environments={"toy": toy_class(worth)},
         encoder=ChatEncoder(tokenizer, ends, {"toy": (PROMPT, SCHEMAS)}),
-        ends=ends,
-        unfinished=unfinished,
+        end_tokens=ends,
+        checkpoint_folder=unfinished,
     )
 
 
@@ -132,7 +132,7 @@ def train_together(base: Path, folder: Path, rank: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = train(toy_plan(base, folder / "kept", groups=4, steps=2, beta=0.1, keep_every=1))
     weights = [float(weight.sum()) for weight in done.model.parameters() if weight.requires_grad]
-    result = {"writes": done.writes, "curve": done.curve, "weights": weights}
+    result = {"writes": done.is_main_process, "curve": done.curve, "weights": weights}
     (folder / f"rank-{rank}.json").write_text(json.dumps(result))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trace2evolve.records.task import Slot
-from pytest_trace2evolve.users.message_parser import ids_in, parse_message
+from pytest_trace2evolve.users.message_parser import find_ids, parse_message
 
 EMAIL, NAME, ORDER, ITEMS, OPTIONS, REASON, PAYMENT, ADDRESS = (
     Slot.EMAIL,
@@ -42,7 +42,7 @@ ASKS: dict[str, set[Slot]] = {
 
 @pytest.mark.parametrize("text", ASKS)
 def test_what_is_asked_for(text: str) -> None:
-    assert parse_message(text).asks == ASKS[text]
+    assert parse_message(text).asked_slots == ASKS[text]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_what_is_asked_for(text: str) -> None:
 )
 def test_requests_for_a_yes(text: str) -> None:
     heard = parse_message(text)
-    assert heard.confirm
-    assert not heard.offer
-    assert heard.asks <= {PAYMENT}
+    assert heard.asks_for_confirmation
+    assert not heard.is_lookup_offer
+    assert heard.asked_slots <= {PAYMENT}
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_requests_for_a_yes(text: str) -> None:
     ],
 )
 def test_what_wants_no_yes(text: str) -> None:
-    assert not parse_message(text).confirm
+    assert not parse_message(text).asks_for_confirmation
 
 
 def test_an_offer_to_look_something_up_is_told_from_a_proposal() -> None:
-    assert parse_message("Would you like me to check your orders?").offer
-    assert parse_message("I can help you look up your orders. Would you like me to do that?").offer
-    assert not parse_message("Would you like me to cancel it?").offer
+    assert parse_message("Would you like me to check your orders?").is_lookup_offer
+    assert parse_message("I can help you look up your orders. Would you like me to do that?").is_lookup_offer
+    assert not parse_message("Would you like me to cancel it?").is_lookup_offer
 
 
 def test_alternatives_are_a_choice() -> None:
-    assert parse_message("Would you like to cancel it, or keep it?").choice
-    assert not parse_message("Would you like to cancel it? Reply yes or no.").choice
-    assert not parse_message("Shall I cancel it, or is there anything else I can do?").choice
+    assert parse_message("Would you like to cancel it, or keep it?").has_alternative
+    assert not parse_message("Would you like to cancel it? Reply yes or no.").has_alternative
+    assert not parse_message("Shall I cancel it, or is there anything else I can do?").has_alternative
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_alternatives_are_a_choice() -> None:
     ],
 )
 def test_refusals(text: str) -> None:
-    assert parse_message(text).refusal
+    assert parse_message(text).is_refusal
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_refusals(text: str) -> None:
     ],
 )
 def test_no_refusals(text: str) -> None:
-    assert not parse_message(text).refusal
+    assert not parse_message(text).is_refusal
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_no_refusals(text: str) -> None:
     ],
 )
 def test_closings(text: str) -> None:
-    assert parse_message(text).closing
+    assert parse_message(text).is_closing
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def test_closings(text: str) -> None:
     ],
 )
 def test_no_closings(text: str) -> None:
-    assert not parse_message(text).closing
+    assert not parse_message(text).is_closing
 
 
 def test_announcements() -> None:
-    assert parse_message("One moment, please.").ongoing
-    assert parse_message("It is cancelled. Next, I will process the return.").ongoing
-    assert not parse_message("It is cancelled.").ongoing
+    assert parse_message("One moment, please.").announces_work
+    assert parse_message("It is cancelled. Next, I will process the return.").announces_work
+    assert not parse_message("It is cancelled.").announces_work
 
 
 def test_transfers_that_happen_and_such_that_do_not() -> None:
-    assert parse_message("YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.").transfer
-    assert parse_message("I've transferred your request to a human agent who can assist you.").transfer
-    assert not parse_message("I can transfer you to a human agent.").transfer
-    assert not parse_message("If you wish, I will transfer you to a human agent.").transfer
+    assert parse_message("YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.").is_transfer
+    assert parse_message("I've transferred your request to a human agent who can assist you.").is_transfer
+    assert not parse_message("I can transfer you to a human agent.").is_transfer
+    assert not parse_message("If you wish, I will transfer you to a human agent.").is_transfer
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,16 @@ def test_transfers_that_happen_and_such_that_do_not() -> None:
     ["#W1234567", "W1234567", "w1234567", "**#W1234567**", "`#W1234567`", "order 1234567,", "(#W1234567)."],
 )
 def test_ids_of_orders_however_they_are_written(text: str) -> None:
-    assert list(ids_in(text)) == ["#W1234567"]
+    assert list(find_ids(text)) == ["#W1234567"]
 
 
 def test_other_numbers_are_no_ids() -> None:
     text = "card_1234567 on 2024-05-01 for $1,234.50, tracking number 840887978435, zip code 33601"
-    assert not list(ids_in(text))
-    assert list(ids_in("item id: 1234567890.")) == ["1234567890"]
+    assert not list(find_ids(text))
+    assert list(find_ids("item id: 1234567890.")) == ["1234567890"]
 
 
 def test_the_end_of_a_long_message_is_heard_and_ids_in_all_of_it() -> None:
     heard = parse_message(f"{'word ' * 3_000} #W1234567 {'word ' * 3_000}. Do you confirm?")
-    assert heard.confirm
+    assert heard.asks_for_confirmation
     assert heard.ids == {"#W1234567"}

@@ -51,19 +51,19 @@ def agreed(text: str, answer: str) -> bool:
 
 
 HEARD: dict[str, tuple[Callable[[ParsedMessage], bool], Callable[[str, str], bool], float]] = {
-    "a request for a yes": (lambda heard: heard.confirm, agreed, 0.96),
+    "a request for a yes": (lambda heard: heard.asks_for_confirmation, agreed, 0.96),
     "email": (
-        lambda heard: Slot.EMAIL in heard.asks,
+        lambda heard: Slot.EMAIL in heard.asked_slots,
         both("e-?mail", r"\S+@\S+\.\w+|(?:remember|sure|which|know|have).{0,25}e-?mail"),
         0.96,
     ),
     "name": (
-        lambda heard: Slot.NAME in heard.asks,
+        lambda heard: Slot.NAME in heard.asked_slots,
         both(r"\bzip|\bname", r"\bzip.{0,12}\d{5}|\bmy (?:full |first |last )?name(?: is|'s)"),
         0.96,
     ),
     "order": (
-        lambda heard: Slot.ORDER in heard.asks,
+        lambda heard: Slot.ORDER in heard.asked_slots,
         both(
             r"order'?s? (?:id|number)|which .*order",
             r"order (?:id|number|#) is|don.t have (?:the|my|that|an|any|those) order"
@@ -72,15 +72,15 @@ HEARD: dict[str, tuple[Callable[[ParsedMessage], bool], Callable[[str, str], boo
         0.95,
     ),
     "reason": (
-        lambda heard: Slot.REASON in heard.asks,
+        lambda heard: Slot.REASON in heard.asked_slots,
         lambda text, answer: (
             both(r"\breason", r"no longer need|by mistake|\breason")(text, answer) and not says_yes(answer)
         ),
         0.9,
     ),
-    "closing": (lambda heard: heard.closing, lambda _, answer: "###STOP###" in answer, 0.97),
+    "closing": (lambda heard: heard.is_closing, lambda _, answer: "###STOP###" in answer, 0.97),
     "transfer": (
-        lambda heard: heard.transfer,
+        lambda heard: heard.is_transfer,
         lambda text, answer: "###TRANSFER###" in answer and not text.rstrip().endswith("?"),
         0.85,
     ),
@@ -98,7 +98,7 @@ def test_what_real_users_answered_was_parsed(exchanges: list[Exchange], name: st
 
 def test_what_is_parsed_as_a_request_for_a_yes_mostly_got_one(exchanges: list[Exchange]) -> None:
     """The rest got a no, other wishes, or an answer to another question: 30 of 36 that were read."""
-    answers = [answer for _, parsed, answer in exchanges if parsed.confirm]
+    answers = [answer for _, parsed, answer in exchanges if parsed.asks_for_confirmation]
     assert sum(map(says_yes, answers)) / len(answers) >= 0.78
 
 
@@ -108,7 +108,7 @@ def test_a_question_for_the_identity_is_not_parsed_as_one_for_a_yes(exchanges: l
     asked = [parsed for _, parsed, answer in exchanges if identity.search(answer)]
     assert len(asked) > 300
     # What is left asks for a yes as well: "If you have no email, shall I look you up by your name?"
-    assert sum(parsed.confirm for parsed in asked) / len(asked) <= 0.05
+    assert sum(parsed.asks_for_confirmation for parsed in asked) / len(asked) <= 0.05
 
 
 def test_payment_methods_that_are_asked_for_are_parsed(exchanges: list[Exchange]) -> None:
@@ -119,5 +119,5 @@ def test_payment_methods_that_are_asked_for_are_parsed(exchanges: list[Exchange]
     )
     asked = [(text, parsed) for text, parsed, _ in exchanges if asks.search(text)]
     assert len(asked) > 50
-    missed = [text for text, parsed in asked if Slot.PAYMENT not in parsed.asks]
+    missed = [text for text, parsed in asked if Slot.PAYMENT not in parsed.asked_slots]
     assert len(missed) / len(asked) <= 0.06, missed[:5]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
-from pytest_trace2evolve.records.message import STOP, Message
+from pytest_trace2evolve.records.message import STOP_MARK, Message
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Slot
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.users.scripted import MAX_SAME, TRANSFER, ScriptedUser
+from pytest_trace2evolve.users.scripted import MAX_REPEATS, TRANSFER_MARK, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says, finding, talk
 
@@ -126,14 +126,14 @@ def test_who_is_handed_over_leaves(support: World) -> None:
         "I've transferred you to a human agent who can assist you further.",
         "I am now transferring you to a specialist. Please hold on.",
     ):
-        assert said(talk(FROZEN[0], support, Says(text)))[-1] == TRANSFER
+        assert said(talk(FROZEN[0], support, Says(text)))[-1] == TRANSFER_MARK
 
 
 def test_an_offered_transfer_is_not_taken(support: World) -> None:
     case = next(case for case in FROZEN if not case.script.turns[0].insists)
     heard = said(talk(case, support, Says("Would you like me to transfer you to a human agent?")))
-    assert TRANSFER not in heard
-    assert heard[-1].endswith(STOP)
+    assert TRANSFER_MARK not in heard
+    assert heard[-1].endswith(STOP_MARK)
     assert not any(heard[1].startswith(yes) for yes in case.script.replies.yes)
 
 
@@ -165,7 +165,7 @@ def named(family: str, **wanted: bool) -> Case:
     """A case of a family, of one turn with one request unless told otherwise."""
     for case in generate("named", 200, Content.HELDOUT, [family]):
         [turn, *more] = case.script.turns
-        facts = {"refused": turn.refused, "more": bool(more)}
+        facts = {"refused": turn.has_forbidden_request, "more": bool(more)}
         if all(facts[name] == value for name, value in wanted.items()):
             return case
     raise AssertionError(family)
@@ -188,7 +188,7 @@ def test_after_a_yes_an_announcement_is_waited_for() -> None:
     case = named("missing_order_id", refused=False)
     heard = replies(case, "Shall I cancel it?", "I'll process that now.", "It has been cancelled.")
     assert heard[2] in case.script.replies.wait
-    assert heard[3].endswith(STOP)
+    assert heard[3].endswith(STOP_MARK)
 
 
 def test_to_an_alternative_the_customer_says_what_they_want() -> None:
@@ -213,7 +213,7 @@ def test_insisting_comes_before_taking_a_no() -> None:
     insists = case.script.turns[0].insists
     heard = replies(case, *["I cannot do that."] * (len(insists) + 1))
     assert tuple(heard[1 : 1 + len(insists)]) == insists
-    assert heard[-1].endswith(STOP)
+    assert heard[-1].endswith(STOP_MARK)
 
 
 def test_a_question_beside_a_refusal_is_answered_where_something_can_be_done() -> None:
@@ -234,7 +234,7 @@ def test_seeds_choose_other_words_and_the_same_seed_the_same(support: World) -> 
 def test_a_no_after_an_offer_to_look_up_is_a_no() -> None:
     case = named("missing_order_id", refused=False)
     heard = replies(case, "Would you like me to look up your orders?", "I cannot do that.")
-    assert heard[2].endswith(STOP)
+    assert heard[2].endswith(STOP_MARK)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_a_no_after_an_offer_to_look_up_is_a_no() -> None:
 def test_the_same_question_is_answered_three_times(text: str) -> None:
     case = named("missing_order_id", refused=False, more=False)
     heard = replies(case, *[text] * 6)
-    stopped = [place for place, reply in enumerate(heard) if reply.endswith(STOP)]
-    assert stopped[0] == MAX_SAME + 1
+    stopped = [place for place, reply in enumerate(heard) if reply.endswith(STOP_MARK)]
+    assert stopped[0] == MAX_REPEATS + 1
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_what_is_yet_to_come_is_waited_for(text: str) -> None:
 def test_a_no_to_one_thing_does_not_silence_the_question_about_another() -> None:
     for case in generate("named", 60, Content.HELDOUT, ["multi_intent_message"]):
         [turn] = case.script.turns
-        if turn.refused:
+        if turn.has_forbidden_request:
             break
     heard = replies(case, "I cannot take anything back. What is the reason for the other request?")
     assert heard[1] in [one.details.get(Slot.REASON) for one in turn.requests]
@@ -272,4 +272,4 @@ def test_a_no_to_one_thing_does_not_silence_the_question_about_another() -> None
 def test_one_of_several_things_done_is_waited_on_and_all_of_them_are_not() -> None:
     case = named("multi_intent_message", refused=False)
     assert replies(case, "Your order has been cancelled.")[1] in case.script.replies.wait
-    assert replies(case, "Both of your requests have been processed.")[1].endswith(STOP)
+    assert replies(case, "Both of your requests have been processed.")[1].endswith(STOP_MARK)

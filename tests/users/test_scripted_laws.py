@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case
 from pytest_trace2evolve.cases.strategies import cases, pressure
-from pytest_trace2evolve.records.message import STOP, Message, ToolCall
+from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.task import Script, Slot
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
-from pytest_trace2evolve.users.scripted import TRANSFER, ScriptedUser
+from pytest_trace2evolve.users.scripted import TRANSFER_MARK, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import RIGHT, Manner, Mannered, finding, talk
 
@@ -67,7 +67,7 @@ def replies(script: Script, texts: Sequence[str], seed: int) -> list[str]:
 
 
 def ended(text: str) -> bool:
-    return STOP in text or TRANSFER in text
+    return STOP_MARK in text or TRANSFER_MARK in text
 
 
 def pieces(script: Script) -> list[str]:
@@ -78,8 +78,8 @@ def pieces(script: Script) -> list[str]:
         *(text for turn in script.turns for text in turn.insists),
         *(text for turn in script.turns for one in turn.requests for text in one.details.values()),
         *(text for texts in script.replies.model_dump().values() for text in texts),
-        STOP,
-        TRANSFER,
+        STOP_MARK,
+        TRANSFER_MARK,
     ]
 
 

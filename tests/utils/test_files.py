@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.utils.files import (
-    TEMPORARY,
-    alone_in,
+    TEMPORARY_SUFFIX,
+    folder_lock,
     lock_file,
-    remove_abandoned,
-    staged,
+    remove_abandoned_files,
+    staged_file,
     write_atomic,
     write_together,
 )
@@ -85,12 +85,12 @@ def holders(program: str, *arguments: Path) -> Iterator[list[Holder]]:
 
 
 def test_the_next_writer_removes_files_of_a_killed_one_and_nothing_else(tmp_path: Path) -> None:
-    others = [tmp_path / ".a.json.x.tmp", tmp_path / f"mine{TEMPORARY}"]
+    others = [tmp_path / ".a.json.x.tmp", tmp_path / f"mine{TEMPORARY_SUFFIX}"]
     for other in others:
         other.write_text("mine")
-    linked = tmp_path / f".link{TEMPORARY}"
+    linked = tmp_path / f".link{TEMPORARY_SUFFIX}"
     linked.symlink_to(others[0])
-    folder = tmp_path / f".folder{TEMPORARY}"
+    folder = tmp_path / f".folder{TEMPORARY_SUFFIX}"
     folder.mkdir()
     with holders(HOLD_FILE, tmp_path / "a.json", tmp_path / "b.json") as (killed, living):
         killed.kill()
@@ -141,12 +141,12 @@ def test_a_file_that_is_removed_before_it_is_locked_is_made_again(
 
     def lock(handle: int, *, blocking: bool, poll_interval: float) -> bool:
         if blocking and not removed:
-            removed.extend(tmp_path.glob(f".*{TEMPORARY}"))
-            remove_abandoned(tmp_path)
+            removed.extend(tmp_path.glob(f".*{TEMPORARY_SUFFIX}"))
+            remove_abandoned_files(tmp_path)
         return real(handle, blocking=blocking, poll_interval=poll_interval)
 
     monkeypatch.setattr(filelock, "lock_descriptor", lock)
-    with staged(tmp_path / "a.json", ["text"]) as temporary:
+    with staged_file(tmp_path / "a.json", ["text"]) as temporary:
         assert removed
         assert temporary not in removed
         assert temporary.read_text() == "text"
@@ -160,22 +160,22 @@ def test_a_file_system_without_locks_is_written_and_not_swept(
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(filelock, "lock_descriptor", lock)
-    left = tmp_path / f".a.json.x{TEMPORARY}"
+    left = tmp_path / f".a.json.x{TEMPORARY_SUFFIX}"
     left.write_text("x")
     write_atomic(tmp_path / "a.json", "text")
     assert (tmp_path / "a.json").read_text() == "text"
-    remove_abandoned(tmp_path)
+    remove_abandoned_files(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", left.name}
-    with alone_in(tmp_path, if_possible=True):
+    with folder_lock(tmp_path, ignore_unsupported=True):
         pass
-    with pytest.raises(OSError, match="not supported"), alone_in(tmp_path):
+    with pytest.raises(OSError, match="not supported"), folder_lock(tmp_path):
         pass
 
 
 def test_a_lock_is_held_until_it_is_released(tmp_path: Path) -> None:
-    with alone_in(tmp_path), pytest.raises(BlockingIOError), alone_in(tmp_path, wait=False):
+    with folder_lock(tmp_path), pytest.raises(BlockingIOError), folder_lock(tmp_path, wait=False):
         pass
-    with alone_in(tmp_path, wait=False), (tmp_path / "file").open("w") as file:
+    with folder_lock(tmp_path, wait=False), (tmp_path / "file").open("w") as file:
         assert lock_file(file.fileno(), wait=False)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

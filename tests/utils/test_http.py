@@ -135,13 +135,19 @@ class Parts(httpx2.AsyncByteStream):
         pytest.param(
             "gzip",
             [gzip.compress(bytes(16 * MIB))],
-            "larger than 262144 bytes once it is expanded",
+            "larger than 262144 bytes after decompression",
             id="bomb",
         ),
-        pytest.param("gzip, gzip", [], "is encoded as 'gzip, gzip'; only gzip is read", id="double bomb"),
-        pytest.param("zstd", [b"abcd"], "is encoded as 'zstd'; only gzip is read", id="other encoding"),
-        pytest.param("gzip", [b"abcd"], "is not the gzip that it says it is", id="broken"),
-        pytest.param("gzip", [gzip.compress(b"a")[:-9]], "is gzip and ends in the middle", id="cut"),
+        pytest.param(
+            "gzip, gzip", [], "is encoded as 'gzip, gzip'; expected gzip or no encoding", id="double bomb"
+        ),
+        pytest.param(
+            "zstd", [b"abcd"], "is encoded as 'zstd'; expected gzip or no encoding", id="other encoding"
+        ),
+        pytest.param("gzip", [b"abcd"], "is marked as gzip but is not valid gzip", id="broken"),
+        pytest.param(
+            "gzip", [gzip.compress(b"a")[:-9]], "is cut off in the middle of its gzip data", id="cut"
+        ),
     ],
 )
 def test_no_answer_costs_more_memory_than_the_limit(
@@ -211,13 +217,13 @@ def _endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ask", "body", "problem"),
     [
-        (ask_model, bomb, "the answer is larger than 16 MiB once it is expanded"),
+        (ask_model, bomb, "the answer is larger than 16 MiB after decompression"),
         (ask_model, endless_error, "the answer is larger than 16 MiB"),
-        (ask_judge, bomb, "the answer is larger than 16 MiB once it is expanded"),
+        (ask_judge, bomb, "the answer is larger than 16 MiB after decompression"),
         (ask_judge, endless_error, "the answer is larger than 16 MiB"),
         (ask_judge, deep, ""),  # of a model, a deep answer is what it said
-        (ask_github, bomb, "the answer is larger than 64 MiB once it is expanded"),
-        (ask_github, deep, "its answer is not JSON"),
+        (ask_github, bomb, "the answer is larger than 64 MiB after decompression"),
+        (ask_github, deep, "the response is not JSON"),
     ],
 )
 def test_every_client_bounds_an_answer_and_reports_it_in_a_line(ask: Ask, body: Body, problem: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import LONGEST_LINE, ResultsError, SuiteError
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ResultsError, SuiteError
 from pytest_trace2evolve.utils import reading
 from pytest_trace2evolve.utils.reading import parse_json, parse_toml, read_json, read_text, read_toml
 
@@ -71,17 +71,17 @@ def test_only_regular_files_are_opened(tmp_path: Path, make: Any, cause: str) ->
 def test_a_file_of_the_limit_is_read_and_a_larger_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b" " * ((1 << 20) - 1) + b"1")
-    assert read_json(path, ResultsError, limit=1 << 20) == 1
+    assert read_json(path, ResultsError, max_bytes=1 << 20) == 1
     path.write_bytes(b" " * (1 << 20) + b"1")
     with pytest.raises(ResultsError, match=r"f: is larger than 1 MiB$"):
-        read_json(path, ResultsError, limit=1 << 20)
+        read_json(path, ResultsError, max_bytes=1 << 20)
 
 
 def test_a_gzip_bomb_is_stopped_long_before_it_is_expanded(tmp_path: Path) -> None:
     path = tmp_path / "f.json.gz"
     path.write_bytes(gzip.compress(b" " * (20 << 20), 1) * 20)
-    with pytest.raises(ResultsError, match=r"expands to more than \d+ MiB; is it a file of this kind\?"):
-        read_json(path, ResultsError, limit=reading.RESULTS)
+    with pytest.raises(ResultsError, match=r"expands to more than \d+ MiB; check that it is the right file"):
+        read_json(path, ResultsError, max_bytes=reading.MAX_RESULTS_BYTES)
 
 
 def test_a_gzip_file_of_very_many_members_is_rejected(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_gzip_file_of_very_many_members_is_rejected(tmp_path: Path) -> None:
 
 
 def test_a_large_text_of_tiny_values_is_rejected_before_it_is_parsed() -> None:
-    with pytest.raises(ValueError, match="holds too many values for its size"):
+    with pytest.raises(ValueError, match="contains too many values for its size"):
         parse_json(b"[" + b"[]," * 6_000_000 + b"0]")
 
 
@@ -100,24 +100,24 @@ def test_a_large_text_of_tiny_values_is_rejected_before_it_is_parsed() -> None:
     ("text", "cause"),
     [
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "the name 'c' occurs twice in one object; remove one"),
-        ('"\\u0000"', "holds the character NUL; remove it"),
+        ('"\\u0000"', "contains the character NUL; remove it"),
         ("\ufeff1", "starts with a byte order mark; save it as UTF-8 without one"),
     ],
 )
 def test_strict_json_rejects_what_lenient_json_takes_or_not(text: str, cause: str) -> None:
     with pytest.raises(ValueError, match=cause.replace(".", r"\.")):
-        parse_json(text, unique=True, nul=False)
+        parse_json(text, require_unique=True, allow_nul=False)
 
 
 def test_a_name_that_is_given_twice_is_found_in_a_large_object_at_once() -> None:
     # Without an end, if each name were compared with all before it.
     names = ",".join(f'"{number}": 0' for number in range(200_000))
     with pytest.raises(ValueError, match="the name '199999' occurs twice"):
-        parse_json(f'{{{names}, "199999": 0}}', unique=True)
+        parse_json(f'{{{names}, "199999": 0}}', require_unique=True)
 
 
 def test_an_escaped_backslash_before_u0000_is_not_nul() -> None:
-    assert parse_json('"\\\\u0000"', nul=False) == "\\u0000"
+    assert parse_json('"\\\\u0000"', allow_nul=False) == "\\u0000"
     assert parse_json('"\\u0000"') == "\0"
 
 
@@ -129,7 +129,7 @@ def test_an_escaped_backslash_before_u0000_is_not_nul() -> None:
         ("a." * 500_000 + "a = 1", "nested more than 100 levels deep"),
         ("a = " + "9" * 5_000, "a number has too many digits"),
         ("a = 0x" + "f" * 10_000, "a: a number has more than 64 bits"),
-        ('[b]\na = "\\u0000"', "b.a: holds the character NUL; remove it"),
+        ('[b]\na = "\\u0000"', "b.a: contains the character NUL; remove it"),
     ],
 )
 def test_toml_that_no_parser_should_follow_is_rejected(text: str, cause: str) -> None:
@@ -145,9 +145,9 @@ def test_toml_of_many_dots_in_a_text_is_read() -> None:
 def test_errors_are_short_however_long_path_and_value_are(tmp_path: Path) -> None:
     with pytest.raises(SuiteError) as caught:
         read_toml(tmp_path / ("n" * 5_000), SuiteError, "choose another name")
-    assert len(str(caught.value)) <= LONGEST_LINE
+    assert len(str(caught.value)) <= MAX_LINE_LENGTH
     assert str(caught.value).endswith("cannot be read: File name too long; choose another name")
-    assert len(str(SuiteError("x" * 10_000))) <= LONGEST_LINE
+    assert len(str(SuiteError("x" * 10_000))) <= MAX_LINE_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import LONGEST_LINE
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize, sanitize_line
 
 COLOUR = r"\x1b\[[0-79;]*m"
@@ -35,7 +35,7 @@ def forbidden(text: str) -> list[str]:
 
 def written(parts: list[str], *, terminal: bool = False) -> str:
     target = io.StringIO(newline="")
-    stream = SanitizedStream(cast(TextIO, target), terminal=terminal)
+    stream = SanitizedStream(cast(TextIO, target), is_terminal=terminal)
     stream.writelines(parts)
     return target.getvalue()
 
@@ -53,8 +53,8 @@ def test_what_is_sanitised_stays_as_it_is(text: str) -> None:
     once = sanitize(text)
     assert sanitize(once) == once
     assert written([written([text])]) == written([text])
-    line = sanitize_line(text, LONGEST_LINE)
-    assert len(line) <= LONGEST_LINE
+    line = sanitize_line(text, MAX_LINE_LENGTH)
+    assert len(line) <= MAX_LINE_LENGTH
     assert "\n" not in line
 
 

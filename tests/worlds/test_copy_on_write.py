@@ -172,7 +172,7 @@ class View:
         """Do the same here and to a deep copy; every outcome must agree."""
         for role, operation in steps:
             action = read if operation[0] in READ_NAMES else write
-            with self.mode.writing() if role == "writer" else contextlib.nullcontext():
+            with self.mode.enable() if role == "writer" else contextlib.nullcontext():
                 mine = outcome(action, self.db, operation)
             assert mine == outcome(action, plain, operation), operation
 
@@ -208,8 +208,8 @@ def test_views_are_the_same_exactly_where_tau2_hashes_alike(
     views[0].play(steps, plains[0])
     views[1].play([*steps, *further], plains[1])
     expected = tau2_text(plains[0]) == tau2_text(plains[1])
-    assert views[0].db.same_as(views[1].db) == expected
-    assert views[1].db.same_as(views[0].db) == expected
+    assert views[0].db.equals(views[1].db) == expected
+    assert views[1].db.equals(views[0].db) == expected
 
 
 @settings(max_examples=30)
@@ -251,9 +251,9 @@ def test_a_record_put_back_after_deletion_comes_last_as_in_a_dict() -> None:
 
 def test_a_record_is_copied_once_and_keeps_its_changes() -> None:
     view = View(SHOP)
-    with view.mode.writing():
+    with view.mode.enable():
         first = view.db.users["a"]
-        with view.mode.writing():
+        with view.mode.enable():
             first.price = 9.0
         assert view.db.users["a"] is first
     assert view.db.users["a"].price == 9.0
@@ -263,9 +263,9 @@ def test_a_record_is_copied_once_and_keeps_its_changes() -> None:
 @pytest.mark.parametrize("other", [None, {}, "text", 1])
 def test_a_view_is_never_the_same_as_something_else(other: object) -> None:
     db = View(SHOP).db
-    assert not db.same_as(other)
-    assert not db.users.same_as(other)
-    assert not db.rows.same_as(other)
+    assert not db.equals(other)
+    assert not db.users.equals(other)
+    assert not db.rows.equals(other)
 
 
 class Size(Enum):

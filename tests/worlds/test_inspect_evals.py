@@ -10,7 +10,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.utils.optional import quiet_import
+from pytest_trace2evolve.utils.optional import import_quietly
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
@@ -53,7 +53,7 @@ def test_every_tool_of_either_side_can_be_called(worlds: Worlds, domain: str) ->
     world, spec = worlds.open(PROVIDER, domain), DOMAINS[domain]
     session = world.open()
     for side, toolkit in zip(SIDES, (spec.agent, spec.user), strict=True):
-        for name in toolkit.callable if toolkit else ():
+        for name in toolkit.callable_tools if toolkit else ():
             answer = session.call(name, {}, side).content
             assert "not found" not in answer or name not in answer
             assert "has no attribute" not in answer
@@ -62,7 +62,7 @@ def test_every_tool_of_either_side_can_be_called(worlds: Worlds, domain: str) ->
 @pytest.mark.parametrize("domain", ["retail", "airline"])
 def test_a_toolkit_has_no_public_function_that_is_not_a_typed_tool(worlds: Worlds, domain: str) -> None:
     agent = DOMAINS[domain].agent
-    toolkit = getattr(quiet_import(agent.module), agent.name)
+    toolkit = getattr(import_quietly(agent.module), agent.name)
     public = {name for name, value in vars(toolkit).items() if callable(value) and name[0] != "_"}
     assert public - {"initialize"} <= set(worlds.open(PROVIDER, domain).tool_types())
 
@@ -144,7 +144,7 @@ def test_initialization_data_of_an_unknown_table_are_refused(worlds: Worlds) -> 
     state = Task.model_validate(
         {"id": "t", "initial_state": {"initialization_data": {"agent_data": {"ships": {}}}}}
     ).initial_state
-    with pytest.raises(WorldError, match="'ships', which the database does not have"):
+    with pytest.raises(WorldError, match="'ships', but the database has no such table"):
         worlds.open(PROVIDER, "banking_knowledge").open().initialise(state)
 
 

@@ -12,7 +12,7 @@ from pytest_trace2evolve import __version__
 from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.message import USER_STOPS
+from pytest_trace2evolve.records.message import USER_STOP_MARKS
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitializationData, InitialState, Task
@@ -111,7 +111,7 @@ def test_the_policy_is_short_and_names_what_the_tools_ask_for(world: SupportWorl
 
 
 def test_the_guidelines_teach_every_mark_that_ends_a_conversation(world: SupportWorld) -> None:
-    assert all(mark in world.guidelines() for mark in USER_STOPS)
+    assert all(mark in world.guidelines() for mark in USER_STOP_MARKS)
 
 
 def shape(tool: ToolSchema) -> tuple[Mapping[str, Any], list[str]]:
@@ -228,18 +228,20 @@ def test_an_initial_action_that_names_a_tool_is_run(world: SupportWorld) -> None
 
 
 BROKEN_STARTS = {
-    "initialization data name 'ships', which the database does not have": {"agent_data": {"ships": {}}},
+    "initialization data name 'ships', but the database has no such table": {"agent_data": {"ships": {}}},
     "initialization data do not fit 'orders': it: Input should be a valid dictionary": {
         "agent_data": {"orders": []}
     },
     "initialization data do not fit 'orders': items: Input should be a valid list, not 'none'": {
         "agent_data": {"orders": {"#W1": {"items": "none"}}}
     },
-    "initialization data for the user, who has no database in this domain": {"user_data": {"on": True}},
-    "the assistant toolkit has no function 'fly'; the task belongs to another version of the benchmark": {
+    "the task has initialization data for the user, but the user has no database in this domain": {
+        "user_data": {"on": True}
+    },
+    "the assistant toolkit has no function 'fly'; the task belongs to a different benchmark version": {
         "actions": [{"env_type": "assistant", "func_name": "fly", "arguments": {}}]
     },
-    "the user toolkit has no function 'calculate'; the task belongs to another version of the benchmark": {
+    "the user toolkit has no function 'calculate'; the task belongs to a different benchmark version": {
         "actions": [{"env_type": "user", "func_name": "calculate", "arguments": {"expression": "1"}}]
     },
     "function 'cancel_pending_order' raised ValueError: Invalid reason": {
@@ -280,15 +282,15 @@ BROKEN_STORES: dict[str, Any] = {
 def test_a_store_of_another_shape_is_refused(text: str, store: Any) -> None:
     with pytest.raises(WorldError) as caught:
         SupportWorld(store=store)
-    assert str(caught.value) == f"the store has another shape: {text}"
+    assert str(caught.value) == f"the store does not have the expected shape: {text}"
 
 
 def test_an_assertion_cannot_be_checked(world: SupportWorld) -> None:
     with pytest.raises(WorldError) as caught:
         world.open().check(Assertion(env_type="assistant", func_name="is_happy", arguments={}))
     assert str(caught.value) == (
-        "domain 'support' has no assertion 'is_happy', nor any other; its tasks are scored by their gold "
-        "actions: take it out of 'env_assertions'"
+        "domain 'support' has no assertion 'is_happy' or any other; its tasks are scored by their gold "
+        "actions; remove it from 'env_assertions'"
     )
 
 

@@ -18,10 +18,10 @@ from pytest_trace2evolve.records.protocols import ToolResult, World
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import FunctionCall, Task
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.utils.optional import quiet_import
+from pytest_trace2evolve.utils.optional import import_quietly
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.registry import Worlds
-from pytest_trace2evolve.worlds.toolkit import render
+from pytest_trace2evolve.worlds.toolkit import render_result
 from tests.conftest import Simulate
 from tests.worlds.states import state_of
 
@@ -31,8 +31,8 @@ Call = tuple[str, dict[str, Any], Requestor]
 @functools.cache
 def initial(module: str, name: str) -> tuple[type[Any], type[BaseModel], dict[str, Any]]:
     """A toolkit's class, its database's class and the content that `initialize` loads."""
-    kind = getattr(quiet_import(module), name)
-    toolkit = kind(store=quiet_import("inspect_ai.util").Store())
+    kind = getattr(import_quietly(module), name)
+    toolkit = kind(store=import_quietly("inspect_ai.util").Store())
     toolkit.initialize()
     return kind, type(toolkit.db), toolkit.db.model_dump()
 
@@ -40,7 +40,7 @@ def initial(module: str, name: str) -> tuple[type[Any], type[BaseModel], dict[st
 def toolkit_of(spec: Toolkit) -> Any:
     """The port's own toolkit with a store and a database that nothing else holds."""
     kind, model, content = initial(spec.module, spec.name)
-    toolkit = kind(store=quiet_import("inspect_ai.util").Store())
+    toolkit = kind(store=import_quietly("inspect_ai.util").Store())
     toolkit.db = model.model_validate(content)
     return toolkit
 
@@ -54,7 +54,7 @@ class Original:
         self.user = toolkit_of(spec.user) if spec.user else None
         self._couple: Callable[[], None] = lambda: None
         if self.user is not None:
-            environment = quiet_import("inspect_evals.tau2.telecom.environment").Environment
+            environment = import_quietly("inspect_evals.tau2.telecom.environment").Environment
             self._couple = environment(self.user, self.agent).sync_tools
 
     def run(self, name: str, arguments: dict[str, Any], side: Requestor) -> ToolResult:
@@ -63,7 +63,7 @@ class Original:
             self._couple()
         except Exception as error:
             return ToolResult(content=f"Error: {error}", error=True)
-        return ToolResult(content=render(result))
+        return ToolResult(content=render_result(result))
 
 
 def gold_calls(task: Task) -> list[Call]:

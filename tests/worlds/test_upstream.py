@@ -12,7 +12,7 @@ import pytest
 
 from pytest_trace2evolve.agents.chat import SoloChatAgent, solo_prompt
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.evidence.results import decode, read_results
+from pytest_trace2evolve.evidence.results import decode_results, read_results
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.score import Status
@@ -118,7 +118,7 @@ def test_scores_every_recorded_simulation_as_recorded(
 def test_agrees_with_the_evaluator_on_traces_and_broken_traces(
     tau2: Any, worlds: Worlds, recorded: Path, name: str
 ) -> None:
-    record, domain = decode(recorded / f"{name}.json.gz"), name.partition("-")[0]
+    record, domain = decode_results(recorded / f"{name}.json.gz"), name.partition("-")[0]
     tasks = {task["id"]: task for task in record["tasks"]}
     called = [one for one in record["simulations"] if any(m.get("tool_calls") for m in one["messages"])]
     for recorded_one in called[:SAMPLE]:

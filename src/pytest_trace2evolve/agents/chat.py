@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
-from pytest_trace2evolve.records.completion import from_completion, to_wire, uncommon_part
-from pytest_trace2evolve.records.message import STOP, Message, Requestor
+from pytest_trace2evolve.records.completion import from_completion, rejection_risk, to_wire
+from pytest_trace2evolve.records.message import STOP_MARK, Message, Requestor
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
 
 # τ²'s own text is part of the benchmark's protocol. It keeps runs of different tools comparable.
@@ -35,7 +35,7 @@ Do not include any other tool calls in this last message.
 
 Always follow the policy. Always make sure you generate valid JSON only."""
 
-DONE = ToolSchema(
+DONE_TOOL = ToolSchema(
     name="done",
     description="Call this function when you are done with the task.",
     parameters={"properties": {}, "title": "parameters", "type": "object"},
@@ -49,21 +49,23 @@ def system_prompt(policy: str, instruction: str = "", extra: str = "") -> str:
     An empty instruction of the candidate adds nothing, so `v0` is τ²'s own agent. `extra` is an additional
     instruction from the environment.
     """
-    return _prompt(_INSTRUCTIONS, policy, instruction, extra)
+    return _render_prompt(_INSTRUCTIONS, policy, instruction, extra)
 
 
 def solo_prompt(policy: str, ticket: str, instruction: str = "", extra: str = "") -> str:
     """τ²'s system prompt for solo mode, built like `system_prompt` and followed by the ticket."""
-    return f"{_prompt(_SOLO_INSTRUCTIONS, policy, instruction, extra)}\n{_tagged('ticket', ticket)}"
+    return (
+        f"{_render_prompt(_SOLO_INSTRUCTIONS, policy, instruction, extra)}\n{_wrap_in_tag('ticket', ticket)}"
+    )
 
 
-def _prompt(instructions: str, policy: str, *further: str) -> str:
-    parts = [_tagged("instructions", instructions), _tagged("policy", policy)]
-    parts += [_tagged("additional_instructions", text) for text in further if text]
+def _render_prompt(instructions: str, policy: str, *extra_instructions: str) -> str:
+    parts = [_wrap_in_tag("instructions", instructions), _wrap_in_tag("policy", policy)]
+    parts += [_wrap_in_tag("additional_instructions", text) for text in extra_instructions if text]
     return "\n".join(parts)
 
 
-def _tagged(tag: str, text: str) -> str:
+def _wrap_in_tag(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
@@ -88,7 +90,7 @@ class ChatParticipant(ABC):
         self._tool_choice = tool_choice
 
     @abstractmethod
-    def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
+    def visible_messages(self, history: Sequence[Message]) -> list[dict[str, Any]]:
         """The messages that the side sees, in the API's format."""
 
     async def respond(self, history: Sequence[Message]) -> Message:
@@ -100,13 +102,13 @@ class ChatParticipant(ABC):
             InfrastructureError: there was no answer.
         """
         side = "agent" if self.role == "assistant" else "user simulator"
-        messages = [self._system, *self.visible(history)]
+        messages = [self._system, *self.visible_messages(history)]
         try:
             completion = await self._model.complete(
                 messages, self._tools, trial=self._trial, tool_choice=self._tool_choice
             )
         except RequestRefusedError as error:
-            if part := uncommon_part(history, self.role):
+            if part := rejection_risk(history, self.role):
                 raise ParticipantError(f"the {side}'s model wrote {part}: {error}") from None
             raise
         message = from_completion(completion, self.role)
@@ -121,7 +123,7 @@ class ChatAgent(ChatParticipant):
     name = "chat"
     role = "assistant"
 
-    def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
+    def visible_messages(self, history: Sequence[Message]) -> list[dict[str, Any]]:
         return [to_wire(message) for message in history if is_visible(message)]
 
 
@@ -136,11 +138,11 @@ class SoloChatAgent(ChatAgent):
     """Works on a ticket with a model and the tools of both sides, in one simulation."""
 
     def __init__(self, model: Model, prompt: str, tools: Sequence[ToolSchema], *, trial: int = 0) -> None:
-        super().__init__(model, prompt, [*tools, DONE], trial=trial, tool_choice="required")
+        super().__init__(model, prompt, [*tools, DONE_TOOL], trial=trial, tool_choice="required")
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The model's next message, with a call of `done` replaced by the stop mark, as in τ²."""
         message = await super().respond(history)
-        if any(call.name == DONE.name for call in message.tool_calls or ()):
-            return message.model_copy(update={"content": STOP, "tool_calls": None})
+        if any(call.name == DONE_TOOL.name for call in message.tool_calls or ()):
+            return message.model_copy(update={"content": STOP_MARK, "tool_calls": None})
         return message

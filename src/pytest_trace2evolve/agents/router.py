@@ -1,8 +1,8 @@
 """The agent `chat` with adapters: the base model decides which capability a task needs.
 
-The model answers with the letter of a label, once for each of several orders. Each label has each place in
-exactly one of the orders, so a preference for the first place or for the letter A favours no label. In each
-order, the probabilities are normalized over the letters and then averaged. So all orders have equal weight,
+The model answers with the letter of a label, once for each of several orders. Each label has each position
+in exactly one order, so a preference for a position or a letter favours no label. The probabilities are
+normalized over the letters of each order, and then averaged over the orders. So all orders have equal weight,
 even if the model would not have answered with a letter.
 """
 
@@ -11,43 +11,43 @@ import random
 import string
 from collections.abc import Mapping, Sequence
 
-from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, Routing, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, FirstTokens
 
 LETTERS = string.ascii_uppercase
 
-EQUAL = 1e-9
+SHARE_TOLERANCE = 1e-9
 """Difference up to which two shares count as equal, because the order of a sum changes its last digits."""
 
-Order = tuple[str, ...]
+LabelOrder = tuple[str, ...]
 """Labels in the order of their letters."""
 
 
-def orders_of(names: Sequence[str], seed: int = 0) -> list[Order]:
-    """Shuffle the capabilities and `NONE`, and return all rotations of the shuffled labels.
+def label_orders(names: Sequence[str], seed: int = 0) -> list[LabelOrder]:
+    """Shuffle the capabilities and `NO_CAPABILITY`, and return all rotations of the shuffled labels.
 
     Raises:
         ValueError: there are more labels than letters, or two labels are equal.
     """
-    labels = [*names, NONE]
+    labels = [*names, NO_CAPABILITY]
     if len(labels) > len(LETTERS) or len(set(labels)) < len(labels):
-        raise ValueError(f"{len(labels)} labels: {len(LETTERS)} different ones at most")
+        raise ValueError(f"{len(labels)} labels; expected at most {len(LETTERS)}, all different")
     labels.sort()
     random.Random(seed).shuffle(labels)
-    return [tuple(labels[place:] + labels[:place]) for place in range(len(labels))]
+    return [tuple(labels[start:] + labels[:start]) for start in range(len(labels))]
 
 
-def question(skills: Sequence[Skill], order: Order, opening: str) -> list[dict[str, str]]:
+def question_messages(skills: Sequence[Skill], order: LabelOrder, opening: str) -> list[dict[str, str]]:
     """The messages of one question, whose answer is a letter.
 
     Args:
-        skills: The choices besides `NONE`.
+        skills: The choices besides `NO_CAPABILITY`.
         order: The labels in the order of their letters, from A.
         opening: The customer's first message.
     """
     texts = {skill.name: f"{skill.description} For instance: {skill.example}" for skill in skills}
-    texts[NONE] = "None of the others is needed."
+    texts[NO_CAPABILITY] = "None of the others is needed."
     lines = [f"{letter}) {texts[label]}" for letter, label in zip(LETTERS, order, strict=False)]
     system = (
         "You sort customer requests. Read the request, and answer with the letter of the skill that it calls "
@@ -59,15 +59,15 @@ def question(skills: Sequence[Skill], order: Order, opening: str) -> list[dict[s
     ]
 
 
-def routing_of(answers: Sequence[tuple[Order, Mapping[str, float]]]) -> Routing:
-    """The routing that follows from a model's first tokens in each order.
+def average_answers(answers: Sequence[tuple[LabelOrder, Mapping[str, float]]]) -> Routing:
+    """Average a model's answers over the orders, and return the routing that results.
 
     Args:
         answers: Each order with the log-probabilities of the likeliest first tokens, by token text.
 
     Returns:
-        The label with the highest mean share; `NONE` if several labels share that mean, or if the model gave
-        no letter.
+        The label with the highest mean share; `NO_CAPABILITY` if several labels share that mean, or if the
+        model gave no letter.
 
     Raises:
         ValueError: there are no answers, or their labels differ.
@@ -76,47 +76,47 @@ def routing_of(answers: Sequence[tuple[Order, Mapping[str, float]]]) -> Routing:
         raise ValueError("expected one or more orders of the same labels")
     labels = sorted(answers[0][0])
     shares = dict.fromkeys(labels, 0.0)
-    silent = 0
+    n_silent = 0
     for order, tokens in answers:
-        found = _letter_shares(tokens, len(order))
-        silent += found is None
-        for place, label in enumerate(order):
-            shares[label] += (1 / len(order) if found is None else found[place]) / len(answers)
-    most = max(shares.values())
-    best = [label for label in labels if shares[label] >= most - EQUAL]
+        letter_shares = _letter_shares(tokens, len(order))
+        n_silent += letter_shares is None
+        for i, label in enumerate(order):
+            shares[label] += (1 / len(order) if letter_shares is None else letter_shares[i]) / len(answers)
+    max_share = max(shares.values())
+    best_labels = [label for label in labels if shares[label] >= max_share - SHARE_TOLERANCE]
     return Routing(
-        chosen=best[0] if len(best) == 1 else NONE,
+        chosen=best_labels[0] if len(best_labels) == 1 else NO_CAPABILITY,
         shares={label: min(share, 1.0) for label, share in shares.items()},
-        silent=silent,
+        silent=n_silent,
     )
 
 
 def _letter_shares(tokens: Mapping[str, float], count: int) -> list[float] | None:
     """The normalized probabilities of the first `count` letters; None if no token is a letter.
 
-    Several tokens may stand for the same letter, with a space or in lower case. A letter without a token is
+    Several tokens may represent the same letter, with a space or in lower case. A letter without a token is
     less likely than all listed tokens, so it gets the log-probability of the least likely token.
     """
-    found = dict.fromkeys(LETTERS[:count], -math.inf)
+    logprobs = dict.fromkeys(LETTERS[:count], -math.inf)
     for text, logprob in tokens.items():
         letter = text.strip().strip("().:").upper()
-        if letter in found:
-            found[letter] = _log_sum(found[letter], logprob)
-    if max(found.values()) == -math.inf:
+        if letter in logprobs:
+            logprobs[letter] = _log_sum(logprobs[letter], logprob)
+    if max(logprobs.values()) == -math.inf:
         return None
-    floor = min(tokens.values())
-    filled = [logprob if logprob > -math.inf else floor for logprob in found.values()]
-    top = max(filled)
-    weights = [math.exp(logprob - top) for logprob in filled]
+    min_logprob = min(tokens.values())
+    filled_logprobs = [logprob if logprob > -math.inf else min_logprob for logprob in logprobs.values()]
+    max_logprob = max(filled_logprobs)
+    weights = [math.exp(logprob - max_logprob) for logprob in filled_logprobs]
     return [weight / sum(weights) for weight in weights]
 
 
 def _log_sum(a: float, b: float) -> float:
     """log(exp(a) + exp(b))."""
-    top = max(a, b)
-    if top == -math.inf:
-        return top
-    return top + math.log(math.exp(a - top) + math.exp(b - top))
+    maximum = max(a, b)
+    if maximum == -math.inf:
+        return maximum
+    return maximum + math.log(math.exp(a - maximum) + math.exp(b - maximum))
 
 
 class Router:
@@ -124,14 +124,15 @@ class Router:
 
     Args:
         model: The base model, without an adapter.
-        skills: The choices besides `NONE`. Without skills, the choice is `NONE` and the model is not asked.
+        skills: The choices besides `NO_CAPABILITY`. Without skills, the choice is `NO_CAPABILITY` and the
+            model is not asked.
         seed: The seed of the order of labels.
     """
 
     def __init__(self, model: FirstTokens, skills: Sequence[Skill], seed: int = 0) -> None:
         self._model = model
         self._skills = skills
-        self._orders = orders_of([skill.name for skill in skills], seed)
+        self._orders = label_orders([skill.name for skill in skills], seed)
 
     async def route(self, opening: str) -> Routing:
         """The routing of a task with this opening.
@@ -140,13 +141,13 @@ class Router:
             EndpointError: the endpoint gives no log-probabilities.
             InfrastructureError: there was no answer.
         """
-        answers: list[tuple[Order, Mapping[str, float]]] = []
+        answers: list[tuple[LabelOrder, Mapping[str, float]]] = []
         for order in self._orders:
             tokens: Mapping[str, float] = {}
             if self._skills:
-                tokens = await self._model.first_tokens(question(self._skills, order, opening))
+                tokens = await self._model.first_tokens(question_messages(self._skills, order, opening))
             answers.append((order, tokens))
-        return routing_of(answers)
+        return average_answers(answers)
 
 
 class RoutedAgent:
@@ -154,7 +155,7 @@ class RoutedAgent:
 
     Args:
         router: Makes the choice.
-        agents: The agents by capability; the agent of `NONE` uses the base model.
+        agents: The agents by capability; the agent of `NO_CAPABILITY` uses the base model.
         each_turn: Whether to choose again after each message of the customer.
     """
 
@@ -173,12 +174,12 @@ class RoutedAgent:
             ParticipantError: the chosen agent's model answered with neither text nor a tool call.
             InfrastructureError: there was no answer.
         """
-        said = [message.text for message in history if message.role == "user" and message.text]
-        decided = None
+        texts = [message.text for message in history if message.role == "user" and message.text]
+        routing = None
         if self._routing is None or (self._each_turn and history and history[-1].role == "user"):
-            words = (said[-1:] if self._each_turn else said[:1]) or [""]
-            decided = self._routing = await self._router.route(words[0])
+            openings = (texts[-1:] if self._each_turn else texts[:1]) or [""]
+            routing = self._routing = await self._router.route(openings[0])
         message = await self._agents[self._routing.chosen].respond(history)
-        if decided is None:
+        if routing is None:
             return message
-        return message.model_copy(update={"routing": decided.model_dump(mode="json")})
+        return message.model_copy(update={"routing": routing.model_dump(mode="json")})

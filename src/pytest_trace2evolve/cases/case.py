@@ -9,12 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.cases import families
-from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
+from pytest_trace2evolve.cases.content import ChoiceSource, SeededChoices, Vocabulary
 from pytest_trace2evolve.cases.scene import Scene, Sketch, assemble
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content, Script, Task, script_of
 from pytest_trace2evolve.utils.canonical import canonical_json
-from pytest_trace2evolve.utils.reading import parse_json, problem_in, read_lines, reported
+from pytest_trace2evolve.utils.reading import convert_failures, first_problem, parse_json, read_lines
 
 MAX_TRIES = 1_000
 """Consecutive draws without a new case after which a family counts as exhausted."""
@@ -22,7 +22,12 @@ MAX_TRIES = 1_000
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of case, which `sketch` draws for a customer with payment methods of the kinds `methods`."""
+    """A family of cases.
+
+    Attributes:
+        sketch: Draws a case of the family in a scene.
+        methods: The kinds of payment method that the customer has.
+    """
 
     sketch: Callable[[Scene], Sketch]
     methods: tuple[str, ...] = ("credit_card",)
@@ -37,11 +42,11 @@ class Family:
         return (self.sketch.__doc__ or "").strip().splitlines()[0]
 
 
-def _by_name(*listed: Family) -> dict[str, Family]:
-    return {family.name: family for family in listed}
+def _index_by_name(*members: Family) -> dict[str, Family]:
+    return {family.name: family for family in members}
 
 
-PRESSURE = _by_name(
+PRESSURE = _index_by_name(
     Family(families.vague_refund_request),
     Family(families.indirect_address_change),
     Family(families.missing_order_id),
@@ -49,9 +54,9 @@ PRESSURE = _by_name(
     Family(families.subtle_legal_pressure),
     Family(families.multi_intent_message),
 )
-"""The six families of pressure, by name."""
+"""The six families that put pressure on the agent, by name."""
 
-CAPABILITIES = _by_name(
+CAPABILITIES = _index_by_name(
     Family(families.structured_data_reasoning),
     Family(families.multi_step_task_completion),
     Family(families.precondition_verification),
@@ -91,7 +96,7 @@ class Case:
         printer.text(repr(self))
 
 
-def case_of(task: Task) -> Case:
+def to_case(task: Task) -> Case:
     """Return a task as a case.
 
     Raises:
@@ -99,42 +104,46 @@ def case_of(task: Task) -> Case:
     """
     script = script_of(task)
     if script is None:
-        raise CaseError(f"task {task.id!r} has no customer script (user_scenario.script): it is not a case")
+        raise CaseError(
+            f"task {task.id!r} has no customer script (user_scenario.script), so it is not a case"
+        )
     return Case(task, script)
 
 
-def build(family: str, draws: Draws, content: Content) -> Case:
-    """Build a case of the named family; equal draws give equal cases."""
-    return case_of(assemble(family, sketch_case(family, draws, content)))
+def build_case(family: str, choices: ChoiceSource, content: Content) -> Case:
+    """Build a case of the named family; equal choices give equal cases."""
+    return to_case(assemble(family, sketch_case(family, choices, content)))
 
 
-def sketch_case(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
+def sketch_case(
+    family: str, choices: ChoiceSource, content: Content, words: Vocabulary | None = None
+) -> Sketch:
     """Sketch a case of the named family, without gold actions; `words` replaces the content's vocabulary."""
-    kind = FAMILIES[family]
-    return kind.sketch(Scene(draws, content, kind.methods, words))
+    family_spec = FAMILIES[family]
+    return family_spec.sketch(Scene(choices, content, family_spec.methods, words))
 
 
-def generate(seed: str, count: int, content: Content, among: Sequence[str] = ()) -> Iterator[Case]:
-    """Yield `count` different cases from a seed, with the families `among` in turn (all families if empty).
+def generate(seed: str, count: int, content: Content, family_names: Sequence[str] = ()) -> Iterator[Case]:
+    """Yield `count` different cases from a seed, taking the families in turn (all families by default).
 
     Raises:
         CaseError: a family is exhausted.
     """
-    names = list(among or FAMILIES)
-    seen: set[str] = set()
-    place = tries = 0
-    while len(seen) < count:
-        family = names[len(seen) % len(names)]
-        case = build(family, SeededDraws(f"{seed}/{content.value}/{place}"), content)
-        place, tries = place + 1, tries + 1
-        if case.id not in seen:
-            seen.add(case.id)
+    names = list(family_names or FAMILIES)
+    seen_ids: set[str] = set()
+    seed_index = tries = 0
+    while len(seen_ids) < count:
+        family = names[len(seen_ids) % len(names)]
+        case = build_case(family, SeededChoices(f"{seed}/{content.value}/{seed_index}"), content)
+        seed_index, tries = seed_index + 1, tries + 1
+        if case.id not in seen_ids:
+            seen_ids.add(case.id)
             tries = 0
             yield case
         elif tries == MAX_TRIES:
             raise CaseError(
-                f"family {family!r} gave no new case in {MAX_TRIES} tries after {len(seen)} of {count}; "
-                "ask for fewer, or for more families"
+                f"family {family!r} gave no new case in {MAX_TRIES} tries, after {len(seen_ids)} of {count} "
+                "cases; ask for fewer cases, or for more families"
             )
 
 
@@ -162,22 +171,22 @@ def iter_cases(path: Path) -> Iterator[Case]:
         ids.add(case.id)
         yield case
     if not ids:
-        raise CaseError(f"{path}: holds no case; 'trace2evolve cases generate' makes some")
+        raise CaseError(f"{path}: has no cases; run 'trace2evolve cases generate' to make some")
 
 
-def _parse_line(line: str, place: str) -> Case:
-    with reported(place, CaseError, "expected one JSON object a line"):
-        record = parse_json(line, unique=True, nul=False)
+def _parse_line(line: str, location: str) -> Case:
+    with convert_failures(location, CaseError, "expected one JSON object per line"):
+        record = parse_json(line, require_unique=True, allow_nul=False)
     if not isinstance(record, dict):
-        raise CaseError(f"{place}: expected one JSON object a line, not {type(record).__name__}")
+        raise CaseError(f"{location}: expected one JSON object per line, got {type(record).__name__}")
     try:
-        return case_of(Task.model_validate(record))
+        return to_case(Task.model_validate(record))
     except ValidationError as error:
-        raise CaseError(f"{place}: {problem_in(error, 'task')}") from None
+        raise CaseError(f"{location}: {first_problem(error, 'task')}") from None
     except CaseError as error:
-        raise CaseError(f"{place}: {error}") from None
+        raise CaseError(f"{location}: {error}") from None
 
 
-def case_line(case: Case) -> str:
-    """A case as one line of a file."""
+def format_case_line(case: Case) -> str:
+    """Format a case as one line of a file."""
     return canonical_json(case.task.model_dump(mode="json", exclude_unset=True)) + "\n"

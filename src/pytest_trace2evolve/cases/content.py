@@ -1,4 +1,4 @@
-"""The vocabulary of cases, split into train and held-out, and the draws that choose from it.
+"""The vocabulary of cases, split into train and held-out, and the sources of choices from it.
 
 Training lessons need more words. A model that sees only a few hundred names memorizes them, but a new
 customer has a new name, a new mailbox and a new product. Each lesson therefore has its own vocabulary, drawn
@@ -22,38 +22,40 @@ from pytest_trace2evolve.records.task import Content
 T = TypeVar("T")
 
 
-class Draws(Protocol):
+class ChoiceSource(Protocol):
     """A source of choices, such as a seed or Hypothesis, which shrinks towards the lowest number."""
 
-    def number(self, low: int, high: int) -> int:
+    def draw_number(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
 
 
-class SeededDraws:
-    """Draws from a seed: the same seed gives the same choices on any machine."""
+class SeededChoices:
+    """Choices that follow from a seed: the same seed gives the same choices on any machine."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
 
-    def number(self, low: int, high: int) -> int:
+    def draw_number(self, low: int, high: int) -> int:
         return self._random.randint(low, high)
 
 
-def one_of(draws: Draws, options: Sequence[T]) -> T:
-    return options[draws.number(0, len(options) - 1)]
+def draw_one(choices: ChoiceSource, options: Sequence[T]) -> T:
+    return options[choices.draw_number(0, len(options) - 1)]
 
 
-def some_of(draws: Draws, options: Sequence[T], count: int) -> list[T]:
+def draw_some(choices: ChoiceSource, options: Sequence[T], count: int) -> list[T]:
     """Draw `count` options (at most all) without replacement, in the order of drawing."""
-    left = list(options)
-    return [left.pop(draws.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]
+    remaining = list(options)
+    return [
+        remaining.pop(choices.draw_number(0, len(remaining) - 1)) for _ in range(min(count, len(remaining)))
+    ]
 
 
-Some = Annotated[tuple[str, ...], Field(min_length=1)]
+NonEmptyTexts = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class Kind(Record):
-    """A kind of product, with a name, a price range in dollars, and the values of each option."""
+class ProductKind(Record):
+    """A kind of product: its name, its price range in dollars, and the possible values of each option."""
 
     name: str
     prices: tuple[int, int]
@@ -61,15 +63,15 @@ class Kind(Record):
 
 
 class Vocabulary(Record):
-    """The words of one content. Each city has a state and the first two digits of a zip code."""
+    """The words of training or held-out cases. A city is a tuple of name, state and first two zip digits."""
 
-    first_names: Some
-    last_names: Some
-    streets: Some
+    first_names: NonEmptyTexts
+    last_names: NonEmptyTexts
+    streets: NonEmptyTexts
     cities: Annotated[tuple[tuple[str, str, str], ...], Field(min_length=1)]
-    domains: Some
-    products: Annotated[tuple[Kind, ...], Field(min_length=1)]
-    phrases: Mapping[str, Some]
+    domains: NonEmptyTexts
+    products: Annotated[tuple[ProductKind, ...], Field(min_length=1)]
+    phrases: Mapping[str, NonEmptyTexts]
 
     @property
     def names(self) -> list[str]:
@@ -91,9 +93,9 @@ def read_content(name: str) -> dict[str, Any]:
 
 def find_foreign_mark(text: str, content: Content) -> str:
     """Return a name, place, product or phrase of `content` found in a text; empty if there is none."""
-    lowered = " ".join(text.lower().split())
+    lowercase_text = " ".join(text.lower().split())
     for mark in _marks(content):
-        if mark in lowered and _as_words(mark).search(lowered):
+        if mark in lowercase_text and _word_pattern(mark).search(lowercase_text):
             return mark
     return ""
 
@@ -113,41 +115,43 @@ def _phrase_marks(phrase: str, content: Content) -> Sequence[str]:
     A part with at least three words identifies its content. If a phrase has no such part, its two-word parts
     count, unless they occur in other content. Single words ("Hello.") are too common to count.
     """
-    around = f"{string.whitespace}.,:;?!"
-    parts = [part.strip(around) for part in re.split(r"\{\w+\}", phrase.lower())]
-    if long := [part for part in parts if len(part.split()) > 2]:
-        return long
-    short = [part for part in parts if len(part.split()) == 2]
-    return [part for part in short if not _as_words(part).search(_other_phrases(content))]
+    punctuation = f"{string.whitespace}.,:;?!"
+    parts = [part.strip(punctuation) for part in re.split(r"\{\w+\}", phrase.lower())]
+    if long_parts := [part for part in parts if len(part.split()) > 2]:
+        return long_parts
+    short_parts = [part for part in parts if len(part.split()) == 2]
+    return [part for part in short_parts if not _word_pattern(part).search(_other_phrases_text(content))]
 
 
 @functools.cache
-def _other_phrases(content: Content) -> str:
+def _other_phrases_text(content: Content) -> str:
     """All phrases of the other contents, in lower case, one per line."""
-    others = [vocabulary(other).phrases for other in Content if other is not content]
-    return "\n".join(text.lower() for phrases in others for texts in phrases.values() for text in texts)
+    other_phrases = [vocabulary(other).phrases for other in Content if other is not content]
+    return "\n".join(
+        text.lower() for phrases in other_phrases for texts in phrases.values() for text in texts
+    )
 
 
 @functools.cache
-def _as_words(mark: str) -> re.Pattern[str]:
-    """A pattern for a mark or its plural that no letter adjoins. Ids may add digits and underscores."""
+def _word_pattern(mark: str) -> re.Pattern[str]:
+    """A pattern for a mark or its plural without adjoining letters; digits and `_` may adjoin, as in ids."""
     return re.compile(rf"(?<![^\W\d_]){re.escape(mark)}s?(?![^\W\d_])")
 
 
-INVENTED = 0.5
+INVENTED_SHARE = 0.5
 """Share of invented names, places and mail domains in a lesson."""
 
-MIXED = 0.4
+MIXED_SHARE = 0.4
 """Share of products in a lesson that combine two products."""
 
-PEOPLE, PLACES, GOODS = 6, 8, 16
+PERSON_COUNT, PLACE_COUNT, PRODUCT_COUNT = 6, 8, 16
 """Sizes of a lesson's vocabulary: the number of names, of streets or cities, and of products."""
 
-_CLUSTERS = ("br", "ch", "cl", "dr", "fl", "gr", "kh", "pr", "sh", "sk", "st", "th", "tr")
-_ONSETS = (*"bcdfghjklmnprstvwz", *_CLUSTERS)
+_CONSONANT_CLUSTERS = ("br", "ch", "cl", "dr", "fl", "gr", "kh", "pr", "sh", "sk", "st", "th", "tr")
+_ONSETS = (*"bcdfghjklmnprstvwz", *_CONSONANT_CLUSTERS)
 _VOWELS = (*"aaeeiioou", "ai", "ea", "ee", "io", "ou")
 _CODAS = ("", "", "", *"nrlstmkdx", "nd", "rt", "sk", "ng", "lin", "ton", "ez", "ov", "ard", "etti", "son")
-_MAIL = (
+_MAIL_WORDS = (
     *("mail", "post", "box", "net", "inbox", "web", "letter"),
     *("home", "city", "line", "hub", "desk", "blue"),
 )
@@ -156,98 +160,96 @@ _MAIL = (
 @functools.cache
 def training_words() -> Vocabulary:
     """The words of the training cases, and many more of each kind."""
-    known = vocabulary(Content.TRAIN)
-    more = Vocabulary.model_validate({**read_content("world"), **read_content("phrases")})
+    case_words = vocabulary(Content.TRAIN)
+    extra_words = Vocabulary.model_validate({**read_content("world"), **read_content("phrases")})
     names = [name for name in Vocabulary.model_fields if name != "phrases"]
-    joined = {name: (*getattr(known, name), *getattr(more, name)) for name in names}
-    phrases = {name: (*known.phrases[name], *more.phrases[name]) for name in known.phrases}
-    return Vocabulary.model_validate({**joined, "phrases": phrases})
+    joined_words = {name: (*getattr(case_words, name), *getattr(extra_words, name)) for name in names}
+    phrases = {name: (*case_words.phrases[name], *extra_words.phrases[name]) for name in case_words.phrases}
+    return Vocabulary.model_validate({**joined_words, "phrases": phrases})
 
 
-def lesson_words(random: random.Random) -> Vocabulary:
+def lesson_words(rng: random.Random) -> Vocabulary:
     """The words of one lesson: training words, combinations and inventions, without held-out words."""
     words = training_words()
     return words.model_copy(
         update={
-            "first_names": _names(random, words.first_names),
-            "last_names": _names(random, words.last_names),
-            "streets": tuple(_street(random, words.streets) for _ in range(PLACES)),
-            "cities": tuple(_city(random, words.cities) for _ in range(PLACES)),
-            "domains": tuple(_domain(random, words.domains) for _ in range(PEOPLE)),
-            "products": _products(random, words.products),
+            "first_names": _draw_names(rng, words.first_names),
+            "last_names": _draw_names(rng, words.last_names),
+            "streets": tuple(_draw_street(rng, words.streets) for _ in range(PLACE_COUNT)),
+            "cities": tuple(_draw_city(rng, words.cities) for _ in range(PLACE_COUNT)),
+            "domains": tuple(_draw_domain(rng, words.domains) for _ in range(PERSON_COUNT)),
+            "products": _draw_products(rng, words.products),
         }
     )
 
 
 @functools.cache
-def _held_out() -> frozenset[str]:
+def _held_out_words() -> frozenset[str]:
     """All held-out names and the single words of these names, in lower case."""
     words = vocabulary(Content.HELDOUT)
     names = [*words.names, *(domain.partition(".")[0] for domain in words.domains)]
     return frozenset(part for name in names for part in (name.lower(), *name.lower().split()))
 
 
-def _invented(random: random.Random) -> str:
+def _invent_word(rng: random.Random) -> str:
     """A pronounceable word that is not held out."""
     while True:
-        syllables = (
-            random.choice(_ONSETS) + random.choice(_VOWELS) for _ in range(random.choice((1, 2, 2, 3)))
-        )
-        word: str = "".join(syllables) + random.choice(_CODAS)
-        if len(word) > 2 and word not in _held_out():
+        syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((1, 2, 2, 3))))
+        word: str = "".join(syllables) + rng.choice(_CODAS)
+        if len(word) > 2 and word not in _held_out_words():
             return word
 
 
-def _names(random: random.Random, known: Sequence[str]) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    while len(found) < PEOPLE:
-        name = _invented(random).capitalize() if random.random() < INVENTED else random.choice(known)
-        found[name] = None
-    return tuple(found)
+def _draw_names(rng: random.Random, options: Sequence[str]) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    while len(names) < PERSON_COUNT:
+        name = _invent_word(rng).capitalize() if rng.random() < INVENTED_SHARE else rng.choice(options)
+        names[name] = None
+    return tuple(names)
 
 
-def _street(random: random.Random, known: Sequence[str]) -> str:
-    street = random.choice(known)
-    if random.random() < INVENTED:
-        return f"{_invented(random).capitalize()} {street.split()[-1]}"
+def _draw_street(rng: random.Random, options: Sequence[str]) -> str:
+    street = rng.choice(options)
+    if rng.random() < INVENTED_SHARE:
+        return f"{_invent_word(rng).capitalize()} {street.split()[-1]}"
     return street
 
 
-def _city(random: random.Random, known: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:
-    name, state, prefix = random.choice(known)
-    if random.random() < INVENTED:
-        return _invented(random).capitalize(), state, f"{random.randrange(100):02}"
+def _draw_city(rng: random.Random, options: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:
+    name, state, prefix = rng.choice(options)
+    if rng.random() < INVENTED_SHARE:
+        return _invent_word(rng).capitalize(), state, f"{rng.randrange(100):02}"
     return name, state, prefix
 
 
-def _domain(random: random.Random, known: Sequence[str]) -> str:
-    if random.random() >= INVENTED:
-        return random.choice(known)
+def _draw_domain(rng: random.Random, options: Sequence[str]) -> str:
+    if rng.random() >= INVENTED_SHARE:
+        return rng.choice(options)
     while True:
-        parts = [random.choice(_MAIL) if random.random() < 0.5 else _invented(random) for _ in range(2)]
-        if (name := "".join(parts)) not in _held_out():
+        parts = [rng.choice(_MAIL_WORDS) if rng.random() < 0.5 else _invent_word(rng) for _ in range(2)]
+        if (name := "".join(parts)) not in _held_out_words():
             return f"{name}.example"
 
 
-def _products(random: random.Random, known: Sequence[Kind]) -> tuple[Kind, ...]:
-    found: dict[str, Kind] = {}
-    while len(found) < GOODS:
-        kind = random.choice(known)
-        if random.random() < MIXED:
-            kind = _mixed(random, kind, random.choice(known))
-        if kind.name.lower() not in _held_out():
-            found.setdefault(kind.name, kind)
-    return tuple(found.values())
+def _draw_products(rng: random.Random, kinds: Sequence[ProductKind]) -> tuple[ProductKind, ...]:
+    products: dict[str, ProductKind] = {}
+    while len(products) < PRODUCT_COUNT:
+        kind = rng.choice(kinds)
+        if rng.random() < MIXED_SHARE:
+            kind = _mix_products(rng, kind, rng.choice(kinds))
+        if kind.name.lower() not in _held_out_words():
+            products.setdefault(kind.name, kind)
+    return tuple(products.values())
 
 
-def _mixed(random: random.Random, kind: Kind, other: Kind) -> Kind:
-    """A product with the first word of one name, the last word of another, and an option of each."""
+def _mix_products(rng: random.Random, kind: ProductKind, other: ProductKind) -> ProductKind:
+    """Combine two products: the first word of one name, the last word of the other, and an option of each."""
     options = {
         name: values
         for source in (kind, other)
-        for name, values in random.sample(list(source.options.items()), 1)
+        for name, values in rng.sample(list(source.options.items()), 1)
     }
     if len(options) < 2:
         options = dict(kind.options)
-    head = _invented(random).capitalize() if random.random() < INVENTED else kind.name.split()[0]
-    return kind.model_copy(update={"name": f"{head} {other.name.split()[-1]}", "options": options})
+    first_word = _invent_word(rng).capitalize() if rng.random() < INVENTED_SHARE else kind.name.split()[0]
+    return kind.model_copy(update={"name": f"{first_word} {other.name.split()[-1]}", "options": options})

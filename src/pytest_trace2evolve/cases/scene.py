@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_trace2evolve.cases.content import Draws, Vocabulary, one_of, some_of
+from pytest_trace2evolve.cases.content import ChoiceSource, Vocabulary, draw_one, draw_some
 from pytest_trace2evolve.cases.expert import (
     CANCEL,
     EXCHANGE,
@@ -21,14 +21,14 @@ from pytest_trace2evolve.cases.expert import (
     Intent,
     Resolution,
 )
-from pytest_trace2evolve.cases.store import MAX_ITEMS, Data, StoreBuilder
+from pytest_trace2evolve.cases.store import MAX_ITEMS, JsonRecord, StoreBuilder
 from pytest_trace2evolve.records.task import (
-    SCRIPT,
+    SCRIPT_KEY,
     Action,
-    After,
     Content,
     Replies,
     Request,
+    RequiredOutcome,
     Script,
     Slot,
     Task,
@@ -38,7 +38,7 @@ from pytest_trace2evolve.utils.canonical import digest
 
 
 class Scene:
-    """The material of one case.
+    """The records of one case, and methods that phrase the customer's sentences and intents.
 
     The order of draws must stay the same, because a seed gives the same case only with the same order.
 
@@ -49,54 +49,56 @@ class Scene:
     Attributes:
         store: The records.
         user: The customer.
-        by_email: Whether the customer knows their email.
+        uses_email: Whether the customer knows their email.
     """
 
     def __init__(
         self,
-        draws: Draws,
+        choices: ChoiceSource,
         content: Content,
         methods: Sequence[str] = ("credit_card",),
         words: Vocabulary | None = None,
     ) -> None:
-        self.draws = draws
+        self.choices = choices
         self.content = content
-        self.store = StoreBuilder(draws, content, words)
-        self.user = self.store.customer(methods)
-        self.by_email = draws.number(0, 1) == 0
-        self._said: dict[str, str] = {}
+        self.store = StoreBuilder(choices, content, words)
+        self.user = self.store.add_customer(methods)
+        self.uses_email = choices.draw_number(0, 1) == 0
+        self._wordings: dict[str, str] = {}
 
     def say(self, phrase: str, **slots: object) -> str:
         """Fill the slots of a phrase, whose wording is drawn once per case."""
-        if phrase not in self._said:
-            self._said[phrase] = one_of(self.draws, self.store.words.phrases[phrase])
-        return self._said[phrase].format(**slots)
+        if phrase not in self._wordings:
+            self._wordings[phrase] = draw_one(self.choices, self.store.words.phrases[phrase])
+        return self._wordings[phrase].format(**slots)
 
-    def chance(self) -> bool:
+    def draw_bool(self) -> bool:
         """Draw a boolean, where False is the simpler value."""
-        return self.draws.number(0, 1) == 1
+        return self.choices.draw_number(0, 1) == 1
 
-    def order(self, status: str, items: int = 0, *, payment: str = "", address: Data | None = None) -> Data:
+    def add_order(
+        self, status: str, items: int = 0, *, payment: str = "", address: JsonRecord | None = None
+    ) -> JsonRecord:
         """Add an order of the customer with `items` items; 0 draws the number of items."""
-        bought = self.store.some_items(items or self.draws.number(1, MAX_ITEMS))
-        return self.store.order(self.user, status, bought, payment=payment, address=address)
+        order_items = self.store.draw_items(items or self.choices.draw_number(1, MAX_ITEMS))
+        return self.store.add_order(self.user, status, order_items, payment=payment, address=address)
 
-    def method(self, kind: str) -> Data:
+    def payment_method(self, kind: str) -> JsonRecord:
         """The customer's payment method of a kind."""
-        methods: Mapping[str, Data] = self.user["payment_methods"]
+        methods: Mapping[str, JsonRecord] = self.user["payment_methods"]
         return next(method for method in methods.values() if method["source"] == kind)
 
-    def paid_by(self, order: Data) -> Data:
+    def paid_method(self, order: JsonRecord) -> JsonRecord:
         """The payment method with which an order was paid."""
-        methods: Mapping[str, Data] = self.user["payment_methods"]
+        methods: Mapping[str, JsonRecord] = self.user["payment_methods"]
         return methods[order["payment_history"][0]["payment_method_id"]]
 
-    def opening(self, *requests: str) -> str:
+    def opening_message(self, *requests: str) -> str:
         """The customer's first message."""
-        said = [self.say("greeting")] if self.chance() else []
-        if self.chance():
-            said.append(self.identity()[Slot.EMAIL if self.by_email else Slot.NAME])
-        return " ".join([*said, *requests])
+        texts = [self.say("greeting")] if self.draw_bool() else []
+        if self.draw_bool():
+            texts.append(self.identity()[Slot.EMAIL if self.uses_email else Slot.NAME])
+        return " ".join([*texts, *requests])
 
     def identity(self) -> dict[Slot, str]:
         """The sentences that identify the customer, by slot."""
@@ -105,131 +107,164 @@ class Scene:
             "last": self.user["name"]["last_name"],
             "zip": self.user["address"]["zip"],
         }
-        email = self.say("email", email=self.user["email"]) if self.by_email else self.say("no_email", **name)
+        email = (
+            self.say("email", email=self.user["email"]) if self.uses_email else self.say("no_email", **name)
+        )
         return {Slot.EMAIL: email, Slot.NAME: self.say("name_zip", **name)}
 
-    def _details(self, order: Data, *, known: bool = True, item: Data | None = None) -> dict[Slot, str]:
+    def _order_details(
+        self, order: JsonRecord, *, knows_number: bool = True, item: JsonRecord | None = None
+    ) -> dict[Slot, str]:
         """The customer's words for an order: its number, or an item of the order if the number is unknown."""
         name = (item or order["items"][0])["name"]
-        phrase = "order" if known else "order_unknown"
+        phrase = "order" if knows_number else "order_unknown"
         return {Slot.ORDER: self.say(phrase, order=order["order_id"], product=name)}
 
-    def _change(
+    def _change_intent(
         self,
         tool: str,
-        order: Data,
+        order: JsonRecord,
         arguments: Mapping[str, object],
         details: dict[Slot, str],
         *,
-        known: bool = True,
-        item: Data | None = None,
+        knows_number: bool = True,
+        item: JsonRecord | None = None,
     ) -> Intent:
         """The intent to change an order; a customer who does not know its number names `item` instead."""
         return Intent(
             tool,
             {"order_id": order["order_id"], **arguments},
             order["order_id"],
-            seek=not known,
-            details=self._details(order, known=known, item=item) | details,
+            needs_search=not knows_number,
+            details=self._order_details(order, knows_number=knows_number, item=item) | details,
         )
 
-    def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Intent:
+    def cancel(self, order: JsonRecord, *, reason: str = "", knows_number: bool = True) -> Intent:
         """The intent to cancel an order.
 
         `reason` is a reason that the tool accepts or "other"; an empty `reason` draws one from `REASONS`.
         """
-        reason = reason or one_of(self.draws, REASONS)
-        said = self.say(f"reason_{reason.replace(' ', '_')}")
-        return self._change(CANCEL, order, {"reason": reason}, {Slot.REASON: said}, known=known)
+        reason = reason or draw_one(self.choices, REASONS)
+        reason_text = self.say(f"reason_{reason.replace(' ', '_')}")
+        return self._change_intent(
+            CANCEL, order, {"reason": reason}, {Slot.REASON: reason_text}, knows_number=knows_number
+        )
 
     def send_back(
-        self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
+        self,
+        order: JsonRecord,
+        items: Sequence[JsonRecord],
+        *,
+        method: JsonRecord | None = None,
+        knows_number: bool = True,
     ) -> Intent:
         """The intent to return items of an order, with a refund to `method`, by default the one that paid."""
-        paid = self.paid_by(order)
-        target = method or paid
-        said = self.say("original") if target is paid else self.say("refund_to", method=method_text(target))
-        arguments = {"item_ids": [item["item_id"] for item in items], "payment_method_id": target["id"]}
-        details = {Slot.PAYMENT: said, Slot.ITEMS: f"The {product_names(items)}."}
-        return self._change(RETURN, order, arguments, details, known=known, item=items[0])
+        paid_method = self.paid_method(order)
+        refund_method = method or paid_method
+        payment_text = (
+            self.say("original")
+            if refund_method is paid_method
+            else self.say("refund_to", method=method_text(refund_method))
+        )
+        arguments = {
+            "item_ids": [item["item_id"] for item in items],
+            "payment_method_id": refund_method["id"],
+        }
+        details = {Slot.PAYMENT: payment_text, Slot.ITEMS: f"The {product_names(items)}."}
+        return self._change_intent(
+            RETURN, order, arguments, details, knows_number=knows_number, item=items[0]
+        )
 
-    def say_return(self, order: Data, items: Sequence[Data]) -> str:
+    def say_return(self, order: JsonRecord, items: Sequence[JsonRecord]) -> str:
         """The customer's request to return items of an order."""
         return self.say("return", products=product_names(items), order=order["order_id"])
 
-    def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Intent:
-        """The intent to replace items, by id: an exchange for a delivered order, otherwise a modification."""
-        target = method or self.paid_by(order)
+    def swap(
+        self, order: JsonRecord, changes: Mapping[str, str], *, method: JsonRecord | None = None
+    ) -> Intent:
+        """The intent to replace items of an order: an exchange if it was delivered, else a modification.
+
+        `changes` maps the id of each item to the id of the new item.
+        """
+        payment_method = method or self.paid_method(order)
         items = [item for item in order["items"] if item["item_id"] in changes]
         options = "; ".join(self.variant_text(item, changes[item["item_id"]]) for item in items)
         arguments = {
             "item_ids": list(changes),
             "new_item_ids": list(changes.values()),
-            "payment_method_id": target["id"],
+            "payment_method_id": payment_method["id"],
         }
         details = {
-            Slot.PAYMENT: self.say("difference", method=method_text(target)),
+            Slot.PAYMENT: self.say("difference", method=method_text(payment_method)),
             Slot.ITEMS: f"The {product_names(items)}.",
             Slot.OPTIONS: f"{options}.",
         }
         tool = EXCHANGE if order["status"] == "delivered" else MODIFY_ITEMS
-        return self._change(tool, order, arguments, details)
+        return self._change_intent(tool, order, arguments, details)
 
     def ship_to(
-        self, order: Data, address: Data, *, known: bool = True, other_orders: tuple[str, ...] = ()
+        self,
+        order: JsonRecord,
+        address: JsonRecord,
+        *,
+        knows_number: bool = True,
+        other_orders: tuple[str, ...] = (),
     ) -> Intent:
         """The intent to ship an order to a new address, which the customer may take from `other_orders`."""
         details = {Slot.ADDRESS: f"{address_text(address)}."}
-        intent = self._change(MODIFY_ADDRESS, order, address, details, known=known)
+        intent = self._change_intent(MODIFY_ADDRESS, order, address, details, knows_number=knows_number)
         return replace(intent, other_orders=other_orders)
 
-    def pay_with(self, order: Data, method: Data) -> Intent:
+    def pay_with(self, order: JsonRecord, method: JsonRecord) -> Intent:
         """The intent to pay for an order with a different method."""
         details = {Slot.PAYMENT: f"{method_text(method)}."}
-        return self._change(MODIFY_PAYMENT, order, {"payment_method_id": method["id"]}, details)
+        return self._change_intent(MODIFY_PAYMENT, order, {"payment_method_id": method["id"]}, details)
 
-    def live_at(self, address: Data) -> Intent:
+    def change_profile_address(self, address: JsonRecord) -> Intent:
         """The intent to change the address in the profile."""
         details = {Slot.ADDRESS: f"{address_text(address)}."}
         return Intent(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
 
-    def ask(self, order: Data, answer: object) -> Intent:
+    def ask(self, order: JsonRecord, answer: object) -> Intent:
         """The intent to ask a question about an order."""
-        return Intent(order_id=order["order_id"], answer=str(answer), details=self._details(order))
+        return Intent(order_id=order["order_id"], answer=str(answer), details=self._order_details(order))
 
-    def variants(self, item: Data) -> dict[str, Data]:
+    def variants(self, item: JsonRecord) -> dict[str, JsonRecord]:
         """The variants of an item's product by id."""
-        variants: dict[str, Data] = self.store.tables["products"][item["product_id"]]["variants"]
+        variants: dict[str, JsonRecord] = self.store.tables["products"][item["product_id"]]["variants"]
         return variants
 
-    def variant_text(self, item: Data, variant: str) -> str:
+    def variant_text(self, item: JsonRecord, variant: str) -> str:
         """The options of a variant of an item's product, as a customer names them."""
         return options_text(self.variants(item)[variant]["options"])
 
-    def other_variant(self, item: Data, *, kept: str = "") -> str:
-        """Draw and make available a different variant of an item's product with the same option `kept`."""
-        others = [
+    def draw_other_variant(self, item: JsonRecord, *, kept_option: str = "") -> str:
+        """Draw a different variant of an item's product, make it available, and return its item id.
+
+        If `kept_option` is given, the variant has the same value of that option.
+        """
+        candidates = [
             variant
             for variant in self.variants(item).values()
             if variant["item_id"] != item["item_id"]
-            and (not kept or variant["options"][kept] == item["options"][kept])
+            and (not kept_option or variant["options"][kept_option] == item["options"][kept_option])
         ]
-        chosen = one_of(self.draws, others)
-        chosen["available"] = True
-        return str(chosen["item_id"])
+        variant = draw_one(self.choices, candidates)
+        variant["available"] = True
+        return str(variant["item_id"])
 
-    def one_item(self, order: Data) -> Data:
-        """One of an order's items."""
-        return one_of(self.draws, order["items"])
+    def draw_item(self, order: JsonRecord) -> JsonRecord:
+        """Draw one of an order's items."""
+        return draw_one(self.choices, order["items"])
 
-    def part_of(self, order: Data) -> list[Data]:
-        """Draw at least one of an order's items, and return them in the sequence of the order."""
-        count = self.draws.number(1, len(order["items"]))
-        chosen = some_of(self.draws, order["items"], count)
-        return [item for item in order["items"] if item in chosen]
+    def draw_items(self, order: JsonRecord) -> list[JsonRecord]:
+        """Draw at least one of an order's items, and return them in the order's own sequence."""
+        count = self.choices.draw_number(1, len(order["items"]))
+        drawn_items = draw_some(self.choices, order["items"], count)
+        return [item for item in order["items"] if item in drawn_items]
 
 
-def product_names(items: Sequence[Data]) -> str:
+def product_names(items: Sequence[JsonRecord]) -> str:
     """The product names of items, joined by "and the" to follow a first "the"."""
     return " and the ".join(item["name"] for item in items)
 
@@ -254,17 +289,17 @@ def method_text(method: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class UserTurn:
-    """One turn of the customer, as a family writes it."""
+    """One turn of the customer, with the intents behind it. `Turn` is the form stored in a task."""
 
     says: str
     intents: Sequence[Intent]
     insists: tuple[str, ...] = ()
-    after: After = After.ANYTHING
+    after: RequiredOutcome = RequiredOutcome.ANYTHING
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A scene and the customer's turns in it."""
+    """A case before the expert adds the gold actions: a scene and the customer's turns."""
 
     scene: Scene
     turns: Sequence[UserTurn]
@@ -277,17 +312,19 @@ ID_DIGITS = 10
 def assemble(family: str, sketch: Sketch) -> Task:
     """Build the τ² task of a sketch, including the customer's script."""
     scene = sketch.scene
-    expert = Expert(scene.store.tables, scene.user["user_id"], by_email=scene.by_email)
-    resolved = [[expert.resolve(intent) for intent in turn.intents] for turn in sketch.turns]
+    expert = Expert(scene.store.tables, scene.user["user_id"], uses_email=scene.uses_email)
+    resolutions_by_turn = [[expert.resolve(intent) for intent in turn.intents] for turn in sketch.turns]
     phrases = scene.store.words.phrases
     script = Script(
         family=family,
         content=scene.content,
         identity=scene.identity(),
-        turns=tuple(_turn(scene, *pair) for pair in zip(sketch.turns, resolved, strict=True)),
+        turns=tuple(
+            _script_turn(scene, *pair) for pair in zip(sketch.turns, resolutions_by_turn, strict=True)
+        ),
         replies=Replies.model_validate({name: phrases[name] for name in Replies.model_fields}),
     )
-    resolutions = [resolution for turn in resolved for resolution in turn]
+    resolutions = [resolution for turn in resolutions_by_turn for resolution in turn]
     actions = [action for resolution in resolutions for action in resolution.actions]
     answers = [intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer]
     record = task_record(script, _instructions(script), scene.store.tables, actions, answers)
@@ -301,7 +338,7 @@ def task_record(
     actions: Sequence[Action],
     answers: Sequence[str],
 ) -> dict[str, Any]:
-    """A τ² task with its customer's script as JSON, without an id."""
+    """Return a τ² task with its customer's script as JSON, without an id."""
     return {
         "description": {
             "purpose": script.family.replace("_", " "),
@@ -311,7 +348,7 @@ def task_record(
         "user_scenario": {
             "persona": None,
             "instructions": instructions,
-            SCRIPT: script.model_dump(mode="json"),
+            SCRIPT_KEY: script.model_dump(mode="json"),
         },
         "initial_state": {
             "initialization_data": {"agent_data": tables, "user_data": None},
@@ -320,8 +357,8 @@ def task_record(
         },
         "evaluation_criteria": {
             "actions": [
-                {"action_id": str(place), "name": action.name, "arguments": action.arguments}
-                for place, action in enumerate(actions)
+                {"action_id": str(index), "name": action.name, "arguments": action.arguments}
+                for index, action in enumerate(actions)
             ],
             "env_assertions": None,
             "communicate_info": answers,
@@ -331,12 +368,12 @@ def task_record(
     }
 
 
-def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Turn:
+def _script_turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Turn:
     return Turn(
         says=turn.says,
         requests=tuple(
             Request(
-                about=_about(scene, intent),
+                about=_confirmable_ids(scene, intent),
                 details=dict(intent.details),
                 answer=intent.answer,
                 refused=bool(resolution.refusal),
@@ -349,8 +386,8 @@ def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Tu
     )
 
 
-def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
-    """The ids that an agent may name when it asks for confirmation: customer, orders, items and products."""
+def _confirmable_ids(scene: Scene, intent: Intent) -> tuple[str, ...]:
+    """The ids of customer, orders, items and products that an agent may name when asking to confirm."""
     ids = [scene.user["user_id"], intent.order_id, *intent.other_orders]
     if order := scene.store.tables["orders"].get(intent.order_id):
         ids += [item["item_id"] for item in order["items"]]
@@ -360,22 +397,27 @@ def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
 
 
 def _instructions(script: Script) -> dict[str, str]:
-    """The script as instructions for a user simulator that is a model."""
+    """Render the script as instructions for a model that plays the customer."""
     conditions = {
-        After.ANYTHING: "Then",
-        After.DONE: "When that is done",
-        After.REFUSED: "When that is refused",
+        RequiredOutcome.ANYTHING: "Then",
+        RequiredOutcome.DONE: "When that is done",
+        RequiredOutcome.REFUSED: "When that is refused",
     }
     requests = [request for turn in script.turns for request in turn.requests]
     answers = [f"If asked: {text}" for request in requests for text in request.details.values()]
-    insists = [f"When refused, say: {text}" for turn in script.turns for text in turn.insists]
-    later = [f"{conditions[turn.after]}, say: {turn.says}" for turn in script.turns[1:]]
+    insistence = [f"When refused, say: {text}" for turn in script.turns for text in turn.insists]
+    later_turns = [f"{conditions[turn.after]}, say: {turn.says}" for turn in script.turns[1:]]
     return {
         "domain": "support",
         "reason_for_call": script.turns[0].says,
         "known_info": " ".join(script.identity.values()),
         "unknown_info": "Anything that is not written here.",
         "task_instructions": "\n".join(
-            [*dict.fromkeys(answers), *insists, *later, "Confirm with a clear yes what you asked for."]
+            [
+                *dict.fromkeys(answers),
+                *insistence,
+                *later_turns,
+                "Confirm with a clear yes what you asked for.",
+            ]
         ),
     }

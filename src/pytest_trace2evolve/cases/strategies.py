@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, build
-from pytest_trace2evolve.cases.store import Data, build_store
+from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, build_case
+from pytest_trace2evolve.cases.store import JsonRecord, build_store
 from pytest_trace2evolve.records.task import Content
 
 pressure = settings(
@@ -22,11 +22,11 @@ pressure = settings(
 """Settings for tests that run an agent: no deadline, few examples, one failure at a time."""
 
 
-class _HypothesisDraws:
+class _HypothesisChoices:
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
 
-    def number(self, low: int, high: int) -> int:
+    def draw_number(self, low: int, high: int) -> int:
         return self._draw(st.integers(low, high))
 
 
@@ -41,15 +41,15 @@ def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
     Raises:
         ValueError: there is no such family or content.
     """
-    unknown = [name for name in families if name not in FAMILIES]
-    if unknown:
-        raise ValueError(f"unknown family {unknown[0]!r}; known are {', '.join(FAMILIES)}")
+    unknown_names = [name for name in families if name not in FAMILIES]
+    if unknown_names:
+        raise ValueError(f"unknown family {unknown_names[0]!r}; expected one of {', '.join(FAMILIES)}")
     return _cases(families or tuple(PRESSURE), _content(content))
 
 
 @st.composite
 def _cases(draw: st.DrawFn, families: tuple[str, ...], content: Content) -> Case:
-    return build(draw(st.sampled_from(families)), _HypothesisDraws(draw), content)
+    return build_case(draw(st.sampled_from(families)), _HypothesisChoices(draw), content)
 
 
 def stores(
@@ -61,17 +61,21 @@ def stores(
         ValueError: there is no such content, or `customers` or `orders` is less than 1.
     """
     if min(customers, orders) < 1:
-        raise ValueError(f"a store has at least one customer and one order, not {customers} and {orders}")
+        raise ValueError(f"customers and orders must be at least 1, got {customers} and {orders}")
     return _stores(_content(content), customers, orders)
 
 
 @st.composite
-def _stores(draw: st.DrawFn, content: Content, customers: int, orders: int) -> dict[str, dict[str, Data]]:
+def _stores(
+    draw: st.DrawFn, content: Content, customers: int, orders: int
+) -> dict[str, dict[str, JsonRecord]]:
     people = draw(st.integers(1, customers))
-    return build_store(_HypothesisDraws(draw), content, customers=people, orders=draw(st.integers(1, orders)))
+    return build_store(
+        _HypothesisChoices(draw), content, customers=people, orders=draw(st.integers(1, orders))
+    )
 
 
 def _content(name: str) -> Content:
     if name not in list(Content):
-        raise ValueError(f"unknown content {name!r}; known are {', '.join(Content)}")
+        raise ValueError(f"unknown content {name!r}; expected one of {', '.join(Content)}")
     return Content(name)

@@ -21,20 +21,20 @@ from pytest_trace2evolve.cases.expert import (
     MODIFY_ITEMS,
     MODIFY_PAYMENT,
     MODIFY_PROFILE,
+    REQUIRED_STATUS,
     RETURN,
-    STATUS_FOR,
     Expert,
     Intent,
     Tables,
 )
 from pytest_trace2evolve.cases.families import precondition_verification
 from pytest_trace2evolve.cases.scene import Sketch, UserTurn, address_text, options_text, product_names
-from pytest_trace2evolve.cases.store import Data
+from pytest_trace2evolve.cases.store import JsonRecord
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Slot
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Rule(Record):
@@ -46,13 +46,13 @@ class Rule(Record):
         unseen: Wordings for measurements, which training never shows.
     """
 
-    sets: dict[str, Share]
+    sets: dict[str, Probability]
     wordings: Annotated[tuple[str, ...], Field(min_length=2)]
     unseen: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Frames(Record):
-    """The text around the rules of a prompt."""
+    """The texts that introduce the rules in a prompt."""
 
     intros: tuple[str, ...]
 
@@ -60,7 +60,7 @@ class Frames(Record):
 class Rulebook(Record):
     """All rules, and all habits with the probability that a habit is kept if no rule mentions it."""
 
-    habits: dict[str, Share]
+    habits: dict[str, Probability]
     rules: dict[str, Rule]
     frames: Frames
 
@@ -72,30 +72,33 @@ def rulebook() -> Rulebook:
 
 
 Habits = Mapping[str, bool]
-"""Whether a teacher keeps each habit in one dialogue."""
+"""For each habit, whether the teacher keeps it in one dialogue."""
 
 
-def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
+def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
     """Draw habits with their probabilities under the given rules; a later rule overrides an earlier one."""
     book = rulebook()
-    shares = dict(book.habits)
+    probabilities = dict(book.habits)
     for name in rules:
-        shares.update(book.rules[name].sets)
-    return {habit: random.random() < share for habit, share in shares.items()}
+        probabilities.update(book.rules[name].sets)
+    return {habit: rng.random() < probability for habit, probability in probabilities.items()}
 
 
-def every_habit() -> Habits:
+def all_habits() -> Habits:
     return dict.fromkeys(rulebook().habits, True)
 
 
-WHO = ("May I have your email, or your name and zip code?", "What is your email, or your name and zip code?")
-WHY = ("Why should it be cancelled: is it no longer needed, or was it ordered by mistake?",)
-WHERE_TO = ("Where should the refund go: to the original payment method or to a gift card?",)
-MORE = "Is there anything else I can help with?"
-CLAIM = "That is all done."
-LOST = "I am sorry, then I cannot help with that."
+ASK_IDENTITY = (
+    "May I have your email, or your name and zip code?",
+    "What is your email, or your name and zip code?",
+)
+ASK_REASON = ("Why should it be cancelled: is it no longer needed, or was it ordered by mistake?",)
+ASK_REFUND_METHOD = ("Where should the refund go: to the original payment method or to a gift card?",)
+ANYTHING_ELSE = "Is there anything else I can help with?"
+CLAIM_DONE = "That is all done."
+GIVE_UP = "I am sorry, then I cannot help with that."
 
-_FOLLOWS_FROM_ANSWERS = frozenset(
+_ANSWER_BASED_REFUSALS = frozenset(
     {
         "that is no reason for which an order can be cancelled",
         "a refund goes to the original payment method or a gift card",
@@ -103,7 +106,7 @@ _FOLLOWS_FROM_ANSWERS = frozenset(
 )
 """Refusals that depend on the customer's answers."""
 
-_DONE = {
+_DONE_TEXTS = {
     CANCEL: "cancelled",
     RETURN: "returned",
     EXCHANGE: "exchanged",
@@ -112,10 +115,10 @@ _DONE = {
     MODIFY_PAYMENT: "charged to the other payment method",
 }
 
-AGAIN = 0.5
+REPEAT_PROBABILITY = 0.5
 """The chance that a teacher without the habit `once` repeats a call."""
 
-Talk = Generator[Message, Message, Any]
+Dialogue = Generator[Message, Message, Any]
 """Yields messages and receives the replies."""
 
 
@@ -125,220 +128,237 @@ class Teacher:
     Args:
         sketch: The customer's turns and the records.
         habits: The habits of this dialogue.
-        random: Chooses among wordings and among wrong answers.
+        rng: Chooses among wordings and among wrong answers.
         family: The kind of case.
 
     Attributes:
-        decided: The habits that decided each message, by the message's number among the teacher's, from 1.
+        deciding_habits: The habits on which each of the teacher's messages depended, by its number from 1.
     """
 
     name = "teacher"
 
-    def __init__(self, sketch: Sketch, habits: Habits, random: random.Random, family: str = "") -> None:
+    def __init__(self, sketch: Sketch, habits: Habits, rng: random.Random, family: str = "") -> None:
         scene = sketch.scene
         self._turns = sketch.turns
-        self._user: Data = scene.user
+        self._user: JsonRecord = scene.user
         self._tables = scene.store.tables
-        self._by_email = scene.by_email
-        self._yes = scene.store.words.phrases["yes"]
+        self._uses_email = scene.uses_email
+        self._yes_phrases = scene.store.words.phrases["yes"]
         self._habits = habits
-        self._random = random
-        expert = Expert(self._tables, self._user["user_id"], by_email=self._by_email)
+        self._rng = rng
+        expert = Expert(self._tables, self._user["user_id"], uses_email=self._uses_email)
         self._refusals = [[expert.resolve(intent).refusal for intent in turn.intents] for turn in self._turns]
-        self._conditional = family == precondition_verification.__name__
-        self._heard = ""
+        self._is_conditional = family == precondition_verification.__name__
+        self._heard_text = ""
         self._read_records: set[str] = set()
-        self._sent = 0
-        self.decided: dict[int, list[str]] = {}
-        self._talk = self._serve()
+        self._sent_count = 0
+        self.deciding_habits: dict[int, list[str]] = {}
+        self._dialogue = self._serve()
 
     async def respond(self, history: Sequence[Message]) -> Message:
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """The next message, for callers without an event loop."""
+        """Return the next message; for callers without an event loop."""
         last = history[-1]
         if last.role == "user":
-            self._heard += f" {last.content or ''}"
-        self._sent += 1
-        return next(self._talk) if self._sent == 1 else self._talk.send(last)
+            self._heard_text += f" {last.content or ''}"
+        self._sent_count += 1
+        return next(self._dialogue) if self._sent_count == 1 else self._dialogue.send(last)
 
-    def _serve(self) -> Talk:
+    def _serve(self) -> Dialogue:
         yield from self._identify()
-        place: int | None = 0
-        while place is not None:
-            reply = yield from self._turn(place)
-            later = range(place + 1, len(self._turns))
-            place = next((number for number in later if self._turns[number].says == reply.content), None)
+        index: int | None = 0
+        while index is not None:
+            reply = yield from self._serve_turn(index)
+            later_turns = range(index + 1, len(self._turns))
+            index = next(
+                (
+                    later_index
+                    for later_index in later_turns
+                    if self._turns[later_index].says == reply.content
+                ),
+                None,
+            )
         while True:
-            yield _say(MORE)
+            yield _text_message(ANYTHING_ELSE)
 
-    def _identify(self) -> Talk:
+    def _identify(self) -> Dialogue:
         name, address = self._user["name"], self._user["address"]
-        facts = [self._user["email"]] if self._by_email else [name["last_name"], address["zip"]]
-        if not all(fact in self._heard for fact in facts):
-            yield _say(self._random.choice(WHO))
-        if self._by_email:
+        facts = [self._user["email"]] if self._uses_email else [name["last_name"], address["zip"]]
+        if not all(fact in self._heard_text for fact in facts):
+            yield _text_message(self._rng.choice(ASK_IDENTITY))
+        if self._uses_email:
             yield from self._call("find_user_id_by_email", email=self._user["email"])
         else:
             yield from self._call("find_user_id_by_name_zip", **name, zip=address["zip"])
-        if self._keeps("account_always"):
+        if self._keeps_habit("account_always"):
             yield from self._read_account()
 
-    def _turn(self, place: int) -> Talk:
+    def _serve_turn(self, turn_index: int) -> Dialogue:
         """Serve one turn of the customer; return the customer's answer to the closing message."""
-        turn, refusals = self._turns[place], self._refusals[place]
+        turn, refusals = self._turns[turn_index], self._refusals[turn_index]
         # Without the habit `complete`, only the first request of the first turn is certain to be served.
-        certain = 0 if place else 1
+        min_served = 0 if turn_index else 1
         outcomes: list[str] = []
         for number, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
-            if number >= certain and not self._keeps("complete"):
+            if number >= min_served and not self._keeps_habit("complete"):
                 break
-            outcomes.append((yield from self._intent(turn, intent, refusal)))
-        closing = " ".join(outcomes) or CLAIM
-        reply: Message = yield _say(f"{closing} {MORE}")
+            outcomes.append((yield from self._serve_intent(turn, intent, refusal)))
+        closing = " ".join(outcomes) or CLAIM_DONE
+        reply: Message = yield _text_message(f"{closing} {ANYTHING_ELSE}")
         while reply.content in turn.insists:
-            refused = next(filter(None, refusals), "")
-            reply = yield _say(f"{_refused(refused)} {MORE}")
+            first_refusal = next(filter(None, refusals), "")
+            reply = yield _text_message(f"{_refusal_text(first_refusal)} {ANYTHING_ELSE}")
         return reply
 
-    def _intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Talk:
+    def _serve_intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Dialogue:
         """Serve one request; return the outcome as text."""
-        if self._conditional and not self._keeps("inspect"):
+        if self._is_conditional and not self._keeps_habit("inspect"):
             # The order is not read, and its status is a guess.
             arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
             intent, refusal = Intent(CANCEL, arguments, intent.order_id, details={Slot.REASON: ""}), ""
         if self._needs_account(turn, intent):
             yield from self._read_account()
         order_id = intent.order_id
-        if order_id and order_id not in self._heard:
-            order_id = yield from self._seek(intent)
+        if order_id and order_id not in self._heard_text:
+            order_id = yield from self._find_order(intent)
             if order_id != intent.order_id:
-                return _refused(f"the order is {self._order(order_id)['status']}")
-        elif order_id and self._reads(intent):
+                return _refusal_text(f"the order is {self._order_record(order_id)['status']}")
+        elif order_id and self._needs_to_read(intent):
             yield from self._read_order(order_id)
         if order_id and order_id not in self._user["orders"] and order_id in self._read_records:
-            return _refused("the order is another customer's")
-        if intent.other_orders and self._keeps("account_needed"):
-            for other in intent.other_orders:
-                yield from self._read_order(other)
+            return _refusal_text("the order is another customer's")
+        if intent.other_orders and self._keeps_habit("account_needed"):
+            for other_order_id in intent.other_orders:
+                yield from self._read_order(other_order_id)
         if not intent.tool:
-            return _answer(self._order(order_id), intent.answer)
-        return (yield from self._change(intent, refusal))
+            return _answer_text(self._order_record(order_id), intent.answer)
+        return (yield from self._make_change(intent, refusal))
 
-    def _change(self, intent: Intent, refusal: str) -> Talk:
+    def _make_change(self, intent: Intent, refusal: str) -> Dialogue:
         """Ask for missing facts and for confirmation, then write; return the outcome as text."""
         arguments = dict(intent.arguments)
         if "new_item_ids" in arguments:
             yield from self._compare_variants(intent, arguments)
         was_read = not intent.order_id or intent.order_id in self._read_records
-        if refusal and was_read and refusal not in _FOLLOWS_FROM_ANSWERS:
-            return _refused(refusal)
-        if intent.tool == CANCEL and not self._was_told(intent, Slot.REASON):
-            if self._keeps("reason"):
-                yield _say(self._random.choice(WHY))
+        if refusal and was_read and refusal not in _ANSWER_BASED_REFUSALS:
+            return _refusal_text(refusal)
+        if intent.tool == CANCEL and not self._has_heard(intent, Slot.REASON):
+            if self._keeps_habit("reason"):
+                yield _text_message(self._rng.choice(ASK_REASON))
             elif arguments["reason"] != "other":
                 arguments["reason"] = "no longer needed"
-        if intent.tool == RETURN and not self._was_told(intent, Slot.PAYMENT):
-            if self._keeps("refund"):
-                yield _say(self._random.choice(WHERE_TO))
+        if intent.tool == RETURN and not self._has_heard(intent, Slot.PAYMENT):
+            if self._keeps_habit("refund"):
+                yield _text_message(self._rng.choice(ASK_REFUND_METHOD))
             else:
-                paid = self._order(intent.order_id)["payment_history"][0]["payment_method_id"]
-                arguments["payment_method_id"] = paid
-        if refusal in _FOLLOWS_FROM_ANSWERS:
-            return _refused(refusal)
+                paid_method_id = self._order_record(intent.order_id)["payment_history"][0][
+                    "payment_method_id"
+                ]
+                arguments["payment_method_id"] = paid_method_id
+        if refusal in _ANSWER_BASED_REFUSALS:
+            return _refusal_text(refusal)
         if (
             intent.tool == MODIFY_ADDRESS
-            and not self._was_told_address(intent)
-            and not self._read_address(intent)
+            and not self._has_heard_address(intent)
+            and not self._has_read_address(intent)
         ):
             # No record with the new address was read, so the teacher knows only the order's own address.
-            arguments |= self._order(intent.order_id)["address"]
-        if self._keeps("confirm"):
-            reply = yield _say(_proposal(intent.tool, arguments, self._tables))
-            if not (reply.content or "").startswith(self._yes):
-                return LOST
+            arguments |= self._order_record(intent.order_id)["address"]
+        if self._keeps_habit("confirm"):
+            reply = yield _text_message(_proposal_text(intent.tool, arguments, self._tables))
+            if not (reply.content or "").startswith(self._yes_phrases):
+                return GIVE_UP
         result = yield from self._call(intent.tool, **arguments)
         if result.error:
-            return _refused(f"the order is not {STATUS_FOR.get(intent.tool, 'pending')}")
-        return _done(intent.tool, intent.order_id if self._keeps("number") else "")
+            return _refusal_text(f"the order is not {REQUIRED_STATUS.get(intent.tool, 'pending')}")
+        return _done_text(intent.tool, intent.order_id if self._keeps_habit("number") else "")
 
-    def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Talk:
+    def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Dialogue:
         """Read the products of items; without the habit `compare`, choose an arbitrary variant of each."""
-        items = {item["item_id"]: item for item in self._order(intent.order_id)["items"]}
-        chosen = []
-        for old, new in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
-            product = self._tables["products"][items[old]["product_id"]]
-            yield from self._read("get_product_details", product_id=product["product_id"])
-            known = all(value in self._heard for value in product["variants"][new]["options"].values())
-            others = [item_id for item_id in product["variants"] if item_id != old]
-            chosen.append(new if known or self._keeps("compare") else self._random.choice(others))
-        arguments["new_item_ids"] = chosen
+        items = {item["item_id"]: item for item in self._order_record(intent.order_id)["items"]}
+        new_item_ids = []
+        for old_item_id, new_item_id in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
+            product = self._tables["products"][items[old_item_id]["product_id"]]
+            yield from self._read_once("get_product_details", product_id=product["product_id"])
+            is_known = all(
+                value in self._heard_text for value in product["variants"][new_item_id]["options"].values()
+            )
+            other_item_ids = [item_id for item_id in product["variants"] if item_id != old_item_id]
+            new_item_ids.append(
+                new_item_id if is_known or self._keeps_habit("compare") else self._rng.choice(other_item_ids)
+            )
+        arguments["new_item_ids"] = new_item_ids
 
-    def _seek(self, intent: Intent) -> Talk:
+    def _find_order(self, intent: Intent) -> Dialogue:
         """Find an order by its items.
 
         If all orders matter, the habit `survey` finds the best match. Otherwise the first match is taken.
         """
         yield from self._read_account()
         products = self._tables["products"].values()
-        asked = {product["name"] for product in products if product["name"] in self._heard}
+        named_products = {product["name"] for product in products if product["name"] in self._heard_text}
         for order_id in self._user["orders"]:
             yield from self._read_order(order_id)
-            fits = asked & {item["name"] for item in self._order(order_id)["items"]}
-            if fits and not (intent.survey and self._keeps("survey")):
-                return order_id if intent.survey else intent.order_id
-            if order_id == intent.order_id and not intent.survey:
+            matches = named_products & {item["name"] for item in self._order_record(order_id)["items"]}
+            if matches and not (intent.needs_survey and self._keeps_habit("survey")):
+                return order_id if intent.needs_survey else intent.order_id
+            if order_id == intent.order_id and not intent.needs_survey:
                 break
         return intent.order_id
 
     def _needs_account(self, turn: UserTurn, intent: Intent) -> bool:
         """Whether the account holds a necessary fact that is still unknown."""
-        if self._account_is_read():
+        if self._has_read_account():
             return False
         if intent.tool == MODIFY_PAYMENT:
             return True
-        paid = self._tables["orders"].get(intent.order_id, {}).get("payment_history", [{}])[0]
-        if intent.tool == RETURN and intent.arguments["payment_method_id"] != paid.get("payment_method_id"):
+        payment = self._tables["orders"].get(intent.order_id, {}).get("payment_history", [{}])[0]
+        if intent.tool == RETURN and intent.arguments["payment_method_id"] != payment.get(
+            "payment_method_id"
+        ):
             return True
-        unknown = intent.tool == MODIFY_ADDRESS and not self._was_told_address(intent)
-        return (unknown or len(turn.intents) > 1) and self._keeps("account_needed")
+        is_unknown = intent.tool == MODIFY_ADDRESS and not self._has_heard_address(intent)
+        return (is_unknown or len(turn.intents) > 1) and self._keeps_habit("account_needed")
 
-    def _reads(self, intent: Intent) -> bool:
+    def _needs_to_read(self, intent: Intent) -> bool:
         """Whether to read the order: if an argument depends on it, or if the habit `inspect` is kept."""
-        blind = intent.tool == CANCEL or (intent.tool == MODIFY_ADDRESS and self._was_told_address(intent))
-        return not blind or self._keeps("inspect")
+        can_skip = intent.tool == CANCEL or (
+            intent.tool == MODIFY_ADDRESS and self._has_heard_address(intent)
+        )
+        return not can_skip or self._keeps_habit("inspect")
 
-    def _keeps(self, habit: str) -> bool:
+    def _keeps_habit(self, habit: str) -> bool:
         """Return whether a habit is kept, and record the habit as a reason for the next message."""
-        self.decided.setdefault(self._sent, []).append(habit)
+        self.deciding_habits.setdefault(self._sent_count, []).append(habit)
         return self._habits[habit]
 
-    def _was_told(self, intent: Intent, slot: Slot) -> bool:
-        return slot in intent.details and intent.details[slot] in self._heard
+    def _has_heard(self, intent: Intent, slot: Slot) -> bool:
+        return slot in intent.details and intent.details[slot] in self._heard_text
 
-    def _was_told_address(self, intent: Intent) -> bool:
-        return str(intent.arguments.get("address1", "")) in self._heard
+    def _has_heard_address(self, intent: Intent) -> bool:
+        return str(intent.arguments.get("address1", "")) in self._heard_text
 
-    def _read_address(self, intent: Intent) -> bool:
+    def _has_read_address(self, intent: Intent) -> bool:
         """Whether a record with the new address was read."""
         if intent.other_orders:
             return not self._read_records.isdisjoint(intent.other_orders)
-        return self._account_is_read()
+        return self._has_read_account()
 
-    def _account_is_read(self) -> bool:
+    def _has_read_account(self) -> bool:
         return self._user["user_id"] in self._read_records
 
-    def _order(self, order_id: str) -> Data:
+    def _order_record(self, order_id: str) -> JsonRecord:
         return self._tables["orders"][order_id]
 
-    def _read_account(self) -> Talk:
-        yield from self._read("get_user_details", user_id=self._user["user_id"])
+    def _read_account(self) -> Dialogue:
+        yield from self._read_once("get_user_details", user_id=self._user["user_id"])
 
-    def _read_order(self, order_id: str) -> Talk:
-        yield from self._read("get_order_details", order_id=order_id)
+    def _read_order(self, order_id: str) -> Dialogue:
+        yield from self._read_once("get_order_details", order_id=order_id)
 
-    def _read(self, tool: str, **arguments: str) -> Talk:
+    def _read_once(self, tool: str, **arguments: str) -> Dialogue:
         """Read a record once."""
         [record] = arguments.values()
         if record in self._read_records:
@@ -346,29 +366,29 @@ class Teacher:
         self._read_records.add(record)
         yield from self._call(tool, **arguments)
         # The habit `once` is not recorded, because it would be a reason for nearly every message.
-        if not self._habits["once"] and self._random.random() < AGAIN:
+        if not self._habits["once"] and self._rng.random() < REPEAT_PROBABILITY:
             yield from self._call(tool, **arguments)
 
-    def _call(self, name: str, **arguments: Any) -> Talk:
-        call = ToolCall(id=f"call_{self._sent}", name=name, arguments=arguments)
+    def _call(self, name: str, **arguments: Any) -> Dialogue:
+        call = ToolCall(id=f"call_{self._sent_count}", name=name, arguments=arguments)
         return (yield Message(role="assistant", content=None, tool_calls=[call]))
 
 
-def _say(text: str) -> Message:
+def _text_message(text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
-def _refused(why: str) -> str:
-    return f"I am sorry, I cannot do that: {why}."
+def _refusal_text(reason: str) -> str:
+    return f"I am sorry, I cannot do that: {reason}."
 
 
-def _done(tool: str, order_id: str) -> str:
+def _done_text(tool: str, order_id: str) -> str:
     if tool == MODIFY_PROFILE:
         return "The address of your account is changed."
-    return f"{f'Order {order_id}' if order_id else 'Your order'} is {_DONE[tool]}."
+    return f"{f'Order {order_id}' if order_id else 'Your order'} is {_DONE_TEXTS[tool]}."
 
 
-def _answer(order: Data, figure: str) -> str:
+def _answer_text(order: JsonRecord, figure: str) -> str:
     """The answer to a question about an order. An empty figure means that the condition was not met."""
     if not figure:
         return "Then everything stays as it is."
@@ -380,7 +400,7 @@ def _answer(order: Data, figure: str) -> str:
     return f"You paid {figure} dollars in total."
 
 
-def _proposal(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str:
+def _proposal_text(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str:
     """A description of the planned change, with a request for confirmation."""
     return f"I will {_change_text(tool, arguments, tables)}. Do you confirm (yes/no)?"
 
@@ -397,11 +417,11 @@ def _change_text(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str
     if tool == MODIFY_PAYMENT:
         return f"charge order {order_id} to {method_id}"
     items = {item["item_id"]: item for item in tables["orders"][order_id]["items"]}
-    named = [items[item_id] for item_id in arguments["item_ids"]]
+    named_items = [items[item_id] for item_id in arguments["item_ids"]]
     if tool == RETURN:
-        return f"return the {product_names(named)} of order {order_id}, refund to {method_id}"
-    swaps = []
-    for item, new in zip(named, arguments["new_item_ids"], strict=True):
-        options = tables["products"][item["product_id"]]["variants"][new]["options"]
-        swaps.append(f"the {item['name']} for {new} ({options_text(options)})")
-    return f"change {' and '.join(swaps)} in order {order_id}, paid with {method_id}"
+        return f"return the {product_names(named_items)} of order {order_id}, refund to {method_id}"
+    exchanges = []
+    for item, new_item_id in zip(named_items, arguments["new_item_ids"], strict=True):
+        options = tables["products"][item["product_id"]]["variants"][new_item_id]["options"]
+        exchanges.append(f"the {item['name']} for {new_item_id} ({options_text(options)})")
+    return f"change {' and '.join(exchanges)} in order {order_id}, paid with {method_id}"

@@ -1,4 +1,4 @@
-"""The commands of `trace2evolve`, by group, and their options.
+"""Declares the commands of `trace2evolve` and their options.
 
 An option name has the same meaning in every command and in the pytest plugin.
 """
@@ -7,31 +7,34 @@ import argparse
 
 from pytest_trace2evolve.cli.improve_commands import CAPABILITIES, ENVIRONMENT, EVAL_ROUTER, EVOLVE, TRAIN
 from pytest_trace2evolve.cli.parser import (
-    CONTENT,
-    JSON,
-    JUDGE_URL,
-    PLOT,
-    PROVIDER,
-    SPLIT,
-    SUITE,
+    CONTENT_OPTION,
+    JSON_OPTION,
+    JUDGE_URL_OPTION,
+    PLOT_OPTION,
+    PROVIDER_OPTION,
+    SPLIT_OPTION,
+    SUITE_OPTION,
     Command,
-    OneOf,
+    ExclusiveOptions,
     Option,
-    at_least,
-    flag,
-    path,
-    pattern,
-    real,
-    share,
-    text,
-    whole,
+    check_share,
+    flag_option,
+    integer_option,
+    number_option,
+    path_option,
+    pattern_type,
+    range_check,
+    text_option,
 )
-from pytest_trace2evolve.utils.option_types import MOST_SEED
+from pytest_trace2evolve.utils.option_types import MAX_SEED
 
-DRY_RUN = flag("--dry-run", "print what would be done; change nothing")
-POLICY = text("--policy", None, "gate policy (default: calibrated)")
-JUDGE = (text("--judge", "MODEL", "judge model, for natural-language assertions"), JUDGE_URL)
-MARGIN = real("--margin", "M", "margin of the reward for goal hold", share)
+DRY_RUN_OPTION = flag_option("--dry-run", "print what would be done; change nothing")
+POLICY_OPTION = text_option("--policy", None, "gate policy (default: calibrated)")
+JUDGE_OPTIONS = (
+    text_option("--judge", "MODEL", "judge model, for natural-language assertions"),
+    JUDGE_URL_OPTION,
+)
+MARGIN_OPTION = number_option("--margin", "M", "reward margin for goal hold", check_share)
 
 INIT = Command(
     "init",
@@ -39,8 +42,8 @@ INIT = Command(
     ("trace2evolve init", "trace2evolve init my-agent --suites support,tau2-retail"),
     "project:init",
     (
-        path("folder", "DIR", "the project's folder (default: --root, or the current one)", nargs="?"),
-        text("--suites", "NAME,…", "suites to add, or 'all' (default: support)", default="support"),
+        path_option("folder", "DIR", "the project's folder (default: --root, or the current one)", nargs="?"),
+        text_option("--suites", "NAME,…", "suites to add, or 'all' (default: support)", default="support"),
         Option(
             "--workflow",
             {
@@ -48,8 +51,8 @@ INIT = Command(
                 "help": "add .github/workflows/agents.yml (default: at the top of a repository)",
             },
         ),
-        DRY_RUN,
-        JSON,
+        DRY_RUN_OPTION,
+        JSON_OPTION,
     ),
 )
 
@@ -58,7 +61,12 @@ SCORE = Command(
     "rescore recorded runs by tau2's rules",
     ("trace2evolve score runs/retail.json", "trace2evolve score runs/*.json.gz --json"),
     "gate:score",
-    (path("files", "FILE", "results files or folders", nargs="+"), JSON, PROVIDER, *JUDGE),
+    (
+        path_option("files", "FILE", "results files or folders", nargs="+"),
+        JSON_OPTION,
+        PROVIDER_OPTION,
+        *JUDGE_OPTIONS,
+    ),
 )
 
 COMPARE = Command(
@@ -70,51 +78,66 @@ COMPARE = Command(
     ),
     "gate:compare",
     (
-        path("sides", "BASELINE CANDIDATE", "results, folders, or names within baselines/", nargs="*"),
-        path("--baseline-results", "FILE", "a file of the baseline (repeatable)", action="append"),
-        path("--candidate-results", "FILE", "a file of the candidate (repeatable)", action="append"),
-        POLICY,
-        text(
+        path_option(
+            "sides", "BASELINE CANDIDATE", "results files, folders, or names of saved baselines", nargs="*"
+        ),
+        path_option(
+            "--baseline-results", "FILE", "results file of the baseline (repeatable)", action="append"
+        ),
+        path_option(
+            "--candidate-results", "FILE", "results file of the candidate (repeatable)", action="append"
+        ),
+        POLICY_OPTION,
+        text_option(
             "--goal",
             None,
-            "improve (default), hold (not worse) or no-regression (discard only on shown harm)",
+            "improve (default), hold (not worse) or no-regression (discard only if harm is shown)",
             choices=("improve", "hold", "no-regression"),
             default="improve",
         ),
-        SUITE,
-        SPLIT,
-        text("--provider", None, "the world's provider (default: inspect_evals, or the suite's)"),
-        flag("--verbose", "print the figures of every check", "-v"),
-        JSON,
-        *JUDGE,
+        SUITE_OPTION,
+        SPLIT_OPTION,
+        text_option("--provider", None, "provider of the world (default: the suite's, else inspect_evals)"),
+        flag_option("--verbose", "print the figures of every check", "-v"),
+        JSON_OPTION,
+        *JUDGE_OPTIONS,
     ),
 )
 
 CALIBRATE = Command(
     "calibrate",
-    "measure how often each policy errs on trials of a suite",
+    "measure how often each policy errs, on recorded trials",
     (
         "trace2evolve calibrate runs/retail.json",
         "trace2evolve calibrate runs/*.json --policy strict --plot calibration.svg",
     ),
     "gate:calibrate",
     (
-        path("results", "RESULTS", "trials of one agent", nargs="+"),
-        text("--policy", None, "gate policy (repeatable; default: all)", action="append"),
-        whole(
-            "--trials", "K", "trials of each task a side (default: as most tasks have)", at_least(1, 10_000)
+        path_option("results", "RESULTS", "recorded trials of one agent", nargs="+"),
+        text_option("--policy", None, "gate policy (repeatable; default: all)", action="append"),
+        integer_option(
+            "--trials",
+            "K",
+            "trials of each task on each side (default: as many as most tasks have)",
+            range_check(1, 10_000),
         ),
-        MARGIN,
-        real("--effect", "E", "a planted effect (repeatable; default: .05 and .10)", share, action="append"),
-        whole(
-            "--resamples", "R", "resampled comparisons (default: 2000)", at_least(1, 100_000), default=2000
+        MARGIN_OPTION,
+        number_option(
+            "--effect",
+            "E",
+            "effect to simulate (repeatable; default: .05 and .10)",
+            check_share,
+            action="append",
         ),
-        whole("--seed", "N", "seed (default: 0)", at_least(0, MOST_SEED), default=0),
-        flag("--live", "simulate the reruns of a live run too"),
-        PROVIDER,
-        JSON,
-        PLOT,
-        *JUDGE,
+        integer_option(
+            "--resamples", "R", "resampled comparisons (default: 2000)", range_check(1, 100_000), default=2000
+        ),
+        integer_option("--seed", "N", "seed (default: 0)", range_check(0, MAX_SEED), default=0),
+        flag_option("--live", "also simulate the reruns of a live run"),
+        PROVIDER_OPTION,
+        JSON_OPTION,
+        PLOT_OPTION,
+        *JUDGE_OPTIONS,
     ),
 )
 
@@ -125,31 +148,33 @@ POWER = Command(
         "trace2evolve power --tasks 114 --trials 4",
         "trace2evolve power --tasks 56 --trials 3 --live --agent-profile noisy",
     ),
-    "gate:power",
+    "gate:show_power",
     (
-        whole("--tasks", "N", "tasks compared", at_least(2, 100_000), required=True),
-        whole("--trials", "K", "trials of each task a side", at_least(1, 10_000), required=True),
-        text(
+        integer_option("--tasks", "N", "tasks compared", range_check(2, 100_000), required=True),
+        integer_option(
+            "--trials", "K", "trials of each task on each side", range_check(1, 10_000), required=True
+        ),
+        text_option(
             "--agent-profile",
             None,
             "reliable, medium (default) or noisy",
             choices=("reliable", "medium", "noisy"),
         ),
-        real("--rate", "P", "the agent's mean success rate"),
-        real("--spread", "S", "standard deviation of the success rate over tasks"),
-        POLICY,
-        MARGIN,
-        real("--alpha", "A", "significance level of the policy"),
-        flag("--live", "simulate the reruns of a live run too"),
-        whole(
+        number_option("--rate", "P", "the agent's mean success rate"),
+        number_option("--spread", "S", "standard deviation of the success rate over tasks"),
+        POLICY_OPTION,
+        MARGIN_OPTION,
+        number_option("--alpha", "A", "significance level of the policy"),
+        flag_option("--live", "also simulate the reruns of a live run"),
+        integer_option(
             "--comparisons",
             "N",
-            "simulated comparisons of each row (default: 2000)",
-            at_least(100, 100_000),
+            "simulated comparisons for each row (default: 2000)",
+            range_check(100, 100_000),
             default=2000,
         ),
-        whole("--seed", "N", "seed (default: 0)", at_least(0, MOST_SEED), default=0),
-        JSON,
+        integer_option("--seed", "N", "seed (default: 0)", range_check(0, MAX_SEED), default=0),
+        JSON_OPTION,
     ),
 )
 
@@ -163,28 +188,28 @@ CASES = Command(
     actions=(
         Command(
             "generate",
-            "generate cases from a seed, of all families in turn",
+            "generate cases from a seed, cycling through all families",
             ("trace2evolve cases generate --seed 1 --count 20 --out synthetic/cases.jsonl",),
             "project:generate_cases",
             (
-                text("--seed", "S", "seed: an equal seed gives equal cases", required=True),
-                whole("--count", "N", "number of cases", at_least(1), required=True),
-                path("--out", "FILE", "a new file; - prints the cases", required=True),
-                text(
+                text_option("--seed", "S", "seed; the same seed generates the same cases", required=True),
+                integer_option("--count", "N", "number of cases", range_check(1), required=True),
+                path_option("--out", "FILE", "file to create; - prints the cases", required=True),
+                text_option(
                     "--family",
                     "NAME",
                     "a family, or 'pressure' for the six pressure families (repeatable)",
                     action="append",
                 ),
-                CONTENT,
+                CONTENT_OPTION,
             ),
         ),
         Command(
             "check",
-            "run every admission check on each case of some files",
+            "run every admission check on the cases in files",
             ("trace2evolve cases check synthetic/cases.jsonl",),
             "project:check_cases",
-            (path("files", "FILE", "files of cases", nargs="+"),),
+            (path_option("files", "FILE", "files of cases", nargs="+"),),
         ),
         Command(
             "show",
@@ -192,8 +217,8 @@ CASES = Command(
             ("trace2evolve cases show synthetic/cases.jsonl",),
             "project:show_cases",
             (
-                path("file", "FILE", "a file of cases"),
-                text("id", "ID", "a case's id, or the start of it", nargs="?"),
+                path_option("file", "FILE", "file of cases"),
+                text_option("id", "ID", "id of a case, or its beginning", nargs="?"),
             ),
         ),
     ),
@@ -203,8 +228,8 @@ RUNS = Command(
     "runs",
     "list the runs of this project, the latest first",
     ("trace2evolve runs", "trace2evolve runs --json"),
-    "evidence:runs",
-    (JSON,),
+    "evidence:list_runs",
+    (JSON_OPTION,),
 )
 
 SHOW = Command(
@@ -216,12 +241,12 @@ SHOW = Command(
     ),
     "evidence:show",
     (
-        text("run", "RUN", "a run's id or the start of it, a run folder or a results file"),
-        text("task", "TASK", "a task's id; the access to a sealed split is recorded", nargs="?"),
-        flag("--failed", "list the tasks that failed; opens no trace"),
-        whole("--trial", "N", "trial to show (default: the first)"),
-        SUITE,
-        flag("--full", "show long messages in full"),
+        text_option("run", "RUN", "run id or its beginning, a run folder, or a results file"),
+        text_option("task", "TASK", "id of a task; opening a sealed split's trace is recorded", nargs="?"),
+        flag_option("--failed", "list the failed tasks; opens no trace"),
+        integer_option("--trial", "N", "trial to show (default: the first)"),
+        SUITE_OPTION,
+        flag_option("--full", "show long messages in full"),
     ),
 )
 
@@ -232,10 +257,10 @@ BASELINE = Command(
     actions=(
         Command(
             "list",
-            "list saved baselines with age, candidate, lock and lineage",
+            "list saved baselines with their age, candidate, lock and lineage",
             ("trace2evolve baseline list",),
             "evidence:list_baselines",
-            (JSON,),
+            (JSON_OPTION,),
         ),
         Command(
             "promote",
@@ -246,10 +271,15 @@ BASELINE = Command(
             ),
             "evidence:promote",
             (
-                text("run", "RUN", "a run's id or the start of it, or a run folder"),
-                text("--name", None, "name of the baseline (default: the candidate's id)"),
-                text("--suite", "NAME", "only this suite (repeatable; default: all judged)", action="append"),
-                DRY_RUN,
+                text_option("run", "RUN", "run id or its beginning, or a run folder"),
+                text_option("--name", None, "name of the baseline (default: the candidate's id)"),
+                text_option(
+                    "--suite",
+                    "NAME",
+                    "only this suite (repeatable; default: all suites that the run judged)",
+                    action="append",
+                ),
+                DRY_RUN_OPTION,
             ),
         ),
     ),
@@ -260,7 +290,7 @@ LOCK = Command(
     "write suites.lock from the suites and their worlds",
     ("trace2evolve lock", "trace2evolve lock support"),
     "evidence:lock",
-    (text("suites", "SUITE", "suites to lock again (default: all)", nargs="*"),),
+    (text_option("suites", "SUITE", "suites to lock (default: all)", nargs="*"),),
 )
 
 CHECK = Command(
@@ -269,7 +299,7 @@ CHECK = Command(
     ("trace2evolve check", "trace2evolve check --against origin/main"),
     "evidence:check",
     (
-        text(
+        text_option(
             "--against",
             "COMMIT",
             "compare frozen candidates with this commit (default: HEAD)",
@@ -280,21 +310,21 @@ CHECK = Command(
 
 LEDGER = Command(
     "ledger",
-    "show accesses to and tests of each split, or repair the ledger",
+    "show the accesses and tests of each split, or repair the ledger",
     ("trace2evolve ledger --suite support", "trace2evolve ledger repair"),
-    "evidence:ledger",
+    "evidence:show_ledger",
     (
-        text(
+        text_option(
             "action",
             None,
-            "accept the ledger's damage, so that promotions are possible again",
+            "accept the damage to the ledger, so that candidates can be promoted again",
             nargs="?",
             choices=("repair",),
         ),
-        flag("--yes", "repair without asking"),
-        SUITE,
-        SPLIT,
-        JSON,
+        flag_option("--yes", "repair without confirmation"),
+        SUITE_OPTION,
+        SPLIT_OPTION,
+        JSON_OPTION,
     ),
 )
 
@@ -307,36 +337,40 @@ COMMENT = Command(
     ),
     "evidence:comment",
     (
-        path("file", "FILE", "a file that pytest --t2e-summary FILE.json wrote"),
-        text("--repo", "OWNER/NAME", "repository (default: GITHUB_REPOSITORY)"),
-        OneOf(
+        path_option("file", "FILE", "summary written by pytest --t2e-summary FILE.json"),
+        text_option("--repo", "OWNER/NAME", "repository (default: GITHUB_REPOSITORY)"),
+        ExclusiveOptions(
             (
-                text(
+                text_option(
                     "--pr",
                     "N",
                     "number of the pull request",
-                    type=pattern("[1-9][0-9]{0,9}", "the number of a pull request"),
+                    type=pattern_type("[1-9][0-9]{0,9}", "the number of a pull request"),
                 ),
-                text("--head", "OWNER:BRANCH", "or the branch of the pull request; needs --sha"),
+                text_option(
+                    "--head", "OWNER:BRANCH", "branch of the pull request, instead of --pr; needs --sha"
+                ),
             ),
-            required=True,
+            is_required=True,
         ),
-        text(
+        text_option(
             "--sha",
             "SHA",
             "the commit that was evaluated",
-            type=pattern("[0-9a-f]{40}([0-9a-f]{24})?", "a whole commit id"),
+            type=pattern_type("[0-9a-f]{40}([0-9a-f]{24})?", "a whole commit id"),
         ),
-        text("--key", None, "tells several comments of one pull request apart (default: its suites)"),
-        text("--author", "LOGIN", "author of the comment (default: the token's owner)"),
-        text(
+        text_option(
+            "--key", None, "distinguishes several comments on one pull request (default: the run's suites)"
+        ),
+        text_option("--author", "LOGIN", "author of the comment (default: the token's owner)"),
+        text_option(
             "--run-url",
             "URL",
-            "page of the CI job",
-            type=pattern("https?://[A-Za-z0-9._~:/?#%&=+-]+", "the address of a page"),
+            "URL of the CI job's page",
+            type=pattern_type("https?://[A-Za-z0-9._~:/?#%&=+-]+", "the URL of a page"),
         ),
-        flag("--untrusted", "note in the comment that the run was of unreviewed code"),
-        flag("--best-effort", "exit 0 with one line if GitHub rejects the comment or does not answer"),
+        flag_option("--untrusted", "say in the comment that the run executed unreviewed code"),
+        flag_option("--best-effort", "exit 0 with one line if GitHub rejects the comment or does not answer"),
     ),
 )
 
@@ -349,43 +383,49 @@ SERVE = Command(
     ),
     "project:serve",
     (
-        path("model", "MODEL", "a folder with configuration, weights and tokenizer"),
-        text(
+        path_option("model", "MODEL", "folder with configuration, weights and tokenizer"),
+        text_option(
             "--adapter", "NAME=PATH", "a LoRA adapter, requested as model NAME (repeatable)", action="append"
         ),
-        text("--served-model-name", "NAME", "the model's name (default: its folder's)"),
-        text("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
-        whole("--port", "N", "port to listen on (default: a free one)", default=0),
-        OneOf(
+        text_option("--served-model-name", "NAME", "name of the model (default: the folder's name)"),
+        text_option("--host", None, "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
+        integer_option("--port", "N", "port to listen on (default: a free port)", default=0),
+        ExclusiveOptions(
             (
-                text(
+                text_option(
                     "--token",
                     None,
-                    "bearer token of requests (default: TRACE2EVOLVE_TOKEN, else a random one)",
+                    "bearer token for requests (default: TRACE2EVOLVE_TOKEN, else a random token)",
                 ),
-                flag("--no-token", "serve requests without a token"),
+                flag_option("--no-token", "serve requests without a token"),
             )
         ),
-        text("--device", None, "torch device (default: cuda if there is one, else cpu)"),
-        text("--dtype", None, "torch dtype (default: float32 on cpu, else as stored)"),
-        whole(
+        text_option("--device", None, "torch device (default: cuda if available, else cpu)"),
+        text_option("--dtype", None, "torch dtype (default: float32 on cpu, else the stored dtype)"),
+        integer_option(
             "--threads",
             "N",
-            "threads of torch (default: 1 for small models on cpu, else torch's)",
-            at_least(1, 1024),
+            "torch threads (default: 1 for small models on cpu, else torch's default)",
+            range_check(1, 1024),
         ),
-        whole("--batch-size", "N", "requests decoded together (default: 64)", at_least(1, 4096), default=64),
-        whole(
-            "--queue-size", "N", "requests that may wait (default: 1024)", at_least(1, 100_000), default=1024
+        integer_option(
+            "--batch-size", "N", "requests decoded together (default: 64)", range_check(1, 4096), default=64
         ),
-        whole(
+        integer_option(
+            "--queue-size",
+            "N",
+            "requests that may wait (default: 1024)",
+            range_check(1, 100_000),
+            default=1024,
+        ),
+        integer_option(
             "--prefix-cache",
             "MIB",
-            "memory for the cache of prompt prefixes (default: 256; 0: none)",
-            at_least(0),
+            "memory for cached prompt prefixes (default: 256; 0 disables the cache)",
+            range_check(0),
             default=256,
         ),
-        flag("--parent-pipe", "exit when standard input closes"),
+        flag_option("--parent-pipe", "exit when standard input closes"),
     ),
 )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def judge_of(options: argparse.Namespace) -> "Judge | None":
-    """The judge that `--judge` names."""
+    """Make the judge that `--judge` names; return None without that option."""
     if options.judge is None:
         return None
     from pytest_trace2evolve.judges.chat import ChatJudge
@@ -28,12 +28,12 @@ def judge_of(options: argparse.Namespace) -> "Judge | None":
 
 
 def nearest_project(options: argparse.Namespace) -> "Project | None":
-    """The project of `--root`, or else of the current folder; None if there is neither."""
+    """Find the project of `--root`, or of the current folder; return None if there is no project."""
     return project_of(options) if options.root or find_root(Path.cwd()) else None
 
 
 def project_of(options: argparse.Namespace) -> "Project":
-    """The project of `--root`, or of the nearest folder upwards with `suites/`.
+    """Find the project: the folder of `--root`, or the nearest parent folder that contains `suites/`.
 
     Raises:
         ConfigError: there is no project.
@@ -43,11 +43,13 @@ def project_of(options: argparse.Namespace) -> "Project":
     try:
         root = options.root.resolve() if options.root else find_root(Path.cwd())
     except RuntimeError:  # Python 3.11 and 3.12 raise this for a circular link
-        raise ConfigError(f"--root {options.root}: its links lead in a circle; name another folder") from None
+        raise ConfigError(f"--root {options.root}: its links form a loop; name a different folder") from None
     if root is None:
-        raise ConfigError("no suites/ in this folder or above it; name the project's folder with --root DIR")
+        raise ConfigError(
+            "this folder and its parents contain no suites/; name the project's folder with --root DIR"
+        )
     if not (root / "suites").is_dir():
-        raise ConfigError(f"--root {options.root}: it holds no suites/; name the project's folder")
+        raise ConfigError(f"--root {options.root}: it contains no suites/; name the project's folder")
     return Project(root=root, suites_folder=root / "suites")
 
 
@@ -59,7 +61,7 @@ def worlds_of(project: "Project | None") -> "Worlds":
 
 
 def environments_of(project: "Project | None") -> "Environments":
-    """Open all environments: built-in, installed, from the project's hooks, and synthesized in the project.
+    """Open all environments: built-in, installed, provided by hooks, and synthesized in the project.
 
     The caller closes the environments.
     """
@@ -74,17 +76,17 @@ def check_plot(path: Path | None) -> None:
     if path is None:
         return
     from pytest_trace2evolve.utils.optional import require
-    from pytest_trace2evolve.utils.plots import FORMATS
+    from pytest_trace2evolve.utils.plots import PLOT_FORMATS
 
-    if path.suffix[1:].lower() not in FORMATS:
-        raise ConfigError(f"--plot {path}: must end in .{' or .'.join(FORMATS)}")
+    if path.suffix[1:].lower() not in PLOT_FORMATS:
+        raise ConfigError(f"--plot {path}: must end in .{' or .'.join(PLOT_FORMATS)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"--plot {path}: its folder does not exist; make it first")
+        raise ConfigError(f"--plot {path}: its folder does not exist; create it first")
     require("matplotlib", extra="plot")
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+def progress_bar(description: str, total: int | None) -> Iterator[Callable[..., None]]:
     """Show progress on standard error, and yield the function that updates it.
 
     Without a terminal, one line is printed per tenth of the work.
@@ -95,20 +97,20 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
     # The bar bypasses the sanitizer, which blocks cursor movements.
     console = Console(file=getattr(sys.stderr, "raw", sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    tenth = 0
+    last_tenth = 0
     with Progress(
-        *columns, TextColumn("{task.fields[word]}"), console=console, disable=not console.is_terminal
+        *columns, TextColumn("{task.fields[label]}"), console=console, disable=not console.is_terminal
     ) as progress:
-        bar = progress.add_task(sanitize_line(what), total=total, word="")
+        task_id = progress.add_task(sanitize_line(description), total=total, label="")
 
-        def show(done: int, word: str = "", of: int | None = None) -> None:
-            nonlocal tenth
-            word = sanitize_line(word)
-            whole = total if of is None else of
-            progress.update(bar, completed=done, word=word, total=whole)
-            reached = done * 10 // whole if whole else 0
-            if reached > tenth and not console.is_terminal:
-                print(f"{what} {done}/{whole} {word}".rstrip(), file=sys.stderr)
-            tenth = reached
+        def update(done: int, label: str = "", new_total: int | None = None) -> None:
+            nonlocal last_tenth
+            label = sanitize_line(label)
+            current_total = total if new_total is None else new_total
+            progress.update(task_id, completed=done, label=label, total=current_total)
+            tenth = done * 10 // current_total if current_total else 0
+            if tenth > last_tenth and not console.is_terminal:
+                print(f"{description} {done}/{current_total} {label}".rstrip(), file=sys.stderr)
+            last_tenth = tenth
 
-        yield show
+        yield update

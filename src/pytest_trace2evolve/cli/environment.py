@@ -1,4 +1,4 @@
-"""Capability environments: list, check, calibrate and synthesize."""
+"""Commands for capability environments: list, check, tune and synthesize."""
 
 import argparse
 import asyncio
@@ -15,17 +15,17 @@ from pytest_trace2evolve.errors import ConfigError
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
     from pytest_trace2evolve.environments.calibration import CalibrationSpec
-    from pytest_trace2evolve.environments.on_cluster import Players
+    from pytest_trace2evolve.environments.on_cluster import RolloutCluster
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.environments.synthesis import Synthesis, SynthesisTask
     from pytest_trace2evolve.models.settings import ModelSettings
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.environment import Calibration
 
-ROLLOUTS_AT_ONCE = 64
-"""Number of concurrent calls on a cluster, if no option sets it."""
+DEFAULT_CONCURRENCY = 64
+"""Number of concurrent calls on a cluster for commands without `--concurrency`."""
 
-REFUSED = 1
+EXIT_REJECTED = 1
 """Exit status if an environment is rejected, no difficulty fits, or no module was admitted."""
 
 
@@ -34,38 +34,38 @@ def list_environments(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.environments.calibration import environment_statuses
     from pytest_trace2evolve.report.improvement import environments_text
 
-    found = environment_statuses(environments_of(nearest_project(options)), _calibrations_folder(options))
+    statuses = environment_statuses(environments_of(nearest_project(options)), _calibrations_folder(options))
     if options.json:
-        print(json.dumps([environment.record for environment in found], indent=1))
+        print(json.dumps([environment.record for environment in statuses], indent=1))
     else:
-        print(environments_text(found))
+        print(environments_text(statuses))
     return 0
 
 
 def check(options: argparse.Namespace) -> int:
     """Run every admission check on environments."""
     from pytest_trace2evolve.environments.admission import admit
-    from pytest_trace2evolve.environments.held_out import held_out_of
+    from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
     from pytest_trace2evolve.records.task import Content
     from pytest_trace2evolve.report.improvement import admission_text
 
     project = nearest_project(options)
-    held_out = held_out_of(project)
+    held_out = collect_held_out_identifiers(project)
     reports = []
     with (
         contextlib.closing(environments_of(project)) as environments,
-        _executor(options, project) as executor,
+        _open_executor(options, project) as executor,
     ):
-        for name in _chosen(options, environments):
-            with progress_bar(name, options.seeds) as show:
+        for name in _select_environments(options, environments):
+            with progress_bar(name, options.seeds) as update:
                 report = admit(
                     environments,
                     name,
                     seeds=options.seeds,
                     difficulty=options.difficulty,
                     content=Content(options.content),
-                    held_out=held_out,
-                    on_progress=show,
+                    held_out_identifiers=held_out,
+                    on_progress=update,
                     executor=executor,
                 )
             reports.append(report)
@@ -74,85 +74,89 @@ def check(options: argparse.Namespace) -> int:
     if options.json:
         records = [report.model_dump(mode="json") | {"passed": report.passed} for report in reports]
         print(json.dumps(records, indent=1))
-    return 0 if all(report.passed for report in reports) else REFUSED
+    return 0 if all(report.passed for report in reports) else EXIT_REJECTED
 
 
 def tune(options: argparse.Namespace) -> int:
     """Find the difficulty of environments at which a model can learn."""
-    from pytest_trace2evolve.environments.calibration import estimate, read_spec
-    from pytest_trace2evolve.records.environment import Outcome
+    from pytest_trace2evolve.environments.calibration import estimate_line, read_spec
+    from pytest_trace2evolve.records.environment import CalibrationOutcome
     from pytest_trace2evolve.report.improvement import calibrations_text
 
     project = nearest_project(options)
     with contextlib.ExitStack() as stack:
         environments = stack.enter_context(contextlib.closing(environments_of(project)))
-        names = _chosen(options, environments)
+        names = _select_environments(options, environments)
         spec = read_spec(options, project, Path.cwd())
-        print(estimate(spec, len(names)), file=sys.stderr)
-        settings = stack.enter_context(_served(spec))
-        folder, players = _calibrations_folder(options), None
-        executor = stack.enter_context(_executor(options, project, settings))
+        print(estimate_line(spec, len(names)), file=sys.stderr)
+        settings = stack.enter_context(_serve_model(spec))
+        folder, cluster = _calibrations_folder(options), None
+        executor = stack.enter_context(_open_executor(options, project, settings))
         if executor is not None:
-            from pytest_trace2evolve.environments.on_cluster import Players
+            from pytest_trace2evolve.environments.on_cluster import RolloutCluster
 
-            players = Players(executor, settings)
-        work = _calibrate_each(environments, names, spec, settings, folder, players)
-        found = asyncio.run(work) if executor is None else executor.run(work)
+            cluster = RolloutCluster(executor, settings)
+        coroutine = _calibrate_environments(environments, names, spec, settings, folder, cluster)
+        calibrations = asyncio.run(coroutine) if executor is None else executor.run(coroutine)
     if options.json:
-        print(json.dumps([calibration.model_dump(mode="json") for calibration in found], indent=1))
+        print(json.dumps([calibration.model_dump(mode="json") for calibration in calibrations], indent=1))
     else:
-        print(calibrations_text(found))
-    return 0 if all(calibration.outcome is Outcome.FITS for calibration in found) else REFUSED
+        print(calibrations_text(calibrations))
+    return (
+        0
+        if all(calibration.outcome is CalibrationOutcome.FITS for calibration in calibrations)
+        else EXIT_REJECTED
+    )
 
 
 @contextlib.contextmanager
-def _executor(
+def _open_executor(
     options: argparse.Namespace, project: "Project | None", *models: "ModelSettings"
 ) -> "Iterator[RayExecutor | None]":
-    """Open the Ray cluster of `--ray`; yield None without that option."""
+    """Connect to the Ray cluster of `--ray`; yield None without that option."""
     if options.ray is None:
         yield None
         return
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
-    at_once = getattr(options, "concurrency", ROLLOUTS_AT_ONCE)
-    with RayExecutor.opened(options.ray, project, at_once, models) as executor:
+    concurrency = getattr(options, "concurrency", DEFAULT_CONCURRENCY)
+    with RayExecutor.open_for_calls(options.ray, project, concurrency, models) as executor:
         yield executor
 
 
-async def _calibrate_each(
+async def _calibrate_environments(
     environments: "Environments",
     names: Sequence[str],
     spec: "CalibrationSpec",
     settings: "ModelSettings",
     folder: Path,
-    players: "Players | None",
+    cluster: "RolloutCluster | None",
 ) -> "list[Calibration]":
-    """Calibrate environments one after the other, and store each calibration before the next one starts."""
+    """Calibrate environments one by one, and store each calibration before the next starts."""
     from pytest_trace2evolve.environments.calibration import calibrate, store_calibration
     from pytest_trace2evolve.models.chat import ChatModel
 
     model = ChatModel(settings)
-    found = []
+    calibrations = []
     try:
         for name in names:
-            with progress_bar(name, spec.seeds * spec.rollouts) as show:
+            with progress_bar(name, spec.seeds * spec.rollouts) as update:
 
-                def on_progress(difficulty: int, done: int, show: Callable[..., None] = show) -> None:
-                    show(done, f"difficulty {difficulty}")
+                def on_progress(difficulty: int, done: int, update: Callable[..., None] = update) -> None:
+                    update(done, f"difficulty {difficulty}")
 
                 calibration = await calibrate(
-                    environments, name, model, spec, on_progress=on_progress, players=players
+                    environments, name, model, spec, on_progress=on_progress, cluster=cluster
                 )
             store_calibration(folder, calibration)
-            found.append(calibration)
+            calibrations.append(calibration)
     finally:
         await model.close()
-    return found
+    return calibrations
 
 
 def synthesize(options: argparse.Namespace) -> int:
-    """Have a model write the environment of a capability."""
+    """Let a model write the environment of a capability."""
     from pytest_trace2evolve.environments.calibration import read_spec
     from pytest_trace2evolve.environments.environment import DIFFICULTIES
     from pytest_trace2evolve.environments.synthesis import synthesis_task
@@ -162,9 +166,12 @@ def synthesize(options: argparse.Namespace) -> int:
         raise ConfigError(f"--difficulty {options.difficulty}: must be from 1 to {DIFFICULTIES[-1]}")
     project = nearest_project(options)
     if project is None:
-        raise ConfigError("no suites/ in this folder or above it: a module is kept in a project; give --root")
+        raise ConfigError(
+            "this folder and its parents contain no suites/, but a module is stored in a project; give "
+            "--root DIR"
+        )
     task = synthesis_task(
-        options.capability, options.description, options.from_run, project=project, here=Path.cwd()
+        options.capability, options.description, options.from_run, project=project, base_folder=Path.cwd()
     )
     spec = read_spec(options, project, Path.cwd())
     writer = ModelSettings(
@@ -177,10 +184,10 @@ def synthesize(options: argparse.Namespace) -> int:
     )
     writer.key()
     writer.require_url()
-    with _served(spec) as settings:
-        found = asyncio.run(_synthesize(options, task, writer, spec, settings, project.root))
-    _print_synthesis(found, as_json=options.json)
-    return 0 if found.module is not None else REFUSED
+    with _serve_model(spec) as settings:
+        synthesis = asyncio.run(_synthesize(options, task, writer, spec, settings, project.root))
+    _print_synthesis(synthesis, as_json=options.json)
+    return 0 if synthesis.module is not None else EXIT_REJECTED
 
 
 async def _synthesize(
@@ -196,60 +203,62 @@ async def _synthesize(
     from pytest_trace2evolve.models.chat import ChatModel
 
     async with contextlib.AsyncExitStack() as stack:
-        author, base = ChatModel(writer), ChatModel(settings)
-        stack.push_async_callback(author.close)
-        stack.push_async_callback(base.close)
+        writer_model, measured_model = ChatModel(writer), ChatModel(settings)
+        stack.push_async_callback(writer_model.close)
+        stack.push_async_callback(measured_model.close)
         return await synthesize(
             task,
-            author,
-            name=options.writer,
+            writer_model,
+            judge_name=options.writer,
             root=root,
-            calibrate=lambda environments, name: calibrate(environments, name, base, spec),
+            calibrate=lambda environments, name: calibrate(environments, name, measured_model, spec),
             rounds=options.rounds,
             on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
 
 
-def _print_synthesis(found: "Synthesis", *, as_json: bool) -> None:
+def _print_synthesis(synthesis: "Synthesis", *, as_json: bool) -> None:
     if as_json:
         record = {
-            "module": str(found.module) if found.module else None,
-            "kept": str(found.folder),
+            "module": str(synthesis.module) if synthesis.module else None,
+            "kept": str(synthesis.folder),
             "rounds": [
-                {"round": attempt.number, "problems": list(attempt.problems)} for attempt in found.rounds
+                {"round": attempt.number, "problems": list(attempt.problems)} for attempt in synthesis.rounds
             ],
-            "calibration": found.calibration.model_dump(mode="json") if found.calibration else None,
+            "calibration": synthesis.calibration.model_dump(mode="json") if synthesis.calibration else None,
         }
         print(json.dumps(record, indent=1))
         return
-    if found.module is None:
+    if synthesis.module is None:
         print(
-            f"no module was admitted in {len(found.rounds)} rounds; they lie in {found.folder} with what was "
-            "found wrong: read the last, and ask again with a better --description, or write one by hand"
+            f"no module was admitted in {len(synthesis.rounds)} rounds; the attempts are in "
+            f"{synthesis.folder} with "
+            "their problems: read the last one, then retry with a better --description or write one by hand"
         )
         return
-    assert found.calibration is not None
-    figures = found.calibration.tried[-1].figures
+    assert synthesis.calibration is not None
+    figures = synthesis.calibration.tried[-1].figures
     print(
-        f"{found.module}: admitted in round {len(found.rounds)}, calibrated at difficulty "
-        f"{found.calibration.difficulty} (mean reward {figures.mean:.2f}); review it before you train on it"
+        f"{synthesis.module}: admitted in round {len(synthesis.rounds)}, calibrated at difficulty "
+        f"{synthesis.calibration.difficulty} (mean reward {figures.mean:.2f}); review it before you "
+        "train on it"
     )
 
 
 @contextlib.contextmanager
-def _served(spec: "CalibrationSpec") -> Iterator["ModelSettings"]:
-    """The settings of the measured model. A model folder is served while the context is open."""
+def _serve_model(spec: "CalibrationSpec") -> Iterator["ModelSettings"]:
+    """Yield the settings of the measured model. A model folder is served while the context is open."""
     from pytest_trace2evolve.serving.process import LocalServer
 
     if spec.settings.folder is None:
         yield spec.settings
         return
     with contextlib.closing(LocalServer(spec.settings.folder)) as server:
-        yield spec.settings.served(server.base_url, server.token)
+        yield spec.settings.with_server(server.base_url, server.token)
 
 
-def _chosen(options: argparse.Namespace, environments: "Environments") -> list[str]:
-    """The named environments, or all. Each must exist and offer the given difficulty."""
+def _select_environments(options: argparse.Namespace, environments: "Environments") -> list[str]:
+    """Return the named environments, or all. Each must exist and offer the given difficulty."""
     for name in options.names:
         environments.offer(name)
     names = list(dict.fromkeys(options.names)) or environments.names
@@ -260,9 +269,9 @@ def _chosen(options: argparse.Namespace, environments: "Environments") -> list[s
 
 
 def _calibrations_folder(options: argparse.Namespace) -> Path:
-    """The folder of calibrations, in the project or below the current folder."""
+    """Return the folder of calibrations, in the project or in the current folder."""
     project = nearest_project(options)
     root = Path.cwd() if project is None else project.root
     if not root.is_dir():
-        raise ConfigError(f"{root} is no folder")
+        raise ConfigError(f"{root} is not a folder")
     return root / ".trace2evolve" / "environments"

@@ -1,4 +1,4 @@
-"""Saved evidence: runs, traces, baselines, the lock, checks, the ledger, and comments on pull requests."""
+"""Commands for saved evidence: runs, traces, baselines, the lock, checks, the ledger and pull requests."""
 
 import argparse
 import json
@@ -20,12 +20,15 @@ TOKEN_VAR = "GITHUB_TOKEN"
 
 
 def lock(options: argparse.Namespace) -> int:
-    """Write the lock of suites."""
+    """Write `suites.lock`."""
     project = project_of(options)
     lock = project.renew_lock(project.open_worlds(), options.suites)
-    for name, locked in lock.suites.items():
-        splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked.splits.items())
-        print(f"{name}: {splits}; {locked.provider} {locked.provider_version}; {locked.digest}")
+    for name, locked_suite in lock.suites.items():
+        splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked_suite.splits.items())
+        print(
+            f"{name}: {splits}; {locked_suite.provider} {locked_suite.provider_version}; "
+            f"{locked_suite.digest}"
+        )
     print(f"written: {project.lock_path}")
     return 0
 
@@ -38,47 +41,47 @@ def check(options: argparse.Namespace) -> int:
     findings = check_project(project, project.open_worlds(), options.against)
     for finding in findings:
         path = finding.path
-        shown = path.relative_to(project.root) if path.is_relative_to(project.root) else path
-        print(f"{shown}: {'warning: ' if finding.warning else ''}{finding.text}")
-    return 1 if any(not finding.warning for finding in findings) else 0
+        shown_path = path.relative_to(project.root) if path.is_relative_to(project.root) else path
+        print(f"{shown_path}: {'warning: ' if finding.is_warning else ''}{finding.text}")
+    return 1 if any(not finding.is_warning for finding in findings) else 0
 
 
-def runs(options: argparse.Namespace) -> int:
+def list_runs(options: argparse.Namespace) -> int:
     """List the project's runs."""
     from pytest_trace2evolve.report.evidence import runs_table
-    from pytest_trace2evolve.session.runs import listed_runs
+    from pytest_trace2evolve.session.runs import list_runs
 
     project = project_of(options)
-    found = listed_runs(project)
-    empty = f"no runs in {project.runs_folder}; make one with pytest --candidate ID"
-    return _print_listed("runs", found, runs_table, empty, as_json=options.json)
+    facts = list_runs(project)
+    empty_text = f"no runs in {project.runs_folder}; start one with pytest --candidate ID"
+    return _print_records("runs", facts, runs_table, empty_text, as_json=options.json)
 
 
 def list_baselines(options: argparse.Namespace) -> int:
-    """List saved baselines."""
+    """List the saved baselines."""
     from datetime import UTC, datetime
 
     from pytest_trace2evolve.report.evidence import baselines_table
     from pytest_trace2evolve.session.baselines import saved_baselines
 
     project = project_of(options)
-    found = saved_baselines(project, datetime.now(UTC))
-    empty = f"no baselines in {project.baselines_folder}; save one with pytest --t2e-save-baseline NAME"
-    return _print_listed("baselines", found, baselines_table, empty, as_json=options.json)
+    baselines = saved_baselines(project, datetime.now(UTC))
+    empty_text = f"no baselines in {project.baselines_folder}; save one with pytest --t2e-save-baseline NAME"
+    return _print_records("baselines", baselines, baselines_table, empty_text, as_json=options.json)
 
 
-def _print_listed(
-    key: str, found: Sequence[Any], table: Callable[[Any], str], empty: str, *, as_json: bool
+def _print_records(
+    key: str, records: Sequence[Any], render_table: Callable[[Any], str], empty_text: str, *, as_json: bool
 ) -> int:
-    """Print a list of records, and report the damaged ones."""
+    """Print records as a table or JSON, and report damaged records on standard error."""
     if as_json:
-        print(json.dumps({key: [item.to_json() for item in found]}, indent=2))
+        print(json.dumps({key: [record.to_json() for record in records]}, indent=2))
     else:
-        print(table(found) if found else empty)
-    damaged = [item.error for item in found if item.error]
-    for error in damaged:
+        print(render_table(records) if records else empty_text)
+    errors = [record.error for record in records if record.error]
+    for error in errors:
         print(f"trace2evolve: {error}", file=sys.stderr)
-    return 1 if damaged else 0
+    return 1 if errors else 0
 
 
 def promote(options: argparse.Namespace) -> int:
@@ -86,16 +89,16 @@ def promote(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.evidence import promotion_text
     from pytest_trace2evolve.session.promote import promote
 
-    project, here = project_of(options), Path.cwd()
+    project, current_folder = project_of(options), Path.cwd()
     promotion = promote(
         project,
         options.run,
         name=options.name,
         suites=options.suite or (),
-        here=here,
+        base_folder=current_folder,
         dry_run=options.dry_run,
     )
-    print(promotion_text(promotion, project.root, here, dry_run=options.dry_run))
+    print(promotion_text(promotion, project.root, current_folder, dry_run=options.dry_run))
     return 0
 
 
@@ -106,70 +109,84 @@ def show(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.session.traces import failed_tasks, open_trace
 
     if options.failed and (options.task is not None or options.trial is not None or options.full):
-        raise ConfigError("--failed lists the failed tasks of a run: leave out TASK, --trial and --full")
+        raise ConfigError("--failed cannot be combined with TASK, --trial or --full; leave these out")
     if not options.failed and options.task is None:
         raise ConfigError(
-            f"show {options.run}: which task? name one, or list those that failed with --failed"
+            f"show {options.run}: no task is named; name one, or list the failed tasks with --failed"
         )
-    here = Path.cwd()
+    current_folder = Path.cwd()
     if options.root is None:
         # A run belongs to the project that contains the run's folder, whatever the current folder is.
-        place = (here / options.run).resolve() if path_exists(here / options.run) else here
-        options.root = find_root(place) or find_root(here)
+        search_start = (
+            (current_folder / options.run).resolve()
+            if path_exists(current_folder / options.run)
+            else current_folder
+        )
+        options.root = find_root(search_start) or find_root(current_folder)
     project = project_of(options) if options.root is not None else None
     suite = options.suite or ""
     if options.failed:
-        text = failed_text(failed_tasks(options.run, project=project, here=here, suite=suite))
-    else:
-        opened = open_trace(
-            options.run, options.task, project=project, here=here, trial=options.trial, suite=suite
+        text = failed_text(
+            failed_tasks(options.run, project=project, base_folder=current_folder, suite=suite)
         )
-        text = trace_text(opened, full=options.full)
+    else:
+        trace = open_trace(
+            options.run,
+            options.task,
+            project=project,
+            base_folder=current_folder,
+            trial=options.trial,
+            suite=suite,
+        )
+        text = trace_text(trace, is_full=options.full)
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
     return 0
 
 
-def ledger(options: argparse.Namespace) -> int:
+def show_ledger(options: argparse.Namespace) -> int:
     """Print the history of the splits and the problems of the ledger, or repair the ledger."""
     from pytest_trace2evolve.report.evidence import ledger_json, ledger_text
     from pytest_trace2evolve.session.ledger import ProjectLedger, split_histories
 
     project = project_of(options)
     if options.action is None and options.yes:
-        raise ConfigError("--yes goes with 'trace2evolve ledger repair'")
-    looks = ProjectLedger(project)
+        raise ConfigError("--yes is only for 'trace2evolve ledger repair'; add repair or leave out --yes")
+    project_ledger = ProjectLedger(project)
     if options.action == "repair":
-        return _repair(looks, yes=options.yes)
-    found = split_histories(project, looks, options.suite, options.split)
+        return _repair_ledger(project_ledger, is_confirmed=options.yes)
+    histories = split_histories(project, project_ledger, options.suite, options.split)
     if options.json:
-        print(json.dumps(ledger_json(looks.entries, looks.problems, found), indent=2))
+        print(json.dumps(ledger_json(project_ledger.entries, project_ledger.problems, histories), indent=2))
     else:
-        print(ledger_text(looks.problems, found))
-    for problem in looks.problems:
+        print(ledger_text(project_ledger.problems, histories))
+    for problem in project_ledger.problems:
         print(f"trace2evolve: {sanitize_line(problem)}", file=sys.stderr)
-    return 1 if looks.problems else 0
+    return 1 if project_ledger.problems else 0
 
 
-def _repair(looks: "ProjectLedger", *, yes: bool) -> int:
+def _repair_ledger(project_ledger: "ProjectLedger", *, is_confirmed: bool) -> int:
     from pytest_trace2evolve.session.ledger import user_name
 
-    if not looks.problems:
+    if not project_ledger.problems:
         print("the ledger is not damaged; nothing was written")
         return 0
-    for problem in looks.problems:
+    for problem in project_ledger.problems:
         print(sanitize_line(problem))
-    count = "1 entry is" if looks.lost == 1 else f"{looks.lost} entries are"
+    count = "1 entry is" if project_ledger.lost_entries == 1 else f"{project_ledger.lost_entries} entries are"
     print(f"{count} missing or unreadable, and each counts as one test of every split from now on.")
     print("Restore the files from git instead, if you can. A repair is recorded with your name.")
-    if not yes:
+    if not is_confirmed:
         if not sys.stdin.isatty():
-            raise ConfigError("nobody can be asked here; read the list above, and give --yes to accept it")
+            raise ConfigError(
+                "standard input is not a terminal, so nobody can confirm; check the list above and "
+                "accept it with --yes"
+            )
         if input("Accept this damage? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing was written")
             return 1
     try:
-        entry = looks.repair(user_name())
+        entry = project_ledger.repair(user_name())
     except OSError as error:
         raise ConfigError(f"the repair could not be recorded: {error.strerror or error}") from None
     print(f"recorded as ledger entry {entry.name}, by {entry.who}; commit it")
@@ -177,21 +194,21 @@ def _repair(looks: "ProjectLedger", *, yes: bool) -> int:
 
 
 def comment(options: argparse.Namespace) -> int:
-    """Report a run's summary in one comment on its pull request."""
+    """Post a run's report as a comment on its pull request, or update that comment."""
     from pytest_trace2evolve.report.github_comment import API_URL, GitHub, post_summary
     from pytest_trace2evolve.report.summary import read_summary
 
     if options.head and not options.sha:
-        raise ConfigError("--head names a branch, which moves: give --sha, the commit that was measured, too")
+        raise ConfigError("--head needs --sha, because a branch can move; give the commit that was evaluated")
     summary = read_summary(options.file)
     repository = options.repo or os.environ.get("GITHUB_REPOSITORY")
     if not repository:
-        raise ConfigError("which repository? give --repo OWNER/NAME or set GITHUB_REPOSITORY")
+        raise ConfigError("no repository is named; give --repo OWNER/NAME or set GITHUB_REPOSITORY")
     try:
         token = os.environ.get(TOKEN_VAR)
         if not token:
-            raise GitHubError(f"no token: set {TOKEN_VAR} to one that may write to pull requests")
-        posted = post_summary(
+            raise GitHubError(f"{TOKEN_VAR} is not set; set it to a token that can write to pull requests")
+        posted_comment = post_summary(
             GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL),
             summary,
             pull_request=options.pr and int(options.pr),
@@ -200,15 +217,15 @@ def comment(options: argparse.Namespace) -> int:
             key=options.key,
             author=options.author,
             run_url=options.run_url,
-            untrusted=options.untrusted,
+            is_untrusted=options.untrusted,
         )
     except GitHubError as error:
         if not options.best_effort:
             raise
-        print(f"trace2evolve: no comment: {error}; the job's summary tells the same", file=sys.stderr)
+        print(f"trace2evolve: no comment: {error}; see the job's summary instead", file=sys.stderr)
         return 0
-    if posted is None:
+    if posted_comment is None:
         print(f"no comment: no open pull request has {options.head} at {options.sha}")
     else:
-        print(f"comment {'made' if posted.created else 'renewed'}: {posted.url}")
+        print(f"comment {'created' if posted_comment.is_new else 'updated'}: {posted_comment.url}")
     return 0

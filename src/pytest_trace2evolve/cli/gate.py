@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Gate two sets of evidence; the exit status follows from the verdict."""
+    """Compare two sets of evidence, and return the exit status of the verdict."""
     from pytest_trace2evolve.records.verdict import EXIT_STATUS, Goal
     from pytest_trace2evolve.report.verdict import comparison_text
     from pytest_trace2evolve.session.compare import compare
 
-    baseline, candidate = _sides(options)
+    baseline, candidate = _parse_sides(options)
     if options.split and not options.suite:
-        raise ConfigError("--split names a split of a suite: give --suite too")
+        raise ConfigError("--split needs --suite; name the suite of the split")
     project = project_of(options) if options.suite else nearest_project(options)
     comparison = compare(
-        [_named(path, project) for path in baseline],
-        [_named(path, project) for path in candidate],
+        [_baseline_path(path, project) for path in baseline],
+        [_baseline_path(path, project) for path in candidate],
         worlds_of(project),
         policy=options.policy,
         goal=Goal(options.goal),
@@ -44,37 +44,37 @@ def compare(options: argparse.Namespace) -> int:
     print(
         json.dumps(comparison.to_json(), indent=2)
         if options.json
-        else comparison_text(comparison, verbose=options.verbose)
+        else comparison_text(comparison, is_verbose=options.verbose)
     )
     assert comparison.verdict.decision is not None
     return EXIT_STATUS[comparison.verdict.decision]
 
 
-def _named(path: Path, project: "Project | None") -> Path:
-    """A path, or the file of the project's baseline that has this name."""
+def _baseline_path(path: Path, project: "Project | None") -> Path:
+    """Return an existing path unchanged; otherwise, return the saved baseline of this name, if any."""
     if project is None or path.exists():
         return path
-    stored = project.baselines_folder / f"{path}.json"
-    return stored if stored.is_file() else path
+    stored_path = project.baselines_folder / f"{path}.json"
+    return stored_path if stored_path.is_file() else path
 
 
-def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
-    """The paths of both sides, given as two positional arguments or as any number of options."""
-    positional = list(options.sides)
+def _parse_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
+    """Return the paths of the baseline and the candidate, from positional arguments or from options."""
+    positional_paths = list(options.sides)
     baseline, candidate = list(options.baseline_results or ()), list(options.candidate_results or ())
-    if not baseline and positional:
-        baseline = [positional.pop(0)]
-    if not candidate and positional:
-        candidate = [positional.pop(0)]
-    if not baseline or not candidate or positional:
+    if not baseline and positional_paths:
+        baseline = [positional_paths.pop(0)]
+    if not candidate and positional_paths:
+        candidate = [positional_paths.pop(0)]
+    if not baseline or not candidate or positional_paths:
         raise ConfigError(
-            "compare takes BASELINE and CANDIDATE, or --baseline-results FILE… and --candidate-results FILE…"
+            "expected BASELINE and CANDIDATE, or --baseline-results FILE… and --candidate-results FILE…"
         )
     return baseline, candidate
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    """Print the error rates of each policy on a suite's own trials."""
+    """Print the error rates of each policy on recorded trials."""
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_picture, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
 
@@ -85,11 +85,11 @@ def calibrate(options: argparse.Namespace) -> int:
         effects=tuple(options.effect or (0.05, 0.10)),
         resamples=options.resamples,
         seed=options.seed,
-        live=options.live,
+        is_live=options.live,
     )
     check_plot(options.plot)
     project = nearest_project(options)
-    found = calibrate_files(
+    calibration = calibrate_files(
         options.results,
         worlds_of(project),
         settings,
@@ -99,61 +99,70 @@ def calibrate(options: argparse.Namespace) -> int:
     )
     if options.plot is not None:
         file_format = options.plot.suffix[1:].lower()
-        options.plot.write_bytes(calibration_picture(found, file_format=file_format))
-    print(json.dumps(calibration_json(found), indent=2) if options.json else calibration_text(found))
+        options.plot.write_bytes(calibration_picture(calibration, file_format=file_format))
+    print(
+        json.dumps(calibration_json(calibration), indent=2) if options.json else calibration_text(calibration)
+    )
     return 0
 
 
-def power(options: argparse.Namespace) -> int:
-    """Print the changes that a number of tasks and trials could show."""
-    from pytest_trace2evolve.gate.power import Design, Plan, power_of
+def show_power(options: argparse.Namespace) -> int:
+    """Print the changes that a number of tasks and trials can show."""
+    from pytest_trace2evolve.gate.power import Design, Plan, simulate_power
     from pytest_trace2evolve.project.policies import find_policy
     from pytest_trace2evolve.report.calibration import power_json, power_text
-    from pytest_trace2evolve.session.calibrate import at_levels
+    from pytest_trace2evolve.session.calibrate import policy_to_calibrate
 
     if options.alpha is not None and not 0 < options.alpha < 0.5:
-        raise ConfigError(f"--alpha {options.alpha:g}: must lie between 0 and 0.5")
+        raise ConfigError(f"--alpha {options.alpha:g}: must be between 0 and 0.5")
     policy = find_policy(options.policy or "calibrated", nearest_project(options))
-    judged = at_levels(policy, margin=options.margin, alpha=options.alpha)
+    levels = policy_to_calibrate(policy, margin=options.margin, alpha=options.alpha)
     plan = Plan(
-        agent=_agent(options),
-        design=Design(options.tasks, options.trials, live=options.live, confirm=policy.confirm),
-        policy=judged.policy,
-        margin=judged.margin,
+        agent=_parse_agent(options),
+        design=Design(
+            options.tasks,
+            options.trials,
+            is_live=options.live,
+            max_fresh_simulations=policy.max_fresh_simulations,
+        ),
+        policy=levels.policy,
+        margin=levels.margin,
         rows=options.comparisons,
         seed=options.seed,
     )
-    found = power_of(plan)
-    print(json.dumps(power_json(plan, found), indent=2) if options.json else power_text(plan, found))
+    result = simulate_power(plan)
+    print(json.dumps(power_json(plan, result), indent=2) if options.json else power_text(plan, result))
     return 0
 
 
-def _agent(options: argparse.Namespace) -> "Agent":
-    """The named agent profile, or an agent with the given rate and spread."""
-    from pytest_trace2evolve.gate.power import AGENTS, agent_of
+def _parse_agent(options: argparse.Namespace) -> "Agent":
+    """Return the agent of `--agent-profile`, or of `--rate` and `--spread`."""
+    from pytest_trace2evolve.gate.power import AGENTS, fit_agent
 
-    given = options.rate is not None, options.spread is not None
-    if options.agent_profile is not None and any(given):
-        raise ConfigError("give --agent-profile, or --rate and --spread")
-    if not any(given):
+    has_values = options.rate is not None, options.spread is not None
+    if options.agent_profile is not None and any(has_values):
+        raise ConfigError(
+            "--agent-profile cannot be combined with --rate and --spread; give one or the other"
+        )
+    if not any(has_values):
         return AGENTS[options.agent_profile or "medium"]
-    if not all(given):
-        raise ConfigError("--rate and --spread go together: give both")
+    if not all(has_values):
+        raise ConfigError("--rate and --spread need each other; give both")
     try:
-        return agent_of(options.rate, options.spread)
+        return fit_agent(options.rate, options.spread)
     except ValueError:
         raise ConfigError(
-            f"--rate {options.rate:g} --spread {options.spread:g}: a rate lies between 0 and 1, and a spread "
-            "between 0 and sqrt(rate × (1 − rate))"
+            f"--rate {options.rate:g} --spread {options.spread:g}: the rate must be between 0 and 1, and "
+            "the spread between 0 and sqrt(rate × (1 − rate))"
         ) from None
 
 
 def score(options: argparse.Namespace) -> int:
-    """Rescore recorded runs."""
+    """Rescore recorded runs, and print the rewards and rates."""
     from pytest_trace2evolve.report.evidence import score_json, score_tables
     from pytest_trace2evolve.session.evidence_sources import rescore_files
 
     worlds = worlds_of(nearest_project(options))
-    scored = rescore_files(options.files, worlds, options.provider, judge_of(options))
-    print(json.dumps(score_json(scored), indent=2) if options.json else score_tables(scored))
+    scored_files = rescore_files(options.files, worlds, options.provider, judge_of(options))
+    print(json.dumps(score_json(scored_files), indent=2) if options.json else score_tables(scored_files))
     return 0

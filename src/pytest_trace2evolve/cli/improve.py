@@ -1,4 +1,4 @@
-"""Learning from failures: capabilities, train, routing and evolve."""
+"""Commands that learn from failures: capabilities, train, eval-router and evolve."""
 
 import argparse
 import contextlib
@@ -25,58 +25,67 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.improvement import Stage
-    from pytest_trace2evolve.training.train import Order
+    from pytest_trace2evolve.training.train import TrainingSpec
 
 _JUDGE_OPTIONS = ("judge_base_url", "judge_api_key_env", "no_cache", "dry_run")
 """Options that have no effect without a judge."""
 
 
-def capabilities(options: argparse.Namespace) -> int:
+def show_capabilities(options: argparse.Namespace) -> int:
     """Print the capabilities that the failures of runs lack."""
-    from pytest_trace2evolve.diagnose.contrast import STANDARD
-    from pytest_trace2evolve.diagnose.diagnosis import by_rules, report
-    from pytest_trace2evolve.diagnose.traces import gather
+    from pytest_trace2evolve.diagnose.contrast import TRACE_THRESHOLDS
+    from pytest_trace2evolve.diagnose.diagnosis import build_report, label_set_by_rules
+    from pytest_trace2evolve.diagnose.traces import gather_traces
     from pytest_trace2evolve.report.capabilities import capabilities_text, capability_picture
 
-    given = [name for name in _JUDGE_OPTIONS if getattr(options, name)]
-    if options.judge is None and given:
-        raise ConfigError(f"--{given[0].replace('_', '-')} is for a judge: name one with --judge")
+    judge_options = [name for name in _JUDGE_OPTIONS if getattr(options, name)]
+    if options.judge is None and judge_options:
+        raise ConfigError(f"--{judge_options[0].replace('_', '-')} needs a judge; name one with --judge")
     check_plot(options.plot)
     project = nearest_project(options)
-    gathered = gather(
+    traces = gather_traces(
         options.runs,
         worlds_of(project),
         project=project,
-        here=Path.cwd(),
+        base_folder=Path.cwd(),
         splits=tuple(options.include_sealed or ()),
         suite=options.suite or "",
         provider=options.provider,
     )
-    labelled: LabelSet | None
+    labels: LabelSet | None
     if options.judge is None:
-        labelled = by_rules(gathered, options.repeats or 1)
+        labels = label_set_by_rules(traces, options.repeats or 1)
     else:
-        labelled = _labelled_by_judge(options, gathered, project)
-    if labelled is None:
+        labels = _label_with_judge(options, traces, project)
+    if labels is None:
         return 0
-    found = report(gathered, labelled)
+    capability_report = build_report(traces, labels)
     if options.plot is not None:
         picture = capability_picture(
-            found,
-            coverage_threshold=STANDARD.coverage,
-            delta_threshold=STANDARD.delta,
+            capability_report,
+            coverage_threshold=TRACE_THRESHOLDS.coverage,
+            delta_threshold=TRACE_THRESHOLDS.delta,
             file_format=options.plot.suffix[1:].lower(),
         )
         options.plot.write_bytes(picture)
-    print(json.dumps(found.model_dump(mode="json"), indent=2) if options.json else capabilities_text(found))
+    print(
+        json.dumps(capability_report.model_dump(mode="json"), indent=2)
+        if options.json
+        else capabilities_text(capability_report)
+    )
     return 0
 
 
-def _labelled_by_judge(
-    options: argparse.Namespace, gathered: "TraceSet", project: "Project | None"
+def _label_with_judge(
+    options: argparse.Namespace, traces: "TraceSet", project: "Project | None"
 ) -> "LabelSet | None":
     """Label traces with the judge; return None if only the cost estimate was requested."""
-    from pytest_trace2evolve.diagnose.judge_labels import RUNS, JudgeLabeller, JudgeSettings, estimate
+    from pytest_trace2evolve.diagnose.judge_labels import (
+        DEFAULT_RUNS,
+        JudgeLabeller,
+        JudgeSettings,
+        estimate_usage,
+    )
     from pytest_trace2evolve.engine.factories import open_cache
     from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
     from pytest_trace2evolve.models.settings import ModelSettings
@@ -91,12 +100,17 @@ def _labelled_by_judge(
         seed=0,
         price=prices.get(options.judge),
     )
-    settings = JudgeSettings(model, runs=options.repeats or RUNS)
-    expected = estimate(gathered, settings)
-    cost = f"about ${expected.cost:.2f}" if expected.cost is not None else "price not known (prices.toml)"
+    settings = JudgeSettings(model, runs=options.repeats or DEFAULT_RUNS)
+    cost_estimate = estimate_usage(traces, settings)
+    cost_text = (
+        f"about ${cost_estimate.cost:.2f}"
+        if cost_estimate.cost is not None
+        else "price unknown (add it to prices.toml)"
+    )
     print(
-        f"{len(gathered.behaviors)} traces × {settings.runs} runs: {expected.requests:,} requests, about "
-        f"{expected.prompt_tokens:,} prompt and {expected.completion_tokens:,} completion tokens, {cost}",
+        f"{len(traces.behaviors)} traces × {settings.runs} runs: {cost_estimate.requests:,} requests, about "
+        f"{cost_estimate.prompt_tokens:,} prompt and {cost_estimate.completion_tokens:,} completion "
+        f"tokens, {cost_text}",
         file=sys.stderr,
     )
     if options.dry_run:
@@ -108,78 +122,87 @@ def _labelled_by_judge(
             cache = open_cache(project.answers_cache)
             stack.callback(cache.close)
             settings = JudgeSettings(model, runs=settings.runs, cache=cache)
-        show = stack.enter_context(progress_bar("labelling", None))
-        judged = JudgeLabeller(settings, lambda done, total: show(done, "", total))
-        labelled = judged.label(gathered)
-    spent = f", ${judged.used.cost:.2f}" if judged.used.cost is not None and judged.used.calls else ""
-    print(f"asked {judged.used.calls:,} times, {judged.used.tokens:,} tokens{spent}", file=sys.stderr)
-    return labelled
+        update = stack.enter_context(progress_bar("labelling", None))
+        labeller = JudgeLabeller(settings, lambda done, total: update(done, "", total))
+        labels = labeller.label(traces)
+    spent_text = (
+        f", ${labeller.usage.cost:.2f}" if labeller.usage.cost is not None and labeller.usage.calls else ""
+    )
+    print(
+        f"asked {labeller.usage.calls:,} times, {labeller.usage.tokens:,} tokens{spent_text}", file=sys.stderr
+    )
+    return labels
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train an adapter for one capability or several, by GRPO in their environments."""
+    """Train an adapter for one or more capabilities, with GRPO in their environments."""
     project = nearest_project(options)  # first, because torch cannot be loaded in a deleted folder
-    from pytest_trace2evolve.serving.server import QUIET_THREADS
+    from pytest_trace2evolve.serving.server import PASSIVE_THREAD_VARIABLES
 
     # These variables must be set before torch is loaded.
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+    os.environ.update({name: os.environ.get(name, value) for name, value in PASSIVE_THREAD_VARIABLES.items()})
     from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
-    from pytest_trace2evolve.records.adapter import MANIFEST
-    from pytest_trace2evolve.training.train import check_order, orders_of
+    from pytest_trace2evolve.records.adapter import MANIFEST_NAME
+    from pytest_trace2evolve.training.train import check_spec, make_specs
 
     with contextlib.closing(environments_of(project)) as environments:
-        orders = orders_of(environments, options, project, Path.cwd())
+        specs = make_specs(environments, options, project, Path.cwd())
         if options.from_run is not None:
-            for order in orders:
-                if (order.out / MANIFEST).is_file():
-                    print(f"{order.out}: is there already and stays as it is", file=sys.stderr)
-            orders = [order for order in orders if not (order.out / MANIFEST).is_file()]
-        for order in orders:
-            check_order(order)
+            for spec in specs:
+                if (spec.out / MANIFEST_NAME).is_file():
+                    print(f"{spec.out}: already exists; left unchanged", file=sys.stderr)
+            specs = [spec for spec in specs if not (spec.out / MANIFEST_NAME).is_file()]
+        for spec in specs:
+            check_spec(spec)
             if project is not None:
-                first = draw_first_seed(order.recipe.first_scenario, order.recipe.scenarios)
-                require_admitted(environments, order.capabilities, project, first)
-        for order in orders:
-            _train_one(environments, order)
+                first_seed = draw_first_seed(spec.recipe.first_scenario, spec.recipe.scenarios)
+                require_admitted(environments, spec.capabilities, project, first_seed)
+        for spec in specs:
+            _train_adapter(environments, spec)
     return 0
 
 
-def _train_one(environments: "Environments", order: "Order") -> None:
+def _train_adapter(environments: "Environments", spec: "TrainingSpec") -> None:
     from pytest_trace2evolve.report.improvement import heldout_text, training_progress
     from pytest_trace2evolve.training.train import train_adapter
 
-    recipe = order.recipe
+    recipe = spec.recipe
     print(
-        f"training {order.name} on {order.base.name}: {recipe.steps} steps × {recipe.groups} groups × "
+        f"training {spec.name} on {spec.base.name}: {recipe.steps} steps × {recipe.groups} groups × "
         f"{recipe.rollouts} rollouts, difficulty "
-        + ", ".join(str(order.difficulties[name]) for name in order.capabilities),
+        + ", ".join(str(spec.difficulties[name]) for name in spec.capabilities),
         file=sys.stderr,
     )
     curve: list[dict[str, Any]] = []
-    total = 2 * order.measurement().count
-    with progress_bar(order.name, recipe.steps) as show:
+    total = 2 * spec.measurement().rollout_count
+    with progress_bar(spec.name, recipe.steps) as update:
 
         def on_step(step: Any) -> None:
             curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
-            show(step.step, training_progress(curve))
+            update(step.step, training_progress(curve))
 
-        made = train_adapter(
-            environments, order, on_step=on_step, on_progress=lambda done: show(done, "held out", total)
+        result = train_adapter(
+            environments, spec, on_step=on_step, on_progress=lambda done: update(done, "held out", total)
         )
-    if made is None:
+    if result is None:
         return
-    trained = made.trained
+    training = result.training
     print(
-        f"{order.out}: {len(trained.curve)} steps, {trained.rollouts} rollouts "
-        f"in {trained.seconds / 60:.1f} minutes"
+        f"{spec.out}: {len(training.curve)} steps, {training.rollouts} rollouts "
+        f"in {training.seconds / 60:.1f} minutes"
     )
-    if made.after:
-        print(heldout_text(order.capabilities, made.before, made.after))
+    if result.after:
+        print(heldout_text(spec.capabilities, result.before, result.after))
 
 
 def eval_router(options: argparse.Namespace) -> int:
     """Print the router's accuracy on held-out content."""
-    from pytest_trace2evolve.improve.routing import OPENINGS, openings_of, route_locally, table_of
+    from pytest_trace2evolve.improve.routing import (
+        OPENINGS_PER_LABEL,
+        make_openings,
+        make_router_table,
+        route_locally,
+    )
     from pytest_trace2evolve.report.improvement import routing_json, routing_text
     from pytest_trace2evolve.serving.folder import read_model
     from pytest_trace2evolve.utils.resources import embedded_model
@@ -187,20 +210,20 @@ def eval_router(options: argparse.Namespace) -> int:
     base = read_model(options.base or embedded_model())
     project = nearest_project(options)
     with contextlib.closing(environments_of(project)) as environments:
-        table = table_of(environments, options.capability, project, base)
-        openings = openings_of(environments, table, options.openings or OPENINGS)
-        with progress_bar("routing", len(openings)) as show:
-            found = route_locally(base, table, openings, on_progress=show)
+        table = make_router_table(environments, options.capability, project, base)
+        openings = make_openings(environments, table, options.openings or OPENINGS_PER_LABEL)
+        with progress_bar("routing", len(openings)) as update:
+            result = route_locally(base, table, openings, on_progress=update)
     names = [row.name for row in table]
-    print(routing_json(found, names) if options.json else routing_text(found, base.name), end="")
+    print(routing_json(result, names) if options.json else routing_text(result, base.name), end="")
     return 0
 
 
 def evolve(options: argparse.Namespace) -> int:
-    """Train adapters for the failures of a run, and pass the adapters through the gate."""
+    """Train adapters for the failures of a run, and gate the adapters."""
     from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
     from pytest_trace2evolve.improve.loop import evolve
-    from pytest_trace2evolve.improve.plan import budget_of, budget_text, check_budget
+    from pytest_trace2evolve.improve.plan import budget_text, check_budget, compute_budget
     from pytest_trace2evolve.improve.planner import plan_evolution
     from pytest_trace2evolve.project.pytest_ini import ini_value
     from pytest_trace2evolve.report.improvement import evolution_text
@@ -211,14 +234,14 @@ def evolve(options: argparse.Namespace) -> int:
     project = project_of(options)
     context = Context(
         root=project.root,
-        here=Path.cwd(),
+        base_folder=Path.cwd(),
         agent=ini_value(project.root, "t2e_agent") or "",
         gate=ini_value(project.root, "t2e_gate") or "",
     )
     with contextlib.closing(environments_of(project)) as environments:
         resources = resources_of(project)
         plan = plan_evolution(options, run_values(options), resources, environments, context)
-        budget = budget_of(plan, environments.names)
+        budget = compute_budget(plan, environments.names)
         print(budget_text(plan, budget), file=sys.stderr, flush=True)
         check_budget(plan, budget)
         if options.dry_run:

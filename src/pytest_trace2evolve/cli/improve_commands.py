@@ -1,101 +1,110 @@
 """The commands of group `improve`, and their options."""
 
 from pytest_trace2evolve.cli.parser import (
-    CONTENT,
-    JSON,
-    JUDGE_URL,
-    PLOT,
-    PROVIDER,
-    SUITE,
+    CONTENT_OPTION,
+    JSON_OPTION,
+    JUDGE_URL_OPTION,
+    PLOT_OPTION,
+    PROVIDER_OPTION,
+    SUITE_OPTION,
     Command,
-    OneOf,
-    at_least,
-    flag,
-    path,
-    real,
-    text,
-    whole,
+    ExclusiveOptions,
+    flag_option,
+    integer_option,
+    number_option,
+    path_option,
+    range_check,
+    text_option,
 )
 from pytest_trace2evolve.improve.arguments import add_evolve_arguments, add_run_options
-from pytest_trace2evolve.utils.option_types import MOST_SEED
+from pytest_trace2evolve.utils.option_types import MAX_SEED
 
-BASE_MODEL = path("--base", "DIR", "the base model (default: the embedded model)")
-INSTRUCTION_OF = text("--candidate", "ID", "candidate whose instruction the agent gets (default: none)")
-RECIPE = (
-    text("--preset", None, "pocket or gpu (default: pocket)", default="pocket"),
-    path("--config", "FILE", "TOML file with values of the recipe"),
+BASE_MODEL_OPTION = path_option("--base", "DIR", "the base model (default: the embedded model)")
+CANDIDATE_OPTION = text_option(
+    "--candidate", "ID", "candidate whose instruction the agent receives (default: none)"
 )
-HELDOUT_ROLLOUTS = whole(
+RECIPE_OPTIONS = (
+    text_option("--preset", None, "pocket or gpu (default: pocket)", default="pocket"),
+    path_option("--config", "FILE", "TOML file with recipe values"),
+)
+HELDOUT_ROLLOUTS_OPTION = integer_option(
     "--heldout-rollouts", "K", "rollouts of each held-out scenario (default: 4)", default=4
 )
-RAY = text("--ray", "ADDRESS|auto", "make rollouts on a Ray cluster: its address, or auto")
-ENVIRONMENTS = (
-    text("names", "NAME", "environments (default: all)", nargs="*"),
-    whole("--difficulty", "D", "only this difficulty, from 1 to 5"),
-    CONTENT,
-    JSON,
+RAY_OPTION = text_option("--ray", "ADDRESS|auto", "run rollouts on a Ray cluster: its address, or auto")
+ENVIRONMENT_OPTIONS = (
+    text_option("names", "NAME", "names of environments (default: all)", nargs="*"),
+    integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
+    CONTENT_OPTION,
+    JSON_OPTION,
 )
-MEASURED_MODEL = (
-    text("--model", "MODEL", "a folder or a name (default: the embedded model)"),
-    text("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
-    text(
+MODEL_OPTIONS = (
+    text_option("--model", "MODEL", "model folder or model name (default: the embedded model)"),
+    text_option("--base-url", "URL", "the model's endpoint (default: OPENAI_BASE_URL)"),
+    text_option(
         "--api-key-env",
         "NAME",
         "environment variable that holds the API key (default: OPENAI_API_KEY)",
         default="OPENAI_API_KEY",
     ),
-    whole("--seeds", "N", "scenarios (default: 100; 30 for a model in a folder)", at_least(2)),
-    whole(
-        "--first-seed", "SEED", "seed of the first scenario (default: 0)", at_least(0, MOST_SEED), default=0
+    integer_option(
+        "--seeds", "N", "number of scenarios (default: 100; 30 for a model folder)", range_check(2)
     ),
-    whole("--rollouts", "K", "rollouts of each scenario (default: 16)", at_least(2), default=16),
-    INSTRUCTION_OF,
-    real("--temperature", "T", "temperature (default: the model's own, else 1)"),
-    whole("--concurrency", "N", "rollouts at once (default: 64)", at_least(1, 4096), default=64),
+    integer_option(
+        "--first-seed", "SEED", "seed of the first scenario (default: 0)", range_check(0, MAX_SEED), default=0
+    ),
+    integer_option("--rollouts", "K", "rollouts of each scenario (default: 16)", range_check(2), default=16),
+    CANDIDATE_OPTION,
+    number_option("--temperature", "T", "temperature (default: the model's, else 1)"),
+    integer_option(
+        "--concurrency", "N", "concurrent rollouts (default: 64)", range_check(1, 4096), default=64
+    ),
 )
 
 CAPABILITIES = Command(
     "capabilities",
-    "find the capabilities that failed runs lack",
+    "find the capabilities that failed traces lack",
     (
         "trace2evolve capabilities 2026-11-24T035034",
         "trace2evolve capabilities runs/retail.json --judge gpt-4.1-mini --dry-run",
     ),
-    "improve:capabilities",
+    "improve:show_capabilities",
     (
-        text(
+        text_option(
             "runs",
             "RUN",
-            "a run's id or the start of it, a run folder, or a results file",
+            "run id or its beginning, a run folder, or a results file",
             nargs="+",
         ),
-        OneOf(
+        ExclusiveOptions(
             (
-                text("--judge", "MODEL", "judge model, to discover and label capabilities"),
-                flag("--rules", "label by rules, offline (default)"),
+                text_option("--judge", "MODEL", "judge model, to discover and label capabilities"),
+                flag_option("--rules", "label with rules, offline (default)"),
             )
         ),
-        whole(
-            "--repeats", "N", "repeat the labelling (default: 10 with --judge, else 1)", at_least(1, 10_000)
+        integer_option(
+            "--repeats",
+            "N",
+            "repeat the labelling (default: 10 with --judge, else 1)",
+            range_check(1, 10_000),
         ),
-        JUDGE_URL,
-        text(
+        JUDGE_URL_OPTION,
+        text_option(
             "--judge-api-key-env",
             "NAME",
             "environment variable that holds the judge's API key (default: OPENAI_API_KEY)",
         ),
-        flag("--no-cache", "ask the judge again, and store no answer"),
-        flag("--dry-run", "print what the judge would cost; ask nothing"),
-        text(
+        flag_option("--no-cache", "neither read nor store cached answers of the judge"),
+        flag_option("--dry-run", "print the estimated cost of the judge; send no requests"),
+        text_option(
             "--include-sealed",
             "SPLIT",
-            "learn from this sealed split too; the access is recorded (repeatable)",
+            "also learn from this sealed split; the access is recorded (repeatable)",
             action="append",
         ),
-        SUITE,
-        PROVIDER,
-        PLOT,
-        JSON,
+        SUITE_OPTION,
+        PROVIDER_OPTION,
+        PLOT_OPTION,
+        JSON_OPTION,
     ),
 )
 
@@ -109,7 +118,7 @@ ENVIRONMENT = Command(
             "list environments with their rewards and calibrations",
             ("trace2evolve environment list",),
             "environment:list_environments",
-            (JSON,),
+            (JSON_OPTION,),
         ),
         Command(
             "check",
@@ -117,9 +126,11 @@ ENVIRONMENT = Command(
             ("trace2evolve environment check precondition_verification --seeds 100",),
             "environment:check",
             (
-                *ENVIRONMENTS,
-                whole("--seeds", "N", "scenarios (default: 1000)", at_least(1), default=1000),
-                RAY,
+                *ENVIRONMENT_OPTIONS,
+                integer_option(
+                    "--seeds", "N", "number of scenarios (default: 1000)", range_check(1), default=1000
+                ),
+                RAY_OPTION,
             ),
         ),
         Command(
@@ -130,7 +141,7 @@ ENVIRONMENT = Command(
                 "trace2evolve environment tune --model gpt-4.1-mini --seeds 100",
             ),
             "environment:tune",
-            (*ENVIRONMENTS, *MEASURED_MODEL, RAY),
+            (*ENVIRONMENT_OPTIONS, *MODEL_OPTIONS, RAY_OPTION),
         ),
         Command(
             "synthesize",
@@ -138,27 +149,31 @@ ENVIRONMENT = Command(
             ("trace2evolve environment synthesize refunds --writer gpt-4.1 --from-run 2026-11-24T035034",),
             "environment:synthesize",
             (
-                text("capability", "CAPABILITY", "the capability's name, in snake_case"),
-                text("--writer", "MODEL", "the model that writes", required=True),
-                text("--writer-base-url", "URL", "the writer's endpoint (default: OPENAI_BASE_URL)"),
-                text(
+                text_option("capability", "CAPABILITY", "name of the capability, in snake_case"),
+                text_option("--writer", "MODEL", "model that writes the environment", required=True),
+                text_option("--writer-base-url", "URL", "the writer's endpoint (default: OPENAI_BASE_URL)"),
+                text_option(
                     "--writer-api-key-env",
                     "NAME",
                     "environment variable that holds the writer's API key (default: OPENAI_API_KEY)",
                     default="OPENAI_API_KEY",
                 ),
-                text("--description", "TEXT", "what the capability is, if no report says so"),
-                text(
+                text_option(
+                    "--description", "TEXT", "description of the capability; needed if no report describes it"
+                ),
+                text_option(
                     "--from-run",
                     "RUN",
-                    "show the writer failures of this run that lack the capability (repeatable)",
+                    "show the writer this run's failures that lack the capability (repeatable)",
                     action="append",
                     default=[],
                 ),
-                whole("--rounds", "N", "attempts (default: 5)", at_least(1, 1000), default=5),
-                whole("--difficulty", "D", "only this difficulty, from 1 to 5"),
-                JSON,
-                *MEASURED_MODEL,
+                integer_option(
+                    "--rounds", "N", "number of attempts (default: 5)", range_check(1, 1000), default=5
+                ),
+                integer_option("--difficulty", "D", "only this difficulty, from 1 to 5"),
+                JSON_OPTION,
+                *MODEL_OPTIONS,
             ),
             defaults={"content": "train"},
         ),
@@ -174,24 +189,32 @@ TRAIN = Command(
     ),
     "improve:train",
     (
-        text("--capability", "NAME", "capability to train; several train one adapter", nargs="+"),
-        text("--from-run", "RUN", "train an adapter for each capability that this run's failures lack"),
-        text("--adapter-name", "NAME", "the adapter's name (default: the capability)"),
-        BASE_MODEL,
-        *RECIPE,
-        whole("--seed", "N", "seed (default: 1)"),
-        whole("--steps", "N", "steps of the optimiser"),
-        whole("--difficulty", "D", "only this difficulty, from 1 to 5 (default: the tuned one, else 1)"),
-        INSTRUCTION_OF,
-        path("--out", "DIR", "the adapter's folder (default: adapters/NAME)"),
-        whole("--heldout", "N", "held-out scenarios (default: 100; 0: none)", default=100),
-        RAY,
-        whole(
+        text_option(
+            "--capability", "NAME", "capability to train; several capabilities share one adapter", nargs="+"
+        ),
+        text_option(
+            "--from-run", "RUN", "train one adapter for each capability that this run's failures lack"
+        ),
+        text_option("--adapter-name", "NAME", "name of the adapter (default: the capability)"),
+        BASE_MODEL_OPTION,
+        *RECIPE_OPTIONS,
+        integer_option("--seed", "N", "seed (default: 1)"),
+        integer_option("--steps", "N", "number of optimiser steps"),
+        integer_option(
+            "--difficulty", "D", "difficulty, from 1 to 5 (default: the tuned difficulty, else 1)"
+        ),
+        CANDIDATE_OPTION,
+        path_option("--out", "DIR", "folder of the adapter (default: adapters/NAME)"),
+        integer_option(
+            "--heldout", "N", "number of held-out scenarios (default: 100; 0 for none)", default=100
+        ),
+        RAY_OPTION,
+        integer_option(
             "--heldout-others",
             "M",
-            "held-out scenarios of each other environment (default: half of --heldout; 0: none)",
+            "held-out scenarios of each other environment (default: half of --heldout; 0 for none)",
         ),
-        HELDOUT_ROLLOUTS,
+        HELDOUT_ROLLOUTS_OPTION,
     ),
     defaults={"resumable": True},
 )
@@ -202,15 +225,15 @@ EVAL_ROUTER = Command(
     ("trace2evolve eval-router", "trace2evolve eval-router precondition_verification --openings 20"),
     "improve:eval_router",
     (
-        text(
+        text_option(
             "capability",
             "NAME",
             "capabilities to choose from (default: those of the promoted adapters of the base model)",
             nargs="*",
         ),
-        BASE_MODEL,
-        whole("--openings", "N", "conversation openings of each label (default: 50)", at_least(1)),
-        JSON,
+        BASE_MODEL_OPTION,
+        integer_option("--openings", "N", "conversation openings per label (default: 50)", range_check(1)),
+        JSON_OPTION,
     ),
 )
 
@@ -223,10 +246,10 @@ EVOLVE = Command(
     ),
     "improve:evolve",
     (
-        flag("--dry-run", "print the budget that is needed; train nothing"),
-        JSON,
-        text("run_options", "-- OPTION", "options of each run, behind --", nargs="*"),
+        flag_option("--dry-run", "print the required budget; train nothing"),
+        JSON_OPTION,
+        text_option("run_options", "-- OPTION", "options for each run, after --", nargs="*"),
     ),
-    declare=(add_evolve_arguments, add_run_options),
+    declare_options=(add_evolve_arguments, add_run_options),
     defaults={"resumable": True},
 )

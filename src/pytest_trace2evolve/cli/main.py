@@ -10,8 +10,8 @@ from typing import TextIO, cast
 
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.parser import build_parser
-from pytest_trace2evolve.errors import LONGEST_LINE, Trace2EvolveError
-from pytest_trace2evolve.utils.crashes import EXIT_CRASH, OutputError, crash_line, discard
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH, Trace2EvolveError
+from pytest_trace2evolve.utils.crashes import EXIT_CRASH, OutputError, redirect_to_null, write_crash_report
 from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize_line
 
@@ -20,8 +20,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as in shells."""
 
-EXIT_PIPE = 141
-"""Exit status of a command whose output has lost its reader (`… | head`), as in shells."""
+EXIT_BROKEN_PIPE = 141
+"""Exit status of a command whose output pipe was closed (`… | head`), as in shells."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,19 +38,19 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
 
     - 2 for bad input, 3 for a crash or an output that cannot be written, and 130 for Ctrl-C, each with one
       line on standard error
-    - 141 if the reader of the output is gone
+    - 141 if the output pipe was closed
     """
-    with _sanitized_streams():
+    with _sanitize_streams():
         try:
             try:
                 return _run(parser, arguments)
             finally:  # also flush output that argparse printed before it exited
                 sys.stdout.flush()
         except BrokenPipeError:
-            discard(sys.stdout)
-            return EXIT_PIPE
+            redirect_to_null(sys.stdout)
+            return EXIT_BROKEN_PIPE
         except OutputError as error:
-            discard(sys.stdout)
+            redirect_to_null(sys.stdout)
             print(f"trace2evolve: {error}", file=sys.stderr)
             return EXIT_CRASH
 
@@ -58,13 +58,13 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
-    status = EXIT_PIPE
+    status = EXIT_BROKEN_PIPE
     try:
         status = command(options)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        discard(sys.stdout)
+        redirect_to_null(sys.stdout)
         return status
     except OutputError:
         raise
@@ -73,18 +73,22 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> in
         print(f"trace2evolve: interrupted{remedy}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (Trace2EvolveError, OSError) as error:
-        here = _current_folder()
-        text = error if here is not None else "the current folder was deleted; change to another one"
-        print(sanitize_line(f"trace2evolve: {text}", LONGEST_LINE), file=sys.stderr)
+        current_folder = _current_folder()
+        message = (
+            error
+            if current_folder is not None
+            else "the current folder was deleted; change to an existing one"
+        )
+        print(sanitize_line(f"trace2evolve: {message}", MAX_LINE_LENGTH), file=sys.stderr)
         return EXIT_USAGE
     # `SystemExit` too, because project code that a command runs must not choose the command's status.
     except BaseException as error:
-        print(f"trace2evolve: {crash_line(error, _project_folder(options))}", file=sys.stderr)
+        print(f"trace2evolve: {write_crash_report(error, _project_folder(options))}", file=sys.stderr)
         return EXIT_CRASH
 
 
 def _current_folder() -> Path | None:
-    """The current folder; None if it was deleted."""
+    """Return the current folder, or None if it was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -92,38 +96,42 @@ def _current_folder() -> Path | None:
 
 
 def _project_folder(options: argparse.Namespace) -> Path | None:
-    """The folder of the project that a command works in, if there is one."""
-    here = _current_folder()
-    root: Path | None = getattr(options, "root", None) or (None if here is None else find_root(here))
+    """Return the folder of the project that a command works in, or None."""
+    current_folder = _current_folder()
+    root: Path | None = getattr(options, "root", None) or (
+        None if current_folder is None else find_root(current_folder)
+    )
     return root if root is not None and (root / "suites").is_dir() else None
 
 
-class _Output(SanitizedStream):
-    """The standard output. A failed write raises `OutputError`, because an `OSError` would be reported as bad
-    input by `run` and ignored by argparse."""
+class _OutputStream(SanitizedStream):
+    """Sanitized standard output. A failed write raises `OutputError`.
+
+    Instead, `run` would report an `OSError` as bad input, and argparse would ignore it.
+    """
 
     def write(self, text: str) -> int:
-        with _as_output_error():
+        with _raise_output_error():
             return super().write(text)
 
     def flush(self) -> None:
-        with _as_output_error():
+        with _raise_output_error():
             self.raw.flush()
 
 
-class _Errors(SanitizedStream):
-    """The standard error. A failed write is ignored, because no stream is left to report it."""
+class _ErrorStream(SanitizedStream):
+    """Sanitized standard error. A failed write is ignored, because no other stream could report it."""
 
     def write(self, text: str) -> int:
         try:
             return super().write(text)
         except OSError:
-            discard(self.raw)
+            redirect_to_null(self.raw)
             return len(text)
 
 
 @contextlib.contextmanager
-def _as_output_error() -> Iterator[None]:
+def _raise_output_error() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -133,16 +141,16 @@ def _as_output_error() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sanitized_streams() -> Iterator[None]:
-    """Sanitize all output of a command. A closed standard stream discards its output."""
-    before = sys.stdout, sys.stderr
+def _sanitize_streams() -> Iterator[None]:
+    """Sanitize everything that a command prints. Output to a closed standard stream is discarded."""
+    original_streams = sys.stdout, sys.stderr
     # Otherwise `print` to a closed standard error would write to the standard output, which may be JSON.
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+    with Path(os.devnull).open("w", encoding="utf-8") as null_stream:
         sys.stdout, sys.stderr = (
-            cast("TextIO", kind(stream or nowhere, terminal=bool(stream and stream.isatty())))
-            for kind, stream in zip((_Output, _Errors), before, strict=True)
+            cast("TextIO", stream_class(stream or null_stream, is_terminal=bool(stream and stream.isatty())))
+            for stream_class, stream in zip((_OutputStream, _ErrorStream), original_streams, strict=True)
         )
         try:
             yield
         finally:
-            sys.stdout, sys.stderr = before
+            sys.stdout, sys.stderr = original_streams

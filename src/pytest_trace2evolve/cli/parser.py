@@ -1,4 +1,4 @@
-"""Parsers made from commands that are declared as data. A command's code is imported when it runs."""
+"""Build argument parsers from declared commands. A command's code is imported only when it runs."""
 
 import argparse
 import importlib
@@ -10,100 +10,106 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError
-from pytest_trace2evolve.utils.option_types import finite, integer
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ConfigError
+from pytest_trace2evolve.utils.option_types import parse_finite, parse_integer
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports wrong arguments in lines of limited length, and accepts no abbreviations of options."""
+    """An argument parser with error messages of limited length and without abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
-        super().error(sanitize_line(message, LONGEST_LINE - len(f"{self.prog}: error: ")))
+        super().error(sanitize_line(message, MAX_LINE_LENGTH - len(f"{self.prog}: error: ")))
 
 
-Check = Callable[[str, Any], None]
+ValueCheck = Callable[[str, Any], None]
 """A function of an option's name and value that raises `ConfigError` to reject the value."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option or positional argument: names, keywords of `add_argument`, and a check of its value."""
+    """One option or positional argument: its names, its `add_argument` keywords and its value check."""
 
     name: str
     settings: Mapping[str, Any]
-    check: Check | None = None
-    short: str = ""
+    check: ValueCheck | None = None
+    short_name: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The short name, if there is one, and the name."""
-        return (self.short, self.name) if self.short else (self.name,)
+        """The short name, if there is one, followed by the long name."""
+        return (self.short_name, self.name) if self.short_name else (self.name,)
 
 
-def text(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
-    """An option that takes a text."""
-    return Option(name, {"metavar": metavar, "help": help, **settings}, check)
+def text_option(
+    name: str, metavar: str | None, help_text: str, check: ValueCheck | None = None, **settings: Any
+) -> Option:
+    """Declare an option whose value is text."""
+    return Option(name, {"metavar": metavar, "help": help_text, **settings}, check)
 
 
-def whole(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
-    """An option that takes a whole number."""
-    return text(name, metavar, help, check, type=integer, **settings)
+def integer_option(
+    name: str, metavar: str | None, help_text: str, check: ValueCheck | None = None, **settings: Any
+) -> Option:
+    """Declare an option whose value is an integer."""
+    return text_option(name, metavar, help_text, check, type=parse_integer, **settings)
 
 
-def real(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
-    """An option that takes a number."""
-    return text(name, metavar, help, check, type=finite, **settings)
+def number_option(
+    name: str, metavar: str | None, help_text: str, check: ValueCheck | None = None, **settings: Any
+) -> Option:
+    """Declare an option whose value is a finite number."""
+    return text_option(name, metavar, help_text, check, type=parse_finite, **settings)
 
 
-def at_least(least: int, most: int = 1_000_000) -> Check:
-    """Return a check that a number is at least `least` and at most `most`."""
+def range_check(minimum: int, maximum: int = 1_000_000) -> ValueCheck:
+    """Return a check that a number is between `minimum` and `maximum`, both included."""
 
     def check(option: str, number: int) -> None:
-        if number < least:
-            raise ConfigError(f"{option} {number}: must be {least} or more")
-        if number > most:
-            raise ConfigError(f"{option} {number}: must be {most} or less")
+        if number < minimum:
+            raise ConfigError(f"{option} {number}: must be {minimum} or more")
+        if number > maximum:
+            raise ConfigError(f"{option} {number}: must be {maximum} or less")
 
     return check
 
 
-def share(option: str, number: float) -> None:
-    """Check that a difference of rewards lies between 0 and 1."""
+def check_share(option: str, number: float) -> None:
+    """Check that a difference of rewards is between 0 and 1, both excluded."""
     if not 0 < number < 1:
-        raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
+        raise ConfigError(f"{option} {number:g}: must be between 0 and 1; for 5 points, give 0.05")
 
 
-def path(name: str, metavar: str | None, help: str | None = None, **settings: Any) -> Option:
-    """An option that takes a path."""
-    return Option(name, {"metavar": metavar, "help": help, "type": Path, **settings})
+def path_option(name: str, metavar: str | None, help_text: str | None = None, **settings: Any) -> Option:
+    """Declare an option whose value is a path."""
+    return Option(name, {"metavar": metavar, "help": help_text, "type": Path, **settings})
 
 
-def flag(name: str, help: str, short: str = "") -> Option:
-    """An option that takes no value."""
-    return Option(name, {"action": "store_true", "help": help}, short=short)
+def flag_option(name: str, help_text: str, short_name: str = "") -> Option:
+    """Declare an option without a value."""
+    return Option(name, {"action": "store_true", "help": help_text}, short_name=short_name)
 
 
-def pattern(expression: str, what: str) -> Callable[[str], str]:
-    """Return an option type for texts that match an expression; `what` names such a text in errors."""
+def pattern_type(regex: str, description: str) -> Callable[[str], str]:
+    """Return an argparse type for texts that match a regular expression; errors call them `description`."""
 
-    def value_of(text: str) -> str:
-        if not re.fullmatch(expression, text):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    def parse(text: str) -> str:
+        if not re.fullmatch(regex, text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {description}")
         return text
 
-    return value_of
+    return parse
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """Mutually exclusive options; if `required`, one of the options must be given."""
+class ExclusiveOptions:
+    """Options of which at most one can be given; if `is_required` is set, exactly one must be given."""
 
     options: tuple[Option, ...]
-    required: bool = False
+    is_required: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,8 +123,8 @@ class Command:
         run: The function that runs the command, as `module:function` of this package; empty if there are
             actions.
         options: The command's options, in the order of the help.
-        declare: Functions that add further options to the command's parser.
-        actions: The subcommands.
+        declare_options: Functions that each add more options to the command's parser.
+        actions: The subcommands, if there are any.
         defaults: Further attributes of the parsed options. `resumable` means that the same command resumes
             after an interruption.
     """
@@ -127,13 +133,13 @@ class Command:
     help: str
     examples: tuple[str, ...] = ()
     run: str = ""
-    options: tuple[Option | OneOf, ...] = ()
-    declare: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
+    options: tuple[Option | ExclusiveOptions, ...] = ()
+    declare_options: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
     actions: tuple["Command", ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-START = """\
+INTRODUCTION = """\
 Evaluate tool-using agents, gate changes to them, and improve them.
 
 start:
@@ -144,17 +150,17 @@ start:
 
 
 def build_parser(groups: Mapping[str, Sequence[Command]]) -> argparse.ArgumentParser:
-    """Build the parser of `trace2evolve` from commands by group."""
+    """Build the parser of `trace2evolve` from its commands, by group."""
     commands = [command for group in groups.values() for command in group]
     width = max(len(command.name) for command in commands)
-    listed = [
+    group_texts = [
         "\n".join([f"{title}:", *(f"  {command.name:<{width}}  {command.help}" for command in group)])
         for title, group in groups.items()
     ]
     parser = Parser(
         prog="trace2evolve",
         usage="trace2evolve [--root DIR] COMMAND …",
-        description="\n\n".join([START.rstrip(), *listed]),
+        description="\n\n".join([INTRODUCTION.rstrip(), *group_texts]),
         epilog="'trace2evolve COMMAND --help' shows the options of a command, and examples.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -170,32 +176,32 @@ def build_parser(groups: Mapping[str, Sequence[Command]]) -> argparse.ArgumentPa
 
 def _add_commands(parsers: "argparse._SubParsersAction[Any]", commands: Sequence[Command]) -> None:
     for command in commands:
-        added = parsers.add_parser(
+        subparser = parsers.add_parser(
             command.name,
             help=command.help,
             description=f"{command.help[0].upper()}{command.help[1:]}.",
             epilog="\n".join(["examples:", *(f"  {line}" for line in command.examples)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        checks: list[tuple[str, str, Check]] = []
+        checks: list[tuple[str, str, ValueCheck]] = []
         for option in command.options:
-            if isinstance(option, OneOf):
-                group = added.add_mutually_exclusive_group(required=option.required)
-                for choice in option.options:
-                    group.add_argument(*choice.names, **choice.settings)
+            if isinstance(option, ExclusiveOptions):
+                group = subparser.add_mutually_exclusive_group(required=option.is_required)
+                for exclusive_option in option.options:
+                    group.add_argument(*exclusive_option.names, **exclusive_option.settings)
                 continue
-            destination = added.add_argument(*option.names, **option.settings).dest
+            destination = subparser.add_argument(*option.names, **option.settings).dest
             if option.check is not None:
                 checks.append((option.name, destination, option.check))
-        for declare in command.declare:
-            declare(added)
+        for declare in command.declare_options:
+            declare(subparser)
         if command.actions:
-            _add_commands(added.add_subparsers(required=True, metavar="ACTION"), command.actions)
+            _add_commands(subparser.add_subparsers(required=True, metavar="ACTION"), command.actions)
         else:
-            added.set_defaults(command=partial(_run, command.run, checks), **command.defaults)
+            subparser.set_defaults(command=partial(_run_command, command.run, checks), **command.defaults)
         # `--root` may also follow the command's name, because messages advise that and users append options.
-        # A default here would replace a value given before the name.
-        _add_root(added, default=argparse.SUPPRESS)
+        # With a default, this `--root` would override one that precedes the name.
+        _add_root(subparser, default=argparse.SUPPRESS)
 
 
 def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
@@ -208,13 +214,15 @@ def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
     )
 
 
-def _run(place: str, checks: Sequence[tuple[str, str, Check]], options: argparse.Namespace) -> int:
+def _run_command(
+    function_path: str, checks: Sequence[tuple[str, str, ValueCheck]], options: argparse.Namespace
+) -> int:
     for name, destination, check in checks:
-        given = getattr(options, destination)
-        for value in given if isinstance(given, list) else [given]:
+        parsed_value = getattr(options, destination)
+        for value in parsed_value if isinstance(parsed_value, list) else [parsed_value]:
             if value is not None:
                 check(name, value)
-    module, _, name = place.partition(":")
+    module, _, name = function_path.partition(":")
     function = getattr(importlib.import_module(f"pytest_trace2evolve.cli.{module}"), name)
     status: int = function(options)
     return status
@@ -222,12 +230,12 @@ def _run(place: str, checks: Sequence[tuple[str, str, Check]], options: argparse
 
 # ---- options that commands of several groups share
 
-JSON = flag("--json", "print JSON")
-PLOT = path("--plot", "FILE", "write a plot (.svg or .png)")
-SUITE = text("--suite", "NAME", "only this suite")
-SPLIT = text("--split", "SPLIT", "only this split")
-PROVIDER = text("--provider", None, "the world's provider (default: inspect_evals)")
-JUDGE_URL = text("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
-CONTENT = text(
+JSON_OPTION = flag_option("--json", "print JSON")
+PLOT_OPTION = path_option("--plot", "FILE", "write a plot (.svg or .png)")
+SUITE_OPTION = text_option("--suite", "NAME", "only this suite")
+SPLIT_OPTION = text_option("--split", "SPLIT", "only this split")
+PROVIDER_OPTION = text_option("--provider", None, "provider of the world (default: inspect_evals)")
+JUDGE_URL_OPTION = text_option("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
+CONTENT_OPTION = text_option(
     "--content", None, "wording: train (default) or heldout", choices=("train", "heldout"), default="train"
 )

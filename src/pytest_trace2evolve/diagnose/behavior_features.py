@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import takewhile, zip_longest
 from typing import Any
 
-from pytest_trace2evolve.records.capability import Example, Outcome
+from pytest_trace2evolve.records.capability import TraceExample, TraceOutcome
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding, Rules, Writing, id_at
@@ -26,7 +26,7 @@ MIN_REPEATS = 3
 """Minimum number of equal calls that count as a loop."""
 
 NO_RULES = Rules(identify={}, customers="", owner="", status="", ids={}, reads={}, writes={})
-"""The rules of a world that declares none."""
+"""Empty rules, for a world that declares none."""
 
 
 class Match(StrEnum):
@@ -49,19 +49,22 @@ class AgentCall:
     id: str
     name: str
     arguments: Mapping[str, Any]
-    error: bool
+    has_failed: bool
     result: str
     record: str
 
     @property
     def texts(self) -> set[str]:
         """The texts among the arguments."""
-        return set(texts_in(self.arguments, names=False))
+        return set(texts_in(self.arguments, include_names=False))
 
     def equals(self, action: Action) -> bool:
         """Whether a gold action is the same call, regardless of the order in lists."""
-        mine, gold = normalize_arguments(self.arguments), normalize_arguments(action.arguments)
-        return self.name == action.name and mine == gold
+        call_arguments, gold_arguments = (
+            normalize_arguments(self.arguments),
+            normalize_arguments(action.arguments),
+        )
+        return self.name == action.name and call_arguments == gold_arguments
 
 
 @dataclass(frozen=True)
@@ -74,17 +77,23 @@ class ExpectedWrite:
     call: AgentCall | None = None
 
     @property
-    def differing(self) -> set[str]:
+    def differing_arguments(self) -> set[str]:
         """The names of the arguments that differ from those of the gold action."""
         if self.call is None:
             return set()
-        mine, gold = map(normalize_arguments, (self.call.arguments, self.action.arguments))
-        return {name for name in {*mine, *gold} if mine.get(name) != gold.get(name)}
+        call_arguments, gold_arguments = map(
+            normalize_arguments, (self.call.arguments, self.action.arguments)
+        )
+        return {
+            name
+            for name in {*call_arguments, *gold_arguments}
+            if call_arguments.get(name) != gold_arguments.get(name)
+        }
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A required text, and the index of the first agent message with this text; None if there is none."""
+class RequiredAnswer:
+    """A text that the agent must say, and the index of its first message with the text (None if never)."""
 
     text: str
     message: int | None
@@ -93,18 +102,18 @@ class Answer:
 def normalize_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Sort the lists in a call's arguments. Lists of equal length (items and replacements) stay aligned."""
     lists = {name: value for name, value in arguments.items() if isinstance(value, list) and value}
-    found = dict(arguments)
+    normalized = dict(arguments)
     for length in {len(value) for value in lists.values()}:
         names = sorted(name for name, value in lists.items() if len(value) == length)
         rows = sorted(zip(*(lists[name] for name in names), strict=True), key=repr)
-        found |= {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    return found
+        normalized |= {name: [row[index] for row in rows] for index, name in enumerate(names)}
+    return normalized
 
 
-def record_of(tool: str, arguments: Mapping[str, Any], rules: Rules) -> str:
+def target_record_id(tool: str, arguments: Mapping[str, Any], rules: Rules) -> str:
     """The id of the record that a call concerns; empty if the call names no record."""
-    if declared := rules.writes.get(tool) or rules.reads.get(tool):
-        values = [arguments.get(declared.argument)]
+    if declaration := rules.writes.get(tool) or rules.reads.get(tool):
+        values = [arguments.get(declaration.argument)]
     else:
         values = [value for name, value in arguments.items() if name.endswith("_id")]
     return values[0] if values and isinstance(values[0], str) else ""
@@ -122,7 +131,7 @@ class Behavior:
 
     Attributes:
         rules: The world's rules.
-        types: The type of each tool.
+        tool_types: The type of each tool.
         calls: The agent's tool calls in order.
         gold_reads: Reads among the gold actions, except those that identify the customer.
         gold_writes: Writes among the gold actions that have an effect, and failing ones that the agent made
@@ -144,42 +153,48 @@ class Behavior:
     ) -> None:
         self.simulation, self.task, self.passed = simulation, task, passed
         self.findings, self.run = findings, run
-        self.rules, self.types = rules_of(world) or NO_RULES, world.tool_types()
-        self.calls = tuple(_agent_calls(simulation.trace, self.rules))
-        effective = self._effective_gold_actions(world)
-        self.gold_reads = [action for action in effective if self.types.get(action.name) is ToolType.READ]
-        self.gold_writes = [action for action in effective if self.types.get(action.name) is ToolType.WRITE]
+        self.rules, self.tool_types = rules_of(world) or NO_RULES, world.tool_types()
+        self.calls = tuple(_iter_agent_calls(simulation.trace, self.rules))
+        gold_actions = self._effective_gold_actions(world)
+        self.gold_reads = [
+            action for action in gold_actions if self.tool_types.get(action.name) is ToolType.READ
+        ]
+        self.gold_writes = [
+            action for action in gold_actions if self.tool_types.get(action.name) is ToolType.WRITE
+        ]
 
     def _effective_gold_actions(self, world: World) -> list[Action]:
         """Try all gold actions in order, and return the agent's gold actions that count."""
         session = world.open()
         session.initialise(self.task.initial_state)
-        effective = []
+        gold_actions = []
         for action in self.task.actions:
             if action.requestor != "assistant":
                 session.perform(action)
                 continue
             result = session.call(action.name, action.arguments, "assistant")
-            if action.name not in self.rules.identify and (not result.error or self._made_otherwise(action)):
-                effective.append(action)
-        return effective
+            if action.name not in self.rules.identify and (
+                not result.error or self._was_made_differently(action)
+            ):
+                gold_actions.append(action)
+        return gold_actions
 
-    def _made_otherwise(self, action: Action) -> bool:
+    def _was_made_differently(self, action: Action) -> bool:
         """Whether the agent made the change of a failing gold action with different arguments."""
-        target = (action.name, record_of(action.name, action.arguments, self.rules))
+        target = (action.name, target_record_id(action.name, action.arguments, self.rules))
         return any(
-            not call.error and (call.name, call.record) == target and not call.equals(action)
+            not call.has_failed and (call.name, call.record) == target and not call.equals(action)
             for call in self.calls
         )
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TraceOutcome:
         """The identity of the trace and whether it passed, as input of the contrast."""
-        return Outcome(**self._identity, passed=self.passed)
+        return TraceOutcome(**self._identity, passed=self.passed)
 
-    def shown(self, message: int | None, why: str) -> Example:
+    def to_example(self, message: int | None, why: str) -> TraceExample:
         """An example that points to a message of the trace and says why."""
-        return Example(**self._identity, message=message, why=why)
+        return TraceExample(**self._identity, message=message, why=why)
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -194,33 +209,35 @@ class Behavior:
     @cached_property
     def last_agent_message(self) -> int:
         """The index of the agent's last message; 0 if there is none."""
-        places = (place for place, message in enumerate(self.trace) if message.role == "assistant")
-        return max(places, default=0)
+        indexes = (index for index, message in enumerate(self.trace) if message.role == "assistant")
+        return max(indexes, default=0)
 
-    def words_of(self, role: str, before: int | None = None) -> str:
-        """All text of one side before an index of the trace, in lower case."""
-        said = (message.content or "" for message in self.trace[:before] if message.role == role)
-        return " ".join(said).lower()
+    def lowercase_text(self, role: str, before: int | None = None) -> str:
+        """All text of one role before an index of the trace, in lower case."""
+        texts = (message.content or "" for message in self.trace[:before] if message.role == role)
+        return " ".join(texts).lower()
 
     @cached_property
-    def customer_words(self) -> str:
+    def customer_text(self) -> str:
         """All text of the customer, in lower case."""
-        return self.words_of("user")
+        return self.lowercase_text("user")
 
-    def writing(self, tool: str) -> Writing | None:
+    def write_declaration(self, tool: str) -> Writing | None:
         """The declaration of a write tool in the world's rules; None if there is none."""
         return self.rules.writes.get(tool)
 
     @cached_property
     def writes(self) -> tuple[AgentCall, ...]:
         """Calls of tools that write, successful or not."""
-        return tuple(call for call in self.calls if self.types.get(call.name) is ToolType.WRITE)
+        return tuple(call for call in self.calls if self.tool_types.get(call.name) is ToolType.WRITE)
 
     @cached_property
     def reads(self) -> tuple[AgentCall, ...]:
         """Successful calls of tools that read."""
         return tuple(
-            call for call in self.calls if self.types.get(call.name) is ToolType.READ and not call.error
+            call
+            for call in self.calls
+            if self.tool_types.get(call.name) is ToolType.READ and not call.has_failed
         )
 
     def first_read(self, record: str, before: int | None = None) -> AgentCall | None:
@@ -230,21 +247,21 @@ class Behavior:
                 return call
         return None
 
-    def was_shown(self, record: str, before: int) -> bool:
+    def was_returned(self, record: str, before: int) -> bool:
         """Whether an earlier call that identified the customer or created the record returned the record."""
         return any(
-            call.message < before and not call.error and record == self._new_record(call)
+            call.message < before and not call.has_failed and record == self._returned_record(call)
             for call in self.calls
         )
 
-    def creates(self, call: AgentCall) -> bool:
+    def creates_record(self, call: AgentCall) -> bool:
         """Whether a call is of a tool that creates a record."""
-        writing = self.writing(call.name)
+        writing = self.write_declaration(call.name)
         return writing is not None and writing.creates
 
-    def _new_record(self, call: AgentCall) -> str | None:
+    def _returned_record(self, call: AgentCall) -> str | None:
         """The record that a call creates or identifies, which the arguments need not name."""
-        writing = self.writing(call.name)
+        writing = self.write_declaration(call.name)
         if writing is not None and writing.creates:
             return call.record or id_at(call.result, writing.id_path)
         path = self.rules.identify.get(call.name)
@@ -260,69 +277,78 @@ class Behavior:
         )
 
     @cached_property
-    def answers(self) -> tuple[Answer, ...]:
+    def required_answers(self) -> tuple[RequiredAnswer, ...]:
         """The texts that the task requires the agent to say, found by the scorer's method."""
         criteria = self.task.evaluation_criteria
-        said = {
-            place: message.text.lower().replace(",", "")
-            for place, message in enumerate(self.trace)
+        agent_texts = {
+            index: message.text.lower().replace(",", "")
+            for index, message in enumerate(self.trace)
             if message.role == "assistant" and message.text is not None
         }
         return tuple(
-            Answer(text, next((place for place, words in said.items() if text.lower() in words), None))
+            RequiredAnswer(
+                text, next((index for index, words in agent_texts.items() if text.lower() in words), None)
+            )
             for text in (criteria.communicate_info or [] if criteria else ())
         )
 
     @cached_property
-    def unread(self) -> tuple[Action, ...]:
+    def unread_actions(self) -> tuple[Action, ...]:
         """Reads among the gold actions whose record the agent never read."""
-        called = {call.name for call in self.reads}
-        found = []
+        called_tools = {call.name for call in self.reads}
+        unread = []
         for action in self.gold_reads:
-            record = record_of(action.name, action.arguments, self.rules)
-            if (self.first_read(record) is None) if record else (action.name not in called):
-                found.append(action)
-        return tuple(found)
+            record = target_record_id(action.name, action.arguments, self.rules)
+            if (self.first_read(record) is None) if record else (action.name not in called_tools):
+                unread.append(action)
+        return tuple(unread)
 
     def is_gold(self, call: AgentCall) -> bool:
         """Whether a call, successful or not, equals a gold action."""
         return any(call.equals(action) for action in self.task.actions)
 
     @cached_property
-    def undone_by_user(self) -> tuple[Action, ...]:
+    def undone_user_actions(self) -> tuple[Action, ...]:
         """Gold writes of the customer that nobody performed; the agent has to request such actions."""
-        made = [call for message in self.trace for call in message.tool_calls or ()]
+        calls = [call for message in self.trace for call in message.tool_calls or ()]
         return tuple(
             action
             for action in self.task.actions
             if action.requestor == "user"
-            and self.types.get(action.name) is ToolType.WRITE
+            and self.tool_types.get(action.name) is ToolType.WRITE
             and not any(
                 call.name == action.name
                 and all(call.arguments.get(name) == value for name, value in action.arguments.items())
-                for call in made
+                for call in calls
             )
         )
 
     @cached_property
     def expected_writes(self) -> tuple[ExpectedWrite, ...]:
         """Each write that the task requires, with its outcome. A call is matched with at most one write."""
-        left = list(self.writes)
-        records = [record_of(gold.name, gold.arguments, self.rules) for gold in self.gold_writes]
+        unmatched_calls = list(self.writes)
+        records = [target_record_id(gold.name, gold.arguments, self.rules) for gold in self.gold_writes]
         expected = list(zip(self.gold_writes, records, strict=True))
-        asked = {(gold.name, record) for gold, record in expected}
-        found: dict[int, ExpectedWrite] = {}
+        required_targets = {(gold.name, record) for gold, record in expected}
+        matched_writes: dict[int, ExpectedWrite] = {}
         for match in Match:
-            for place, (gold, record) in enumerate(expected):
-                if place in found:
+            for index, (gold, record) in enumerate(expected):
+                if index in matched_writes:
                     continue
-                call = next((call for call in left if _fits(match, call, gold, record, asked)), None)
+                call = next(
+                    (
+                        call
+                        for call in unmatched_calls
+                        if _has_outcome(match, call, gold, record, required_targets)
+                    ),
+                    None,
+                )
                 if call is not None:
-                    left.remove(call)
-                    found[place] = ExpectedWrite(gold, record, match, call)
+                    unmatched_calls.remove(call)
+                    matched_writes[index] = ExpectedWrite(gold, record, match, call)
         return tuple(
-            found.get(place) or ExpectedWrite(gold, record, Match.MISSING)
-            for place, (gold, record) in enumerate(expected)
+            matched_writes.get(index) or ExpectedWrite(gold, record, Match.MISSING)
+            for index, (gold, record) in enumerate(expected)
         )
 
     @cached_property
@@ -331,53 +357,55 @@ class Behavior:
         criteria = self.task.evaluation_criteria
         if criteria is None or RewardBasis.DB not in criteria.basis:
             return ()
-        used = [write.call for write in self.expected_writes if write.call is not None]
-        return tuple(call for call in self.writes if not call.error and call not in used)
+        matched_calls = [write.call for write in self.expected_writes if write.call is not None]
+        return tuple(call for call in self.writes if not call.has_failed and call not in matched_calls)
 
     @cached_property
-    def repeated(self) -> tuple[AgentCall, ...]:
+    def repeated_calls(self) -> tuple[AgentCall, ...]:
         """Calls made at least `MIN_REPEATS` times, without duplicates."""
         keys = [(call.name, repr(sorted(call.arguments.items()))) for call in self.calls]
         counts = Counter(keys)
-        first = dict(zip(reversed(keys), reversed(self.calls), strict=True))
-        return tuple(first[key] for key, count in counts.items() if count >= MIN_REPEATS)
+        first_calls = dict(zip(reversed(keys), reversed(self.calls), strict=True))
+        return tuple(first_calls[key] for key, count in counts.items() if count >= MIN_REPEATS)
 
 
-def _fits(match: Match, call: AgentCall, gold: Action, record: str, asked: set[tuple[str, str]]) -> bool:
+def _has_outcome(
+    match: Match, call: AgentCall, gold: Action, record: str, required_targets: set[tuple[str, str]]
+) -> bool:
     """Whether a call matches an expected write with this outcome."""
-    same_tool, same_record = call.name == gold.name, call.record == record
-    unasked = (call.name, call.record) not in asked
+    is_same_tool, is_same_record = call.name == gold.name, call.record == record
+    is_unexpected = (call.name, call.record) not in required_targets
     match match:
         case Match.EXACT:
-            return not call.error and call.equals(gold)
+            return not call.has_failed and call.equals(gold)
         case Match.DIFFERING:
-            return not call.error and same_record and same_tool
+            return not call.has_failed and is_same_record and is_same_tool
         case Match.FAILED:
-            return call.error and same_record and same_tool
+            return call.has_failed and is_same_record and is_same_tool
         case Match.OTHER_TOOL:
-            return not call.error and same_record and unasked
+            return not call.has_failed and is_same_record and is_unexpected
         case Match.REFUSED:
-            return call.error and same_record and unasked
+            return call.has_failed and is_same_record and is_unexpected
         case Match.OTHER_RECORD:
-            return bool(call.record) and same_tool and unasked
+            return bool(call.record) and is_same_tool and is_unexpected
         case Match.MISSING:
             return False
 
 
-def _agent_calls(trace: Sequence[Message], rules: Rules) -> Iterator[AgentCall]:
-    for place, message in enumerate(trace):
+def _iter_agent_calls(trace: Sequence[Message], rules: Rules) -> Iterator[AgentCall]:
+    for index, message in enumerate(trace):
         if message.role != "assistant":
             continue
         # Results are matched by order rather than by id, because some agents reuse ids.
-        answers = takewhile(lambda answer: answer.role == "tool", trace[place + 1 :])
-        for call, answer in zip_longest(message.tool_calls or (), answers):
+        results = takewhile(lambda result_message: result_message.role == "tool", trace[index + 1 :])
+        for call, result_message in zip_longest(message.tool_calls or (), results):
             if call is not None:
                 yield AgentCall(
-                    message=place,
+                    message=index,
                     id=call.id,
                     name=call.name,
                     arguments=call.arguments,
-                    error=answer is None or bool(answer.error),
-                    result=(answer.content or "") if answer is not None else "",
-                    record=record_of(call.name, call.arguments, rules),
+                    has_failed=result_message is None or bool(result_message.error),
+                    result=(result_message.content or "") if result_message is not None else "",
+                    record=target_record_id(call.name, call.arguments, rules),
                 )

@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from pytest_trace2evolve.errors import LabelError
 from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
 from pytest_trace2evolve.records.capability import (
-    Assessment,
     Capability,
+    CapabilityAssessment,
     Contrast,
-    Example,
     LabelRun,
-    Outcome,
     Presence,
+    TraceExample,
+    TraceOutcome,
 )
 
 MAX_EXAMPLES = 8  # failures shown for a capability
 LOWEST_DELTA = -2.0  # below every measured Δ
 
-_RATED = (Presence.PRESENT, Presence.LACKING)
-"""The labels that enter a rate."""
+_RATED_PRESENCES = (Presence.PRESENT, Presence.LACKING)
+"""The labels that count in an error rate."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Minima at which a capability counts as missing.
+    """The minimum figures at which a capability counts as missing.
 
     Attributes:
         coverage: ρ, the share of failures that lack the capability.
@@ -48,72 +48,76 @@ class Thresholds:
         """The number of runs, out of `runs`, that must reach both thresholds."""
         return math.ceil(self.runs * runs - 1e-9)
 
-    def reached(self, found: Contrast) -> bool:
+    def are_reached_by(self, run_contrast: Contrast) -> bool:
         """Whether the contrast of one run reaches both thresholds."""
-        if found.coverage is None or found.delta is None:
+        if run_contrast.coverage is None or run_contrast.delta is None:
             return False
-        return found.coverage >= self.coverage and found.delta >= self.delta
+        return run_contrast.coverage >= self.coverage and run_contrast.delta >= self.delta
 
 
-STANDARD = Thresholds()
+TRACE_THRESHOLDS = Thresholds()
 """TRACE's thresholds."""
 
 
-def assess(
+def assess_capabilities(
     capabilities: Sequence[Capability],
     runs: Sequence[LabelRun],
-    outcomes: Sequence[Outcome],
-    thresholds: Thresholds = STANDARD,
-) -> list[Assessment]:
-    """Compare failures with successes for each capability; sort by selection, then by falling Δ.
+    outcomes: Sequence[TraceOutcome],
+    thresholds: Thresholds = TRACE_THRESHOLDS,
+) -> list[CapabilityAssessment]:
+    """Compare failures with successes for each capability; sort by selection, then by decreasing Δ.
 
     Raises:
         LabelError: a run does not have exactly one label of every capability for each trace.
     """
     names = [capability.name for capability in capabilities]
-    labelled: list[dict[str, dict[str, Presence]]] = []
+    labels_by_run: list[dict[str, dict[str, Presence]]] = []
     for run in runs:
         _check_partition(run, outcomes, names)
         by_capability: dict[str, dict[str, Presence]] = {name: {} for name in names}
         for label in run.labels:
             by_capability[label.capability][label.trace] = label.presence
-        labelled.append(by_capability)
-    contrasts = {name: tuple(contrast(labels[name], outcomes) for labels in labelled) for name in names}
-    compared = sum(any(run.delta is not None for run in by_run) for by_run in contrasts.values())
-    assessed = []
+        labels_by_run.append(by_capability)
+    contrasts = {
+        name: tuple(compute_contrast(labels[name], outcomes) for labels in labels_by_run) for name in names
+    }
+    comparison_count = sum(any(run.delta is not None for run in by_run) for by_run in contrasts.values())
+    assessments = []
     for capability in capabilities:
-        own = [labels[capability.name] for labels in labelled]
+        capability_labels = [labels[capability.name] for labels in labels_by_run]
         failed, passed = (
-            _clusters(own, [outcome for outcome in outcomes if outcome.passed is side])
-            for side in (False, True)
+            _clusters(capability_labels, [outcome for outcome in outcomes if outcome.passed is has_passed])
+            for has_passed in (False, True)
         )
-        interval = difference_interval(failed, passed, comparisons=compared)
-        examples = _examples(capability.name, runs, outcomes)
-        assessed.append(_assessment(capability, contrasts[capability.name], interval, thresholds, examples))
+        interval = difference_interval(failed, passed, comparisons=comparison_count)
+        examples = _failure_examples(capability.name, runs, outcomes)
+        assessments.append(
+            _make_assessment(capability, contrasts[capability.name], interval, thresholds, examples)
+        )
 
-    def rank(assessment: Assessment) -> tuple[bool, float, str]:
+    def rank(assessment: CapabilityAssessment) -> tuple[bool, float, str]:
         delta = LOWEST_DELTA if assessment.delta is None else assessment.delta
         return not assessment.selected, -delta, assessment.name
 
-    return sorted(assessed, key=rank)
+    return sorted(assessments, key=rank)
 
 
-def _check_partition(run: LabelRun, outcomes: Sequence[Outcome], capabilities: Sequence[str]) -> None:
+def _check_partition(run: LabelRun, outcomes: Sequence[TraceOutcome], capabilities: Sequence[str]) -> None:
     """Require exactly one label of every capability for each trace."""
     expected = {(outcome.trace, name) for outcome in outcomes for name in capabilities}
-    found = Counter((label.trace, label.capability) for label in run.labels)
-    where = f"run {run.run} of the labeller"
-    advice = "its labels do not partition the traces, and none of them counts"
-    for (trace, name), count in found.items():
+    label_counts = Counter((label.trace, label.capability) for label in run.labels)
+    subject = f"run {run.run} of the labeller"
+    advice = "a run needs exactly one label per capability and trace, so this run cannot be used"
+    for (trace, name), count in label_counts.items():
         if (trace, name) not in expected:
-            raise LabelError(f"{where}: labels {name!r} of trace {trace!r}, which nobody asked for; {advice}")
+            raise LabelError(f"{subject}: unexpected label {name!r} of trace {trace!r}; {advice}")
         if count > 1:
-            raise LabelError(f"{where}: labels {name!r} of trace {trace!r} {count} times; {advice}")
-    if missing := next((pair for pair in sorted(expected) if pair not in found), None):
-        raise LabelError(f"{where}: has no label {missing[1]!r} of trace {missing[0]!r}; {advice}")
+            raise LabelError(f"{subject}: {count} labels {name!r} of trace {trace!r}; {advice}")
+    if missing_pair := next((pair for pair in sorted(expected) if pair not in label_counts), None):
+        raise LabelError(f"{subject}: no label {missing_pair[1]!r} of trace {missing_pair[0]!r}; {advice}")
 
 
-def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Contrast:
+def compute_contrast(labels: Mapping[str, Presence], outcomes: Sequence[TraceOutcome]) -> Contrast:
     """Compute the contrast of one capability in one run.
 
     coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ is the same rate
@@ -133,33 +137,33 @@ def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Con
 
 
 def _rate(counts: Counter[Presence]) -> float | None:
-    rated = sum(counts[presence] for presence in _RATED)
+    rated = sum(counts[presence] for presence in _RATED_PRESENCES)
     return counts[Presence.LACKING] / rated if rated else None
 
 
-def _clusters(runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[Outcome]) -> list[Cluster]:
-    """The counts of lacking and rated traces by task, averaged over runs."""
+def _clusters(runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[TraceOutcome]) -> list[Cluster]:
+    """One cluster per task: its numbers of lacking and rated traces, averaged over the runs."""
     lacking: Counter[str] = Counter()
-    shown: Counter[str] = Counter()
+    rated: Counter[str] = Counter()
     for outcome in outcomes:
         for labels in runs:
-            shown[outcome.task] += labels[outcome.trace] in _RATED
+            rated[outcome.task] += labels[outcome.trace] in _RATED_PRESENCES
             lacking[outcome.task] += labels[outcome.trace] is Presence.LACKING
-    return [Cluster(lacking[task] / len(runs), shown[task] / len(runs)) for task in sorted(shown)]
+    return [Cluster(lacking[task] / len(runs), rated[task] / len(runs)) for task in sorted(rated)]
 
 
-def _assessment(
+def _make_assessment(
     capability: Capability,
     by_run: tuple[Contrast, ...],
     interval: tuple[float, float] | None,
     thresholds: Thresholds,
-    examples: tuple[Example, ...],
-) -> Assessment:
+    examples: tuple[TraceExample, ...],
+) -> CapabilityAssessment:
     coverage = [run.coverage for run in by_run if run.coverage is not None]
     delta = [run.delta for run in by_run if run.delta is not None]
     low, high = interval or (None, None)
-    reason = _reason_against(by_run, thresholds, low)
-    return Assessment(
+    reason = _rejection_reason(by_run, thresholds, low)
+    return CapabilityAssessment(
         name=capability.name,
         description=capability.description,
         merged=capability.merged,
@@ -171,7 +175,7 @@ def _assessment(
         delta_std=statistics.stdev(delta) if len(delta) > 1 else None,
         delta_low=low,
         delta_high=high,
-        runs_passed=sum(map(thresholds.reached, by_run)),
+        runs_passed=sum(map(thresholds.are_reached_by, by_run)),
         selected=not reason,
         reason=reason,
         examples=examples,
@@ -180,46 +184,52 @@ def _assessment(
     )
 
 
-def _reason_against(by_run: Sequence[Contrast], thresholds: Thresholds, low: float | None) -> str:
+def _rejection_reason(by_run: Sequence[Contrast], thresholds: Thresholds, low: float | None) -> str:
     """The reason why a capability is not selected; empty if it is selected."""
     if all(run.coverage is None for run in by_run):
         return "nothing failed"
     if all(run.error_rate_failed is None for run in by_run):
-        return "no failed trace calls for it"
+        return "no failed trace requires it"
     if all(run.error_rate_passed is None for run in by_run):
-        return "no passed trace calls for it: there is nothing to compare the failures with"
-    passed, least = sum(map(thresholds.reached, by_run)), thresholds.min_runs(len(by_run))
-    if passed < least:
+        return "no passed trace requires it, so there is nothing to compare the failures with"
+    reached_count, min_runs = sum(map(thresholds.are_reached_by, by_run)), thresholds.min_runs(len(by_run))
+    if reached_count < min_runs:
         reasons = []
         coverage, delta = _mean([run.coverage for run in by_run]), _mean([run.delta for run in by_run])
         if coverage is not None and coverage < thresholds.coverage:
             reasons.append(f"coverage is below {thresholds.coverage:.2f}")
         if delta is not None and delta < thresholds.delta:
             reasons.append(f"Δ is below {thresholds.delta:.2f}")
-        below = " and ".join(reasons)
-        runs = f"reached in {passed} of {len(by_run)} runs, {least} are needed" if len(by_run) > 1 else ""
-        return "; ".join(filter(None, (below, runs)))
+        shortfalls = " and ".join(reasons)
+        runs_text = (
+            f"reached in {reached_count} of {len(by_run)} runs, but {min_runs} are needed"
+            if len(by_run) > 1
+            else ""
+        )
+        return "; ".join(filter(None, (shortfalls, runs_text)))
     if low is None or low <= 0:
-        return "Δ's interval holds 0: it may be chance"
+        return "Δ's interval includes 0, so it may be chance"
     return ""
 
 
-def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Example, ...]:
+def _failure_examples(
+    name: str, runs: Sequence[LabelRun], outcomes: Sequence[TraceOutcome]
+) -> tuple[TraceExample, ...]:
     """Examples of failures that lack a capability; labels that most runs agree on come first."""
-    failed = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
-    found: dict[str, list[Example]] = {}
+    failures = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
+    examples_by_trace: dict[str, list[TraceExample]] = {}
     for run in runs:
         for label in run.labels:
-            outcome = failed.get(label.trace)
+            outcome = failures.get(label.trace)
             if label.capability == name and label.presence is Presence.LACKING and outcome is not None:
-                shown = Example(
+                example = TraceExample(
                     **outcome.model_dump(exclude={"passed"}), message=label.message, why=label.why
                 )
-                found.setdefault(label.trace, []).append(shown)
-    agreed = sorted(found.values(), key=len, reverse=True)
-    return tuple(shown[0] for shown in agreed[:MAX_EXAMPLES])
+                examples_by_trace.setdefault(label.trace, []).append(example)
+    sorted_examples = sorted(examples_by_trace.values(), key=len, reverse=True)
+    return tuple(trace_examples[0] for trace_examples in sorted_examples[:MAX_EXAMPLES])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return statistics.fmean(numbers) if numbers else None

@@ -5,10 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.diagnose.behavior_features import Behavior, Match, record_of
-from pytest_trace2evolve.diagnose.contrast import MAX_EXAMPLES, STANDARD, Thresholds, assess
-from pytest_trace2evolve.diagnose.labels import account_address_inference, label_by_rules, status_known
-from pytest_trace2evolve.diagnose.traces import TraceSet, gather
+from pytest_trace2evolve.diagnose.behavior_features import Behavior, Match, target_record_id
+from pytest_trace2evolve.diagnose.contrast import (
+    MAX_EXAMPLES,
+    TRACE_THRESHOLDS,
+    Thresholds,
+    assess_capabilities,
+)
+from pytest_trace2evolve.diagnose.labels import account_address_inference, label_by_rules, last_known_status
+from pytest_trace2evolve.diagnose.traces import TraceSet, gather_traces
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import (
@@ -25,10 +30,10 @@ from pytest_trace2evolve.records.trace import TerminationReason
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
 
-Evidence = tuple[int | None, str] | None
-"""The index of the message that shows a kind of failure, and why; None if the trace is not of that kind."""
+FailureEvidence = tuple[int | None, str] | None
+"""The index of a message that shows a kind of failure, and the reason; None if the trace does not show it."""
 
-_BUDGETS = frozenset(
+_BUDGET_ENDS = frozenset(
     {TerminationReason.MAX_STEPS, TerminationReason.TOO_MANY_ERRORS, TerminationReason.TIMEOUT}
 )
 
@@ -43,21 +48,23 @@ class LabelSet:
     notes: tuple[str, ...] = ()
 
 
-def by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
-    """Label traces by rules in a single run, whatever number of runs is requested."""
-    note = f"{runs} runs of the rules are one run: they agree with themselves, which is no stability"
+def label_set_by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
+    """Label traces by rules in a single run; a note says so if more `runs` are requested."""
+    note = f"the rules give the same labels in all {runs} runs, so they ran once; this shows no stability"
     labels = label_by_rules(traces.behaviors)
     return LabelSet("rules", BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
 
 
-def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD) -> CapabilityReport:
+def build_report(
+    traces: TraceSet, labels: LabelSet, thresholds: Thresholds = TRACE_THRESHOLDS
+) -> CapabilityReport:
     """Build the report that compares failures with successes.
 
     Raises:
         LabelError: a run's labels do not partition the traces.
     """
     outcomes = traces.outcomes
-    kinds, explained = taxonomy(traces.behaviors)
+    kinds, explained = count_failure_kinds(traces.behaviors)
     explained |= {
         label.trace for run in labels.runs[:1] for label in run.labels if label.presence is Presence.LACKING
     }
@@ -66,11 +73,11 @@ def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD
         runs=len(labels.runs),
         traces=len(outcomes),
         failed=sum(not outcome.passed for outcome in outcomes),
-        capabilities=tuple(assess(labels.capabilities, labels.runs, outcomes, thresholds)),
+        capabilities=tuple(assess_capabilities(labels.capabilities, labels.runs, outcomes, thresholds)),
         labels=tuple(labels.runs),
         taxonomy=tuple(kinds),
         unexplained=tuple(
-            behavior.shown(
+            behavior.to_example(
                 behavior.last_agent_message if behavior.trace else None,
                 f"ended by {behavior.simulation.termination_reason}",
             )
@@ -102,23 +109,23 @@ class RunDiagnosis:
     environments: tuple[str, ...]
 
     @property
-    def trainable(self) -> tuple[MissingCapability, ...]:
+    def trainable_capabilities(self) -> tuple[MissingCapability, ...]:
         """The missing capabilities that have an environment with the tools of the run's world.
 
         Raises:
             ConfigError: no missing capability has such an environment.
         """
-        found = tuple(missing for missing in self.missing if missing.name in self.environments)
-        if not found:
-            lacking = ", ".join(missing.name for missing in self.missing)
+        capabilities = tuple(missing for missing in self.missing if missing.name in self.environments)
+        if not capabilities:
+            names = ", ".join(missing.name for missing in self.missing)
             raise ConfigError(
-                f"run {', '.join(self.runs)} lacks {lacking}, and no environment with the tools of its world "
-                "trains that: write one with trace2evolve environment synthesize NAME"
+                f"run {', '.join(self.runs)} lacks {names}, but no environment with the tools of its world "
+                "trains it: write one with trace2evolve environment synthesize NAME"
             )
-        return found
+        return capabilities
 
 
-def diagnose_run(project: Project, run: str, here: Path, environments: "Environments") -> RunDiagnosis:
+def diagnose_run(project: Project, run: str, base_folder: Path, environments: "Environments") -> RunDiagnosis:
     """Diagnose by rules the capabilities that a run's failures lack, without tasks of sealed splits.
 
     Raises:
@@ -127,138 +134,142 @@ def diagnose_run(project: Project, run: str, here: Path, environments: "Environm
         ResultsError: a file cannot be read.
     """
     worlds = project.open_worlds()
-    traces = gather([run], worlds, project=project, here=here, check_world=environments.require_tools_of)
-    found = report(traces, by_rules(traces))
-    if not found.failed:
+    traces = gather_traces(
+        [run], worlds, project=project, base_folder=base_folder, check_world=environments.require_tools_of
+    )
+    report = build_report(traces, label_set_by_rules(traces))
+    if not report.failed:
         raise ConfigError(
-            f"run {run}: none of its {found.traces} traces outside sealed splits failed: there is nothing "
-            "to learn"
+            f"run {run}: none of its {report.traces} traces outside sealed splits failed, so there is "
+            "nothing to learn"
         )
     missing = tuple(
-        MissingCapability(name=assessed.name, delta=assessed.delta, coverage=assessed.coverage)
-        for assessed in found.capabilities
-        if assessed.selected
+        MissingCapability(name=assessment.name, delta=assessment.delta, coverage=assessment.coverage)
+        for assessment in report.capabilities
+        if assessment.selected
     )
     if not missing:
         raise ConfigError(
-            f"run {run}: {found.failed} of {found.traces} traces failed, and no capability is missing in "
-            "them by contrast; see trace2evolve capabilities, or name one to train (trace2evolve train)"
+            f"run {run}: {report.failed} of {report.traces} traces failed, but the contrast with the passed "
+            "traces shows no missing capability; see trace2evolve capabilities, or name one to train "
+            "(trace2evolve train)"
         )
-    read = {behavior.task.id for behavior in traces.behaviors}
+    read_tasks = {behavior.task.id for behavior in traces.behaviors}
     splits = {
         f"{suite}::{split}"
-        for task, places in traces.splits.items()
-        if task in read
-        for suite, split in places
+        for task, task_splits in traces.splits.items()
+        if task in read_tasks
+        for suite, split in task_splits
     }
     return RunDiagnosis(
         missing=missing,
         runs=tuple(dict.fromkeys(behavior.run for behavior in traces.behaviors)),
         splits=tuple(sorted(splits)),
-        failed=found.failed,
-        traces=found.traces,
-        environments=environments.with_tools_of(traces.ran_in),
+        failed=report.failed,
+        traces=report.traces,
+        environments=environments.names_with_tools_of(traces.worlds),
     )
 
 
 # Kinds of failure: Trace2Evolve's taxonomy. A failed trace can be of several kinds.
 
 
-def _under_inspection(behavior: Behavior) -> Evidence:
-    for action in behavior.unread:
-        record = record_of(action.name, action.arguments, behavior.rules)
+def _find_under_inspection(behavior: Behavior) -> FailureEvidence:
+    for action in behavior.unread_actions:
+        record = target_record_id(action.name, action.arguments, behavior.rules)
         why = f"{action.name} of {record} was never called" if record else action.name
         return behavior.last_agent_message, why
     return None
 
 
-def _cross_order_ambiguity(behavior: Behavior) -> Evidence:
+def _find_cross_order_ambiguity(behavior: Behavior) -> FailureEvidence:
     for write in behavior.expected_writes:
         if write.match is Match.OTHER_RECORD and write.call is not None:
-            why = f"{write.action.name} on {write.call.record}; {write.record} is meant"
+            why = f"{write.action.name} on {write.call.record}; expected {write.record}"
             return write.call.message, why
-    meant = {
+    meant_records = {
         write.action.name: write.record for write in behavior.expected_writes if write.match is Match.MISSING
     }
     for call in behavior.writes:
-        if call.error and meant.get(call.name, call.record) != call.record:
-            return call.message, f"{call.name} tried on {call.record}; {meant[call.name]} is meant"
+        if call.has_failed and meant_records.get(call.name, call.record) != call.record:
+            return call.message, f"{call.name} tried on {call.record}; expected {meant_records[call.name]}"
     return None
 
 
-def _unsafe_write_path(behavior: Behavior) -> Evidence:
-    places = {call.message for call in behavior.writes}
+def _find_unsafe_write_path(behavior: Behavior) -> FailureEvidence:
+    write_messages = {call.message for call in behavior.writes}
     for finding in behavior.findings:
-        if finding.message in places:
+        if finding.message in write_messages:
             return finding.message, f"{finding.invariant.value}: {finding.why}"
     for call in behavior.unexpected_writes:
-        return call.message, f"{call.name} on {call.record} was not called for"
+        return call.message, f"{call.name} on {call.record} was not requested"
     return None
 
 
-def _max_step_loop(behavior: Behavior) -> Evidence:
+def _find_max_step_loop(behavior: Behavior) -> FailureEvidence:
     reason = behavior.simulation.termination_reason
-    if reason in _BUDGETS:
+    if reason in _BUDGET_ENDS:
         return max(len(behavior.trace) - 1, 0), f"ended by {reason}"
-    for call in behavior.repeated:
-        return call.message, f"{call.name} was called again and again"
+    for call in behavior.repeated_calls:
+        return call.message, f"{call.name} was called repeatedly"
     return None
 
 
-def _partial_success(behavior: Behavior) -> Evidence:
-    exact = [write.call for write in behavior.expected_writes if write.match is Match.EXACT]
-    told = [answer.message for answer in behavior.answers if answer.message is not None]
-    places = [*told[-1:], *(call.message for call in exact[-1:] if call is not None)]
-    steps = len(behavior.expected_writes) + len(behavior.answers)
-    return (places[-1], f"{len(exact) + len(told)} of {steps} steps are right") if places else None
+def _find_partial_success(behavior: Behavior) -> FailureEvidence:
+    exact_calls = [write.call for write in behavior.expected_writes if write.match is Match.EXACT]
+    given_answers = [answer.message for answer in behavior.required_answers if answer.message is not None]
+    messages = [*given_answers[-1:], *(call.message for call in exact_calls[-1:] if call is not None)]
+    step_count = len(behavior.expected_writes) + len(behavior.required_answers)
+    return (
+        (messages[-1], f"{len(exact_calls) + len(given_answers)} of {step_count} steps are right")
+        if messages
+        else None
+    )
 
 
-def _cancelled_order_tracking(behavior: Behavior) -> Evidence:
+def _find_cancelled_order_tracking(behavior: Behavior) -> FailureEvidence:
     for call in behavior.writes:
-        if (status := status_known(behavior, call)).startswith("cancel"):
+        if (status := last_known_status(behavior, call)).startswith("cancel"):
             return call.message, f"{call.name} on {call.record}, which was {status!r}"
     return None
 
 
-def _account_address_inference(behavior: Behavior) -> Evidence:
-    shown = account_address_inference(behavior)
-    return (shown.message, shown.why) if shown.presence is Presence.LACKING else None
+def _find_account_address_inference(behavior: Behavior) -> FailureEvidence:
+    observation = account_address_inference(behavior)
+    return (observation.message, observation.why) if observation.presence is Presence.LACKING else None
 
 
-KINDS: Mapping[str, tuple[Callable[[Behavior], Evidence], str]] = {
-    "under_inspection": (_under_inspection, "A record that the expert reads was never read."),
+FAILURE_KINDS: Mapping[str, tuple[Callable[[Behavior], FailureEvidence], str]] = {
+    "under_inspection": (_find_under_inspection, "A record that the expert reads was never read."),
     "cross_order_ambiguity": (
-        _cross_order_ambiguity,
-        "A change was made, or tried, on another record than the one that is meant.",
+        _find_cross_order_ambiguity,
+        "A change was made or tried on a different record from the intended one.",
     ),
     "unsafe_write_path": (
-        _unsafe_write_path,
-        (
-            "A change broke an invariant (identity, consent, eligibility, read before write), or nobody had "
-            "called for it."
-        ),
+        _find_unsafe_write_path,
+        "A change was unrequested or broke an invariant (identity, consent, eligibility, read before write).",
     ),
     "max_step_loop": (
-        _max_step_loop,
-        "A budget ended the simulation, or one call was made three times or more.",
+        _find_max_step_loop,
+        "A budget ended the simulation, or the same call was made three times or more.",
     ),
     "partial_success": (
-        _partial_success,
-        "A part of what was asked for was done as it should be, and the rest was not.",
+        _find_partial_success,
+        "Some of the requested steps were done correctly, but not all.",
     ),
     "cancelled_order_tracking": (
-        _cancelled_order_tracking,
+        _find_cancelled_order_tracking,
         "The agent worked on an order that it knew, or could have known, to be cancelled.",
     ),
     "account_address_inference": (
-        _account_address_inference,
-        "An address that stands in the records was not written, or another one was.",
+        _find_account_address_inference,
+        "An address in the records was not used, or a different one was used.",
     ),
 }
-"""For each kind, the function that finds it in a failed trace, and its description."""
+"""Kinds of failure by name, each with a description and the function that finds it in a failed trace."""
 
 
-def taxonomy(behaviors: Sequence[Behavior]) -> tuple[list[FailureKind], set[str]]:
+def count_failure_kinds(behaviors: Sequence[Behavior]) -> tuple[list[FailureKind], set[str]]:
     """Count the kinds of failure among failed traces.
 
     Returns:
@@ -267,17 +278,21 @@ def taxonomy(behaviors: Sequence[Behavior]) -> tuple[list[FailureKind], set[str]
     """
     failed = [behavior for behavior in behaviors if not behavior.passed]
     kinds, explained = [], set()
-    for name, (find, description) in KINDS.items():
-        shown = [behavior.shown(*evidence) for behavior in failed if (evidence := find(behavior)) is not None]
+    for name, (find_evidence, description) in FAILURE_KINDS.items():
+        examples = [
+            behavior.to_example(*evidence)
+            for behavior in failed
+            if (evidence := find_evidence(behavior)) is not None
+        ]
         if name != "partial_success":
-            explained |= {failure.trace for failure in shown}
+            explained |= {example.trace for example in examples}
         kinds.append(
             FailureKind(
                 name=name,
                 description=description,
-                count=len(shown),
-                share=len(shown) / len(failed) if failed else None,
-                examples=tuple(shown[:MAX_EXAMPLES]),
+                count=len(examples),
+                share=len(examples) / len(failed) if failed else None,
+                examples=tuple(examples[:MAX_EXAMPLES]),
             )
         )
     return sorted(kinds, key=lambda kind: (-kind.count, kind.name)), explained

@@ -20,12 +20,12 @@ from pytest_trace2evolve.records.capability import (
     LabelRun,
     Presence,
 )
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
-from pytest_trace2evolve.records.protocols import Answers, Model
-from pytest_trace2evolve.utils.concurrency import all_of
+from pytest_trace2evolve.records.completion import NO_USAGE, Usage
+from pytest_trace2evolve.records.protocols import AnswerStore, Model
+from pytest_trace2evolve.utils.concurrency import run_concurrently
 
-RUNS = 10  # independent runs of the labeller (N)
-DISCOVERIES = 3  # independent discoveries, each from different traces
+DEFAULT_RUNS = 10  # independent runs of the labeller (N)
+DISCOVERY_COUNT = 3  # independent discoveries, each from different traces
 DISCOVERY_TRACES = 6  # traces of each outcome that one discovery reads
 MAX_CONCURRENT = 16  # concurrent requests
 
@@ -35,7 +35,7 @@ LABEL_TOKENS = 45  # tokens of a label with its reason
 
 
 @dataclass(frozen=True)
-class Estimate:
+class UsageEstimate:
     """Expected usage of labelling. `cost` is in US dollars, or None if no price is known."""
 
     requests: int
@@ -49,27 +49,27 @@ class JudgeSettings:
     """The judge's model, the number of independent runs, and the cache of answers (None for no cache)."""
 
     model: ModelSettings
-    runs: int = RUNS
-    cache: Answers | None = None
+    runs: int = DEFAULT_RUNS
+    cache: AnswerStore | None = None
 
 
-def estimate(traces: TraceSet, settings: JudgeSettings) -> Estimate:
+def estimate_usage(traces: TraceSet, settings: JudgeSettings) -> UsageEstimate:
     """Estimate the usage of discovery and labelling from prompt lengths, as if no answer were cached."""
     length = 0
     for behavior in traces.behaviors:
         messages = prompts.label_messages(traces.policy, behavior.trace, BUILT_IN_CAPABILITIES)
         length += sum(len(message["content"]) for message in messages)
     count, policy = len(traces.behaviors), len(traces.policy)
-    discovery = DISCOVERIES * (policy + 2 * DISCOVERY_TRACES * max(length / count - policy, 0))
+    discovery = DISCOVERY_COUNT * (policy + 2 * DISCOVERY_TRACES * max(length / count - policy, 0))
     tokens = round((length * settings.runs + discovery) / CHARACTERS_PER_TOKEN)
-    answers = count * settings.runs * prompts.MAX_PROPOSALS * LABEL_TOKENS
+    completion_tokens = count * settings.runs * prompts.MAX_PROPOSALS * LABEL_TOKENS
     price = settings.model.price
-    used = Usage(prompt_tokens=tokens, completion_tokens=answers)
-    return Estimate(
-        requests=count * settings.runs + DISCOVERIES + 1,
+    usage = Usage(prompt_tokens=tokens, completion_tokens=completion_tokens)
+    return UsageEstimate(
+        requests=count * settings.runs + DISCOVERY_COUNT + 1,
         prompt_tokens=tokens,
-        completion_tokens=answers,
-        cost=price.cost(used) if price is not None else None,
+        completion_tokens=completion_tokens,
+        cost=price.cost(usage) if price is not None else None,
     )
 
 
@@ -80,7 +80,7 @@ class JudgeLabeller:
         on_progress: Called with the number of answered requests and the number of all requests.
 
     Attributes:
-        used: Usage of the judge's answers, without cached answers.
+        usage: Usage of the judge's answers, without cached answers.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class JudgeLabeller:
     ) -> None:
         self._settings = settings
         self._on_progress = on_progress
-        self.used = NOTHING_USED
-        self._done = 0
-        self._total = 0
+        self.usage = NO_USAGE
+        self._done_count = 0
+        self._request_count = 0
         self._failures: list[str] = []
 
     def label(self, traces: TraceSet) -> LabelSet:
@@ -103,31 +103,31 @@ class JudgeLabeller:
         return asyncio.run(self._label(traces))
 
     async def _label(self, traces: TraceSet) -> LabelSet:
-        self._total = DISCOVERIES + 1 + len(traces.behaviors) * self._settings.runs
+        self._request_count = DISCOVERY_COUNT + 1 + len(traces.behaviors) * self._settings.runs
         async with AsyncExitStack() as stack:
-            propose = await self._open(stack, prompts.proposals_format())
-            group = await self._open(stack, prompts.groups_format())
-            label = await self._open(stack, prompts.labels_format())
-            capabilities = await self._discover(traces, propose, group)
+            proposal_model = await self._open_model(stack, prompts.proposals_format())
+            group_model = await self._open_model(stack, prompts.groups_format())
+            label = await self._open_model(stack, prompts.labels_format())
+            capabilities = await self._discover(traces, proposal_model, group_model)
             runs = await self._label_runs(traces, capabilities, label)
         labels = [label for run in runs for label in run.labels]
-        lost = [label for label in labels if label.presence is Presence.LOST]
+        lost_labels = [label for label in labels if label.presence is Presence.LOST]
         name = self._settings.model.model
-        if len(lost) == len(labels):
+        if len(lost_labels) == len(labels):
             raise LabelError(
-                f"judge {name!r} gave no label that can be trusted; the first: {lost[0].why}"
-                f"{self._failure_note()}; try another judge, or --rules"
+                f"judge {name!r} gave no usable label; first: {lost_labels[0].why}"
+                f"{self._failure_note()}; try a different judge, or --rules"
             )
         notes = [f"judge {name!r}, prompt {prompts.PROMPT_VERSION}"]
-        if lost:
-            count = f"{len(lost)} of {len(labels)} labels are lost"
-            notes.append(f"{count}, the first: {lost[0].why}{self._failure_note()}")
+        if lost_labels:
+            count = f"{len(lost_labels)} of {len(labels)} labels are lost"
+            notes.append(f"{count}; first: {lost_labels[0].why}{self._failure_note()}")
         return LabelSet(name, capabilities, runs, tuple(notes))
 
     def _failure_note(self) -> str:
         return f" ({len(self._failures)} requests failed: {self._failures[0]})" if self._failures else ""
 
-    async def _open(self, stack: AsyncExitStack, response_format: dict[str, Any]) -> Model:
+    async def _open_model(self, stack: AsyncExitStack, response_format: dict[str, Any]) -> Model:
         from pytest_trace2evolve.models.chat import ChatModel  # half a second, if needed
 
         body = {**self._settings.model.extra_body, "response_format": response_format}
@@ -138,47 +138,53 @@ class JudgeLabeller:
             return model
         return StoredModel(model, settings, "agent", cache=self._settings.cache)
 
-    async def _discover(self, traces: TraceSet, propose: Model, group: Model) -> list[Capability]:
+    async def _discover(
+        self, traces: TraceSet, proposal_model: Model, group_model: Model
+    ) -> list[Capability]:
         outcomes: dict[bool, list[Behavior]] = {False: [], True: []}
         for behavior in traces.behaviors:
             outcomes[behavior.passed].append(behavior)
 
-        def discovery(number: int) -> list[dict[str, str]]:
-            sampled = prompts.sampled(outcomes, number, DISCOVERY_TRACES)
-            conversations = [(behavior.task.id, behavior.passed, behavior.trace) for behavior in sampled]
+        def discovery_messages(number: int) -> list[dict[str, str]]:
+            sample = prompts.sample_traces(outcomes, number, DISCOVERY_TRACES)
+            conversations = [(behavior.task.id, behavior.passed, behavior.trace) for behavior in sample]
             return prompts.discovery_messages(traces.policy, conversations, BUILT_IN_CAPABILITIES)
 
-        answers = await all_of(self._ask(propose, discovery(number), number) for number in range(DISCOVERIES))
+        answers = await run_concurrently(
+            self._ask(proposal_model, discovery_messages(number), number) for number in range(DISCOVERY_COUNT)
+        )
         tasks = {behavior.task.id for behavior in traces.behaviors}
         proposals = [proposal for answer in answers for proposal in prompts.read_proposals(answer, tasks)]
         if not proposals:
             raise LabelError(
-                f"judge {self._settings.model.model!r} proposed no capability in {DISCOVERIES} discoveries"
-                f"{self._failure_note()}; try another judge, or --rules"
+                f"judge {self._settings.model.model!r} proposed no capability in {DISCOVERY_COUNT} "
+                f"discoveries{self._failure_note()}; try a different judge, or --rules"
             )
-        first: dict[str, Capability] = {}
+        first_proposals: dict[str, Capability] = {}
         for proposal in proposals:
-            first.setdefault(proposal.name, proposal)
-        answer = await self._ask(group, prompts.group_messages(list(first.values())), 0)
-        known = [capability.name for capability in BUILT_IN_CAPABILITIES]
-        return prompts.merged(proposals, prompts.read_groups(answer, list(first)), known)
+            first_proposals.setdefault(proposal.name, proposal)
+        answer = await self._ask(group_model, prompts.group_messages(list(first_proposals.values())), 0)
+        built_in_names = [capability.name for capability in BUILT_IN_CAPABILITIES]
+        return prompts.merge_proposals(
+            proposals, prompts.read_groups(answer, list(first_proposals)), built_in_names
+        )
 
     async def _label_runs(
         self, traces: TraceSet, capabilities: Sequence[Capability], model: Model
     ) -> list[LabelRun]:
         slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-        async def labels_of(behavior: Behavior, run: int) -> list[Label]:
+        async def label_trace(behavior: Behavior, run: int) -> list[Label]:
             async with slots:
                 messages = prompts.label_messages(traces.policy, behavior.trace, capabilities)
                 answer = await self._ask(model, messages, run)
             return prompts.read_labels(answer, behavior.simulation.id, behavior.trace, capabilities)
 
         async def label_run(run: int) -> LabelRun:
-            found = await all_of(labels_of(behavior, run) for behavior in traces.behaviors)
-            return LabelRun(run=run, labels=tuple(label for labels in found for label in labels))
+            label_lists = await run_concurrently(label_trace(behavior, run) for behavior in traces.behaviors)
+            return LabelRun(run=run, labels=tuple(label for labels in label_lists for label in labels))
 
-        return list(await all_of(label_run(run) for run in range(1, self._settings.runs + 1)))
+        return list(await run_concurrently(label_run(run) for run in range(1, self._settings.runs + 1)))
 
     async def _ask(self, model: Model, messages: Sequence[dict[str, str]], run: int) -> str | None:
         """Return the text of an answer; None if the request failed, so its labels are lost."""
@@ -188,8 +194,8 @@ class JudgeLabeller:
             self._failures.append(str(error))
             return None
         finally:
-            self._done += 1
-            self._on_progress(self._done, self._total)
+            self._done_count += 1
+            self._on_progress(self._done_count, self._request_count)
         if not completion.cached:
-            self.used += completion.usage
+            self.usage += completion.usage
         return completion.content

@@ -20,36 +20,36 @@ from pytest_trace2evolve.diagnose.behavior_features import (
     Behavior,
     ExpectedWrite,
     Match,
-    record_of,
+    target_record_id,
 )
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Label, LabelRun, Presence
-from pytest_trace2evolve.records.message import MALFORMED
+from pytest_trace2evolve.records.message import MALFORMED_ARGUMENTS
 
-VARIANT = "new_item_ids"  # the argument with the requested variants of products
-METHOD = "payment_method_id"  # the argument with the payment method
-ADDRESS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
+VARIANT_ARGUMENT = "new_item_ids"  # the argument with the requested variants of products
+METHOD_ARGUMENT = "payment_method_id"  # the argument with the payment method
+ADDRESS_ARGUMENTS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
 
-TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
-"""Matches of a write whose record the agent had found."""
+FOUND_RECORD_MATCHES = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
+"""Outcomes of a required write for which the agent had found the right record."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The finding about one capability in a trace, with the index of a message and the reason."""
+    """Whether a trace shows one capability, with the index of a message as evidence and the reason."""
 
     presence: Presence
     message: int | None = None
     why: str = ""
 
 
-_NOT_CALLED_FOR = Observation(Presence.NA)
+_NOT_APPLICABLE = Observation(Presence.NA)
 
 
-def _lacking(message: int, why: str) -> Observation:
+def _observe_lacking(message: int, why: str) -> Observation:
     return Observation(Presence.LACKING, message, why)
 
 
-def _present(message: int, why: str) -> Observation:
+def _observe_present(message: int, why: str) -> Observation:
     return Observation(Presence.PRESENT, message, why)
 
 
@@ -58,14 +58,14 @@ def label_by_rules(behaviors: Sequence[Behavior]) -> LabelRun:
     labels = []
     for behavior in behaviors:
         for capability in BUILT_IN_CAPABILITIES:
-            shown = RULES[capability.name](behavior)
+            observation = RULES[capability.name](behavior)
             labels.append(
                 Label(
                     trace=behavior.simulation.id,
                     capability=capability.name,
-                    presence=shown.presence,
-                    message=shown.message,
-                    why=shown.why,
+                    presence=observation.presence,
+                    message=observation.message,
+                    why=observation.why,
                 )
             )
     return LabelRun(run=1, labels=tuple(labels))
@@ -77,34 +77,40 @@ def label_by_rules(behaviors: Sequence[Behavior]) -> LabelRun:
 def precondition_verification(behavior: Behavior) -> Observation:
     """Whether each changed record was read before, in a state that allows the change."""
     if not behavior.writes:
-        return _NOT_CALLED_FOR
+        return _NOT_APPLICABLE
     for call in behavior.writes:
-        unread = call.record and behavior.first_read(call.record, call.message) is None
-        if unread and not (behavior.creates(call) or behavior.was_shown(call.record, call.message)):
-            return _lacking(call.message, f"{call.name} on {call.record}, which it had not read")
-        status = "" if behavior.is_gold(call) else status_known(behavior, call)
-        writing = behavior.writing(call.name)
+        is_unread = call.record and behavior.first_read(call.record, call.message) is None
+        if is_unread and not (
+            behavior.creates_record(call) or behavior.was_returned(call.record, call.message)
+        ):
+            return _observe_lacking(call.message, f"{call.name} on {call.record}, which it had not read")
+        status = "" if behavior.is_gold(call) else last_known_status(behavior, call)
+        writing = behavior.write_declaration(call.name)
         if status and writing is not None and writing.statuses and status not in writing.statuses:
-            return _lacking(call.message, f"{call.name} on {call.record}, which it had read to be {status!r}")
+            return _observe_lacking(
+                call.message, f"{call.name} on {call.record}, which it had read to be {status!r}"
+            )
     for call in behavior.unexpected_writes:
-        return _lacking(call.message, f"{call.name} on {call.record}, which the task does not call for")
-    return _present(behavior.writes[0].message, "every record was read before it was changed")
+        return _observe_lacking(
+            call.message, f"{call.name} on {call.record}, which the task does not require"
+        )
+    return _observe_present(behavior.writes[0].message, "every record was read before it was changed")
 
 
-def status_known(behavior: Behavior, call: AgentCall) -> str:
+def last_known_status(behavior: Behavior, call: AgentCall) -> str:
     """The status of a call's record in the last earlier result that shows it; empty if there is none."""
-    known = ""
+    status = ""
     for earlier in behavior.calls:
         if earlier.message >= call.message:
             break
-        if earlier.record == call.record and not earlier.error:
-            known = _text_field(earlier.result, behavior.rules.status) or known
-    return known
+        if earlier.record == call.record and not earlier.has_failed:
+            status = _text_field(earlier.result, behavior.rules.status) or status
+    return status
 
 
 def structured_data_reasoning(behavior: Behavior) -> Observation:
     """Whether the agent derived the right variant, order or figure from the records."""
-    shown: Observation | None = None
+    observation: Observation | None = None
     for write in behavior.expected_writes:
         call = write.call
         if call is None:
@@ -112,179 +118,219 @@ def structured_data_reasoning(behavior: Behavior) -> Observation:
         if write.match is Match.OTHER_RECORD:
             if behavior.first_read(write.record) is None:
                 continue  # the agent could not choose it: see conditional_detail_retrieval
-            return _lacking(call.message, f"{write.action.name} on {call.record}; {write.record} is meant")
-        if VARIANT in write.action.arguments and write.match in (Match.EXACT, Match.DIFFERING):
-            chosen, right = (made.arguments.get(VARIANT) for made in (call, write.action))
-            items = [item for item in chosen if isinstance(item, str)] if isinstance(chosen, list) else []
-            if VARIANT in write.differing:
-                missed = [
-                    str(item) for item in (right if isinstance(right, list) else ()) if item not in items
+            return _observe_lacking(
+                call.message, f"{write.action.name} on {call.record}; expected {write.record}"
+            )
+        if VARIANT_ARGUMENT in write.action.arguments and write.match in (Match.EXACT, Match.DIFFERING):
+            chosen_items, gold_items = (
+                tool_call.arguments.get(VARIANT_ARGUMENT) for tool_call in (call, write.action)
+            )
+            item_ids = (
+                [item for item in chosen_items if isinstance(item, str)]
+                if isinstance(chosen_items, list)
+                else []
+            )
+            if VARIANT_ARGUMENT in write.differing_arguments:
+                missed_items = [
+                    str(item)
+                    for item in (gold_items if isinstance(gold_items, list) else ())
+                    if item not in item_ids
                 ]
-                if all(_offered(behavior, call, item) for item in missed):
+                if all(_was_offered(behavior, call, item) for item in missed_items):
                     continue  # the customer made a different choice
-                return _lacking(call.message, f"chose {_listed(chosen)}; {_listed(right)} is right")
-            if unread := [item for item in items if not behavior.was_told(item, call.message)]:
-                return _lacking(call.message, f"chose {unread[0]} without having read of it")
-            shown = shown or _present(call.message, "chose the right variants from what it had read")
-        elif write.match in TRIED and write.record and not _named_by_customer(behavior, write.record):
-            shown = shown or _present(call.message, f"found {write.record}, which the customer had not named")
-    for answer in behavior.answers:
-        if behavior.unread or behavior.was_told(answer.text):
+                return _observe_lacking(
+                    call.message, f"chose {_format_items(chosen_items)}; expected {_format_items(gold_items)}"
+                )
+            if unread_items := [item for item in item_ids if not behavior.was_told(item, call.message)]:
+                return _observe_lacking(call.message, f"chose {unread_items[0]} without having read it")
+            observation = observation or _observe_present(
+                call.message, "chose the right variants from the records that it read"
+            )
+        elif (
+            write.match in FOUND_RECORD_MATCHES
+            and write.record
+            and not _is_named_by_customer(behavior, write.record)
+        ):
+            observation = observation or _observe_present(
+                call.message, f"found {write.record}, which the customer had not named"
+            )
+    for answer in behavior.required_answers:
+        if behavior.unread_actions or behavior.was_told(answer.text):
             continue
         if answer.message is not None:
-            shown = shown or _present(answer.message, f"worked out {answer.text}")
-        elif (instead := _other_figure(behavior, answer.text)) is not None:
-            return _lacking(instead[0], f"told {instead[1]}; {answer.text} follows from what it had read")
-    return shown or _NOT_CALLED_FOR
+            observation = observation or _observe_present(answer.message, f"worked out {answer.text}")
+        elif (wrong_figure := _find_wrong_figure(behavior, answer.text)) is not None:
+            return _observe_lacking(
+                wrong_figure[0],
+                f"said {wrong_figure[1]}; {answer.text} follows from the records that it read",
+            )
+    return observation or _NOT_APPLICABLE
 
 
-def _listed(items: object) -> str:
+def _format_items(items: object) -> str:
     return ", ".join(map(str, items)) if isinstance(items, list) else str(items)
 
 
-def _named_by_customer(behavior: Behavior, record: str) -> bool:
-    return record.lower().lstrip("#") in behavior.customer_words
+def _is_named_by_customer(behavior: Behavior, record: str) -> bool:
+    return record.lower().lstrip("#") in behavior.customer_text
 
 
 def multi_step_task_completion(behavior: Behavior) -> Observation:
     """Whether the agent tried every requested step after it began one of them."""
-    theirs = [action for action in behavior.task.actions if action.requestor == "user"]
-    steps = len(behavior.expected_writes) + len(behavior.answers) + len(theirs)
-    begun = [
+    user_actions = [action for action in behavior.task.actions if action.requestor == "user"]
+    step_count = len(behavior.expected_writes) + len(behavior.required_answers) + len(user_actions)
+    begun_writes = [
         write for write in behavior.expected_writes if write.match not in (Match.MISSING, Match.OTHER_RECORD)
     ]
-    told = [answer for answer in behavior.answers if answer.message is not None]
-    undone, last = behavior.undone_by_user, behavior.last_agent_message
-    if steps < 2 or not (begun or told or len(undone) < len(theirs)):
-        return _NOT_CALLED_FOR
-    done = f"{len(begun) + len(told) + len(theirs) - len(undone)} of {steps} steps were"
+    given_answers = [answer for answer in behavior.required_answers if answer.message is not None]
+    undone_actions, last_message = behavior.undone_user_actions, behavior.last_agent_message
+    if step_count < 2 or not (begun_writes or given_answers or len(undone_actions) < len(user_actions)):
+        return _NOT_APPLICABLE
+    tried_count = len(begun_writes) + len(given_answers) + len(user_actions) - len(undone_actions)
+    progress = f"{tried_count} of {step_count} steps were tried"
     for write in behavior.expected_writes:
-        missing = write.match is Match.MISSING and _is_within_reach(behavior, write)
-        if missing and not _withdrawn(behavior, write):
-            return _lacking(last, f"{write.action.name} on {write.record} was never tried, {done}")
-    for action in undone:
-        return _lacking(last, f"the customer never came to {action.name}, {done}")
-    for answer in behavior.answers:
-        if not told and behavior.was_told(answer.text):
-            return _lacking(last, f"had read {answer.text}, and never told it")
-    return _present(last, "tried all that was asked for")
+        is_missing = write.match is Match.MISSING and _is_reachable(behavior, write)
+        if is_missing and not _is_withdrawn(behavior, write):
+            return _observe_lacking(
+                last_message, f"{write.action.name} on {write.record} was never tried; {progress}"
+            )
+    for action in undone_actions:
+        return _observe_lacking(last_message, f"the customer never performed {action.name}; {progress}")
+    for answer in behavior.required_answers:
+        if not given_answers and behavior.was_told(answer.text):
+            return _observe_lacking(last_message, f"had read {answer.text}, but never said it")
+    return _observe_present(last_message, "tried every requested step")
 
 
-def _is_within_reach(behavior: Behavior, write: ExpectedWrite) -> bool:
+def _is_reachable(behavior: Behavior, write: ExpectedWrite) -> bool:
     """Whether the write was possible: the record was read or named, and the customer named an item."""
     if not write.record:
         return True
-    if behavior.first_read(write.record) is None and not _named_by_customer(behavior, write.record):
+    if behavior.first_read(write.record) is None and not _is_named_by_customer(behavior, write.record):
         return False
     ids = _text_set(write.action.arguments.get("item_ids"))
-    named = (item.get("name") for item in _items_read(behavior) if str(item.get("item_id")) in ids)
-    names = [name for name in named if isinstance(name, str)]
-    return not names or any(name.lower() in behavior.customer_words for name in names)
+    read_names = (item.get("name") for item in _iter_read_items(behavior) if str(item.get("item_id")) in ids)
+    names = [name for name in read_names if isinstance(name, str)]
+    return not names or any(name.lower() in behavior.customer_text for name in names)
 
 
 def tool_calling_precision(behavior: Behavior) -> Observation:
     """Whether calls that change something had the right tool and arguments."""
     for call in behavior.calls:
-        if call.error and not behavior.is_gold(call) and (problem := _argument_error(behavior, call)):
-            return _lacking(call.message, problem)
-        if not call.error and [] in call.arguments.values() and call in behavior.writes:
-            return _lacking(call.message, f"{call.name} on {call.record} without an item")
-    tried = [
+        if call.has_failed and not behavior.is_gold(call) and (problem := _argument_error(behavior, call)):
+            return _observe_lacking(call.message, problem)
+        if not call.has_failed and [] in call.arguments.values() and call in behavior.writes:
+            return _observe_lacking(call.message, f"{call.name} on {call.record} without an item")
+    tried_writes = [
         (write, write.call)
         for write in behavior.expected_writes
-        if write.match in TRIED and write.call is not None
+        if write.match in FOUND_RECORD_MATCHES and write.call is not None
     ]
-    for write, call in tried:
+    for write, call in tried_writes:
         tool = write.action.name
         if write.match is Match.OTHER_TOOL:
-            return _lacking(call.message, f"{call.name} on {write.record}; {tool} is asked for")
-        wrong = write.differing - {VARIANT} - ADDRESS
-        if _changed_elsewhere(behavior, write, call):
-            wrong -= {"item_ids"}
-        wrong = {name for name in wrong if not _customer_chose(behavior, call, name)}
-        if wrong and write.match is Match.DIFFERING:
-            name = min(wrong)
-            given, right = (made.arguments.get(name) for made in (call, write.action))
-            return _lacking(call.message, f"{tool} with {name} {given!r}; {right!r} is right")
+            return _observe_lacking(call.message, f"{call.name} on {write.record}; expected {tool}")
+        wrong_arguments = write.differing_arguments - {VARIANT_ARGUMENT} - ADDRESS_ARGUMENTS
+        if _are_items_in_other_write(behavior, write, call):
+            wrong_arguments -= {"item_ids"}
+        wrong_arguments = {name for name in wrong_arguments if not _is_customer_choice(behavior, call, name)}
+        if wrong_arguments and write.match is Match.DIFFERING:
+            name = min(wrong_arguments)
+            value, gold_value = (tool_call.arguments.get(name) for tool_call in (call, write.action))
+            return _observe_lacking(call.message, f"{tool} with {name} {value!r}; expected {gold_value!r}")
     # A wrong variant or address counts as present here, because other capabilities cover these errors. If
     # only success gave this label, the capability would look missing wherever one of those is missing.
-    if not tried:
-        return _NOT_CALLED_FOR
-    return _present(tried[0][1].message, "the right tools with the right arguments")
+    if not tried_writes:
+        return _NOT_APPLICABLE
+    return _observe_present(tried_writes[0][1].message, "the right tools with the right arguments")
 
 
 def _argument_error(behavior: Behavior, call: AgentCall) -> str:
     """The reason why a tool rejected a wrong call; empty if a record's state was the reason."""
-    if call.name not in behavior.types:
-        return f"called {call.name}, which is no tool"
-    if MALFORMED in call.arguments:
-        return f"called {call.name} with arguments that are no JSON object"
+    if call.name not in behavior.tool_types:
+        return f"called {call.name}, which is not a tool"
+    if MALFORMED_ARGUMENTS in call.arguments:
+        return f"called {call.name} with arguments that are not a JSON object"
     if call not in behavior.writes:
         return ""
     statuses = {status for writing in behavior.rules.writes.values() for status in writing.statuses}
     if any(status in call.result.lower() for status in statuses):
         return ""
-    return f"{call.name} was refused: {' '.join(call.result.split())[:120]}"
+    return f"{call.name} was rejected: {' '.join(call.result.split())[:120]}"
 
 
-def _changed_elsewhere(behavior: Behavior, write: ExpectedWrite, call: AgentCall) -> bool:
+def _are_items_in_other_write(behavior: Behavior, write: ExpectedWrite, call: AgentCall) -> bool:
     """Whether the items that a call leaves out occur in a different write of the agent."""
-    mine, right = (_text_set(made.arguments.get("item_ids")) for made in (call, write.action))
-    left = right - mine
-    others = {text for other in behavior.writes if other is not call for text in other.texts}
-    return bool(left) and left <= others
+    call_items, gold_items = (
+        _text_set(tool_call.arguments.get("item_ids")) for tool_call in (call, write.action)
+    )
+    omitted_items = gold_items - call_items
+    other_texts = {text for other in behavior.writes if other is not call for text in other.texts}
+    return bool(omitted_items) and omitted_items <= other_texts
 
 
 def account_address_inference(behavior: Behavior) -> Observation:
     """Whether the agent looked up an address that the customer referred to without stating it."""
-    shown: Observation | None = None
+    observation: Observation | None = None
     for write in behavior.expected_writes:
-        line, call = write.action.arguments.get("address1"), write.call
-        if not isinstance(line, str) or not line or line.lower() in behavior.customer_words:
+        street, call = write.action.arguments.get("address1"), write.call
+        if not isinstance(street, str) or not street or street.lower() in behavior.customer_text:
             continue
         if write.match is Match.MISSING:
             # An address that the agent said counts as found; it was left unwritten for a different reason.
-            is_said = line.lower() in behavior.words_of("assistant")
-            if not is_said and behavior.reads and not _withdrawn(behavior, write):
-                why = f"never wrote {line!r}, which stands in the records"
-                return _lacking(behavior.last_agent_message, why)
+            is_said = street.lower() in behavior.lowercase_text("assistant")
+            if not is_said and behavior.reads and not _is_withdrawn(behavior, write):
+                why = f"never wrote {street!r}, which is in the records"
+                return _observe_lacking(behavior.last_agent_message, why)
         if call is None or write.match not in (Match.EXACT, Match.DIFFERING):
             continue
-        if ADDRESS & write.differing:
-            return _lacking(call.message, f"wrote {call.arguments.get('address1')!r}; {line!r} is right")
-        if not behavior.was_told(line, call.message):
-            return _lacking(call.message, f"wrote {line!r} without having read it")
-        shown = shown or _present(call.message, f"took {line!r} from the records")
-    return shown or _NOT_CALLED_FOR
+        if ADDRESS_ARGUMENTS & write.differing_arguments:
+            return _observe_lacking(
+                call.message, f"wrote {call.arguments.get('address1')!r}; expected {street!r}"
+            )
+        if not behavior.was_told(street, call.message):
+            return _observe_lacking(call.message, f"wrote {street!r} without having read it")
+        observation = observation or _observe_present(call.message, f"took {street!r} from the records")
+    return observation or _NOT_APPLICABLE
 
 
 def conditional_detail_retrieval(behavior: Behavior) -> Observation:
     """Whether the agent fetched the details on which an answer or a decision depends."""
-    records = [record_of(action.name, action.arguments, behavior.rules) for action in behavior.unread]
-    unread = [
-        f"{action.name} of {record}" if record else action.name
-        for action, record in zip(behavior.unread, records, strict=True)
+    record_ids = [
+        target_record_id(action.name, action.arguments, behavior.rules) for action in behavior.unread_actions
     ]
-    shown: Observation | None = None
-    last = behavior.last_agent_message
-    for answer in behavior.answers:
+    unread_texts = [
+        f"{action.name} of {record}" if record else action.name
+        for action, record in zip(behavior.unread_actions, record_ids, strict=True)
+    ]
+    observation: Observation | None = None
+    last_message = behavior.last_agent_message
+    for answer in behavior.required_answers:
         if answer.message is None:
-            if unread:
-                return _lacking(last, f"never fetched {unread[0]}, and never told {answer.text}")
+            if unread_texts:
+                return _observe_lacking(
+                    last_message, f"never fetched {unread_texts[0]}, and never said {answer.text}"
+                )
             continue
-        if unread and not behavior.was_told(answer.text, answer.message):
-            return _lacking(answer.message, f"told {answer.text} without having fetched {unread[0]}")
-        shown = shown or _present(answer.message, f"fetched what {answer.text} stands in")
-    if behavior.expected_writes and behavior.writes and behavior.gold_reads and not unread:
-        shown = shown or _present(behavior.writes[0].message, "fetched all that the expert fetches")
-    if behavior.expected_writes and not behavior.writes and unread:
-        return _lacking(last, f"gave up before it had fetched {unread[0]}")
+        if unread_texts and not behavior.was_told(answer.text, answer.message):
+            return _observe_lacking(
+                answer.message, f"said {answer.text} without having fetched {unread_texts[0]}"
+            )
+        observation = observation or _observe_present(
+            answer.message, f"fetched the record with {answer.text}"
+        )
+    if behavior.expected_writes and behavior.writes and behavior.gold_reads and not unread_texts:
+        observation = observation or _observe_present(
+            behavior.writes[0].message, "fetched every record that the expert fetches"
+        )
+    if behavior.expected_writes and not behavior.writes and unread_texts:
+        return _observe_lacking(last_message, f"gave up before it had fetched {unread_texts[0]}")
     for write in behavior.expected_writes:
-        if write.match not in (Match.MISSING, Match.OTHER_RECORD) or write.record not in {*records} - {""}:
+        if write.match not in (Match.MISSING, Match.OTHER_RECORD) or write.record not in {*record_ids} - {""}:
             continue
-        if not _named_by_customer(behavior, write.record) and not _withdrawn(behavior, write):
-            return _lacking(last, f"never fetched {write.record}, which is the one that is meant")
-    return shown or _NOT_CALLED_FOR
+        if not _is_named_by_customer(behavior, write.record) and not _is_withdrawn(behavior, write):
+            return _observe_lacking(last_message, f"never fetched {write.record}, which the task requires")
+    return observation or _NOT_APPLICABLE
 
 
 RULES: Mapping[str, Callable[[Behavior], Observation]] = {
@@ -303,106 +349,120 @@ RULES: Mapping[str, Callable[[Behavior], Observation]] = {
 
 # Words that change a label: withdrawn requests, chosen methods, wrong figures.
 
-_SENTENCE = re.compile(r"[^.!?\n]+")
-_WITHDRAWAL = re.compile(
+_SENTENCE_PATTERN = re.compile(r"[^.!?\n]+")
+_WITHDRAWAL_PATTERN = re.compile(
     r"\b((do not|don't|dont|no need to|won't|rather not|not want to|not) "
     r"(\w+ ){0,2}(change|modify|update|cancel|return|exchange|proceed|touch)"
     r"|never ?mind|skip|forget|changed my mind|by myself|on my own)\b"
 )
-_AMOUNT = re.compile(r"(?<![\w.#])\$?(\d[\d,]*\.\d{1,2})(?![\d%])")
-_COUNT = re.compile(r"(?<![\w.#$-])(\d{1,3})(?![\w.-]|\.\d)")
-_WORD = re.compile(r"[a-z][a-z-]{3,}")
-_METHODS = {"gift_card": ("gift card",), "paypal": ("paypal",), "credit_card": ("credit card", "card ending")}
+_AMOUNT_PATTERN = re.compile(r"(?<![\w.#])\$?(\d[\d,]*\.\d{1,2})(?![\d%])")
+_COUNT_PATTERN = re.compile(r"(?<![\w.#$-])(\d{1,3})(?![\w.-]|\.\d)")
+_WORD_PATTERN = re.compile(r"[a-z][a-z-]{3,}")
+_METHOD_WORDS = {
+    "gift_card": ("gift card",),
+    "paypal": ("paypal",),
+    "credit_card": ("credit card", "card ending"),
+}
 """A customer's words for a kind of payment method, by the prefix of the method's id."""
 
-_ANOTHER = ("other card", "other method", "other payment", "different card", "different payment")
+_OTHER_METHOD_WORDS = ("other card", "other method", "other payment", "different card", "different payment")
 
 
-def _sentences(behavior: Behavior, role: str) -> Iterator[tuple[int, str]]:
-    """The sentences of one side in lower case, each with the index of its message."""
-    for place, message in enumerate(behavior.trace):
+def _iter_sentences(behavior: Behavior, role: str) -> Iterator[tuple[int, str]]:
+    """Yield the sentences of one role in lower case, each with the index of its message."""
+    for index, message in enumerate(behavior.trace):
         if message.role == role:
-            for sentence in _SENTENCE.findall((message.content or "").lower()):
-                yield place, sentence
+            for sentence in _SENTENCE_PATTERN.findall((message.content or "").lower()):
+                yield index, sentence
 
 
-def _withdrawn(behavior: Behavior, write: ExpectedWrite) -> bool:
+def _is_withdrawn(behavior: Behavior, write: ExpectedWrite) -> bool:
     """Whether the customer withdrew a request: one sentence names the change and says not to make it."""
-    writing = behavior.writing(write.action.name)
+    writing = behavior.write_declaration(write.action.name)
     parts = (part for part in write.action.name.split("_")[1:] if len(part) > 3)
-    named = tuple(parts) if writing is None else writing.named
+    change_words = tuple(parts) if writing is None else writing.named
     return any(
-        _WITHDRAWAL.search(sentence) and any(word in sentence for word in named)
-        for _, sentence in _sentences(behavior, "user")
+        _WITHDRAWAL_PATTERN.search(sentence) and any(word in sentence for word in change_words)
+        for _, sentence in _iter_sentences(behavior, "user")
     )
 
 
-def _customer_chose(behavior: Behavior, call: AgentCall, name: str) -> bool:
+def _is_customer_choice(behavior: Behavior, call: AgentCall, name: str) -> bool:
     """Whether the customer chose an argument of a call in an earlier message.
 
     A payment method counts as chosen if the customer named its kind, asked for a different method, or asked
     for the original method and the order was paid with this one. Any other value counts as chosen if the
     customer said it verbatim.
     """
-    said = behavior.words_of("user", before=call.message)
+    customer_text = behavior.lowercase_text("user", before=call.message)
     value = str(call.arguments.get(name))
-    if name != METHOD:
-        return len(value) > 3 and value.lower() in said
-    paid = behavior.first_read(call.record, call.message)
-    if "original" in said and paid is not None and f'"{METHOD}": "{value}"' in paid.result:
+    if name != METHOD_ARGUMENT:
+        return len(value) > 3 and value.lower() in customer_text
+    order_read = behavior.first_read(call.record, call.message)
+    if (
+        "original" in customer_text
+        and order_read is not None
+        and f'"{METHOD_ARGUMENT}": "{value}"' in order_read.result
+    ):
         return True
-    kinds = [words for begin, words in _METHODS.items() if value.startswith(begin)]
-    return any(word in said for words in (*kinds, _ANOTHER) for word in words)
+    kind_words = [words for prefix, words in _METHOD_WORDS.items() if value.startswith(prefix)]
+    return any(word in customer_text for words in (*kind_words, _OTHER_METHOD_WORDS) for word in words)
 
 
-def _offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
+def _was_offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
     """Whether the agent had offered a variant to the customer before a call, by the variant's id or price."""
-    prices = (read.get("price") for read in _items_read(behavior) if read.get("item_id") == item)
+    prices = (
+        item_record.get("price")
+        for item_record in _iter_read_items(behavior)
+        if item_record.get("item_id") == item
+    )
     price = next(prices, None)
-    signs = [item] if price is None else [item, f"{price:.2f}" if isinstance(price, float) else str(price)]
-    said = behavior.words_of("assistant", before=call.message)
-    return any(sign.lower() in said for sign in signs)
+    identifiers = (
+        [item] if price is None else [item, f"{price:.2f}" if isinstance(price, float) else str(price)]
+    )
+    agent_text = behavior.lowercase_text("assistant", before=call.message)
+    return any(identifier.lower() in agent_text for identifier in identifiers)
 
 
-def _other_figure(behavior: Behavior, expected: str) -> tuple[int, str] | None:
+def _find_wrong_figure(behavior: Behavior, expected: str) -> tuple[int, str] | None:
     """The message index and text of a wrong figure that the agent stated instead of the expected one.
 
     A wrong amount occurs in no earlier tool result or message of the customer. A wrong count occurs in a
     sentence that shares a word with the customer's question for a number. None if there is no such figure.
     """
     if "." in expected:
-        return _other_amount(behavior)
-    return _other_count(behavior, expected) if expected.isdecimal() else None
+        return _find_wrong_amount(behavior)
+    return _find_wrong_count(behavior, expected) if expected.isdecimal() else None
 
 
-def _other_amount(behavior: Behavior) -> tuple[int, str] | None:
-    for place, message in enumerate(behavior.trace):
+def _find_wrong_amount(behavior: Behavior) -> tuple[int, str] | None:
+    for index, message in enumerate(behavior.trace):
         if message.role != "assistant":
             continue
-        for amount in _AMOUNT.findall(message.content or ""):
-            plain = amount.replace(",", "")
-            spellings = {plain, amount, plain.rstrip("0").rstrip(".")}
-            if not any(behavior.was_told(spelling, place) for spelling in spellings):
-                return place, amount
+        for amount in _AMOUNT_PATTERN.findall(message.content or ""):
+            plain_amount = amount.replace(",", "")
+            spellings = {plain_amount, amount, plain_amount.rstrip("0").rstrip(".")}
+            if not any(behavior.was_told(spelling, index) for spelling in spellings):
+                return index, amount
     return None
 
 
-def _other_count(behavior: Behavior, expected: str) -> tuple[int, str] | None:
-    asked: set[str] = set()
-    for _, sentence in _sentences(behavior, "user"):
+def _find_wrong_count(behavior: Behavior, expected: str) -> tuple[int, str] | None:
+    question_words: set[str] = set()
+    for _, sentence in _iter_sentences(behavior, "user"):
         if "how many" in sentence or "number of" in sentence:
-            asked |= set(_WORD.findall(sentence)) - {"many", "number", "have", "there"}
-    for place, sentence in _sentences(behavior, "assistant"):
-        counts = [count for count in _COUNT.findall(sentence) if count != expected]
-        if counts and asked & set(_WORD.findall(sentence)):
-            return place, counts[0]
+            question_words |= set(_WORD_PATTERN.findall(sentence)) - {"many", "number", "have", "there"}
+    for index, sentence in _iter_sentences(behavior, "assistant"):
+        counts = [count for count in _COUNT_PATTERN.findall(sentence) if count != expected]
+        if counts and question_words & set(_WORD_PATTERN.findall(sentence)):
+            return index, counts[0]
     return None
 
 
 # Records in the results of tools.
 
 
-def _items_read(behavior: Behavior) -> Iterator[dict[str, Any]]:
+def _iter_read_items(behavior: Behavior) -> Iterator[dict[str, Any]]:
     """Yield every object with an item's id in the results of read tools."""
 
     def with_item_id(value: Any) -> Iterator[dict[str, Any]]:
@@ -426,8 +486,8 @@ def _text_field(result: str, name: str) -> str:
         record = json.loads(result)
     except (ValueError, RecursionError):
         return ""
-    found = record.get(name) if isinstance(record, dict) else None
-    return found if isinstance(found, str) else ""
+    value = record.get(name) if isinstance(record, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _text_set(value: object) -> set[str]:

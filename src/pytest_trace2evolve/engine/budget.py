@@ -19,13 +19,13 @@ from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.utils.canonical import storable_text
 
-BUSY_SECONDS = 60.0
+MAX_BUSY_SECONDS = 60.0
 """Maximum wait for another process's transaction, which takes well under a millisecond."""
 
-_ERRORS = {error.__name__: error for error in (BudgetError, EndpointError, StorageError)}
+_ERRORS_BY_NAME = {error.__name__: error for error in (BudgetError, EndpointError, StorageError)}
 """The errors that a stopped run raises, by their names in the database."""
 
-_TABLE = """
+_CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS run (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     started REAL NOT NULL, next_request REAL NOT NULL,
@@ -51,11 +51,11 @@ class Account:
         self._lock = threading.RLock()
         # Autocommit, because `_transaction` begins transactions explicitly.
         self._database = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            path, timeout=MAX_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute(_TABLE)
+        self._database.execute(_CREATE_TABLE)
         now = time.time()
         self._database.execute(
             "INSERT OR IGNORE INTO run (id, started, next_request) VALUES (1, ?, ?)", (now, now)
@@ -109,11 +109,13 @@ class Account:
                 return 0.0
             with self._transaction():
                 now = time.time()
-                (turn,) = self._database.execute("SELECT max(next_request, ?) FROM run", (now,)).fetchone()
+                (send_time,) = self._database.execute(
+                    "SELECT max(next_request, ?) FROM run", (now,)
+                ).fetchone()
                 self._database.execute(
-                    "UPDATE run SET next_request = ?", (turn + 60.0 / self.budgets.requests_per_minute,)
+                    "UPDATE run SET next_request = ?", (send_time + 60.0 / self.budgets.requests_per_minute,)
                 )
-            return max(0.0, float(turn) - now)
+            return max(0.0, float(send_time) - now)
 
     def raise_if_stopped(self) -> None:
         """Raise if the run is stopped or a budget is spent.
@@ -122,16 +124,16 @@ class Account:
             BudgetError, EndpointError, StorageError: like `pause_before_request`.
         """
         with self._lock:
-            stopped, error, tokens, cost, started = self._database.execute(
+            reason, error, tokens, cost, started = self._database.execute(
                 "SELECT stopped, error, prompt_tokens + completion_tokens, cost, started FROM run"
             ).fetchone()
-        if not stopped and (stopped := self._spent(tokens, cost, time.time() - started)):
-            self.stop(stopped)
-        if stopped:
-            raise _ERRORS.get(error, BudgetError)(stopped)
+        if not reason and (reason := self._spent_budget_reason(tokens, cost, time.time() - started)):
+            self.stop(reason)
+        if reason:
+            raise _ERRORS_BY_NAME.get(error, BudgetError)(reason)
 
     def stop(self, reason: str, error: type[Trace2EvolveError] = BudgetError) -> None:
-        """Prevent any further work of the run. The first reason stays, unless evidence cannot be stored.
+        """Prevent any further work of the run. The first reason is kept, but a storage failure replaces it.
 
         Args:
             reason: The reason, in one line.
@@ -146,19 +148,19 @@ class Account:
             )
 
     @property
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         """The reason why the run was stopped; empty if it was not."""
-        return str(self._value("stopped"))
+        return str(self._read_column("stopped"))
 
     @property
-    def unstored(self) -> str:
+    def storage_failure(self) -> str:
         """The reason why the run could not store its evidence; empty if there was no such failure."""
-        return self.stopped if self._value("error") == StorageError.__name__ else ""
+        return self.stop_reason if self._read_column("error") == StorageError.__name__ else ""
 
     @property
     def seconds(self) -> float:
         """Seconds since the run began."""
-        return time.time() - float(self._value("started"))
+        return time.time() - float(self._read_column("started"))
 
     @property
     def seconds_left(self) -> float | None:
@@ -168,7 +170,7 @@ class Account:
         return max(0.0, self.budgets.minutes * 60.0 - self.seconds)
 
     @property
-    def used(self) -> Usage:
+    def usage(self) -> Usage:
         """The usage of the run's models so far; the cost is None if a model has no price."""
         with self._lock:
             calls, prompt, cached, completion, cost, unpriced = self._database.execute(
@@ -182,39 +184,47 @@ class Account:
             cost=None if unpriced else cost,
         )
 
-    def shortage(self, expected: Usage, ahead: Usage) -> str:
+    def shortage(self, expected_usage: Usage, reserved_usage: Usage) -> str:
         """Describe the budget that is too small for one more simulation; empty if all budgets suffice.
 
         Args:
-            expected: The simulation's likely usage.
-            ahead: Usage of all started simulations; running ones count with their expected usage.
+            expected_usage: The simulation's likely usage.
+            reserved_usage: Usage of all started simulations; running ones count with their expected usage.
         """
-        used, budgets = self.used, self.budgets
-        cost, tokens = expected.cost or 0.0, expected.tokens
-        spent = used.cost or 0.0
-        if budgets.cost is not None and cost and max(ahead.cost or 0.0, spent) + cost > budgets.cost:
+        usage, budgets = self.usage, self.budgets
+        cost, tokens = expected_usage.cost or 0.0, expected_usage.tokens
+        spent_cost = usage.cost or 0.0
+        if (
+            budgets.cost is not None
+            and cost
+            and max(reserved_usage.cost or 0.0, spent_cost) + cost > budgets.cost
+        ):
             return (
-                f"the budget is spent: ${spent:.2f} of --t2e-max-cost {budgets.cost:g}, "
+                f"the budget is spent: ${spent_cost:.2f} of --t2e-max-cost {budgets.cost:g}, "
                 f"and one more simulation takes about ${cost:.2f}"
             )
-        if budgets.tokens is not None and tokens and max(ahead.tokens, used.tokens) + tokens > budgets.tokens:
+        if (
+            budgets.tokens is not None
+            and tokens
+            and max(reserved_usage.tokens, usage.tokens) + tokens > budgets.tokens
+        ):
             return (
-                f"the budget is spent: {used.tokens:,} tokens of --t2e-max-tokens {budgets.tokens}, "
+                f"the budget is spent: {usage.tokens:,} tokens of --t2e-max-tokens {budgets.tokens}, "
                 f"and one more simulation takes about {tokens:,}"
             )
         return ""
 
-    def _spent(self, tokens: int, cost: float, seconds: float) -> str:
+    def _spent_budget_reason(self, tokens: int, cost: float, seconds: float) -> str:
         budgets = self.budgets
         if budgets.cost is not None and cost >= budgets.cost:
             return f"the budget is spent: ${cost:.2f} of --t2e-max-cost {budgets.cost:g}"
         if budgets.tokens is not None and tokens >= budgets.tokens:
             return f"the budget is spent: {tokens:,} tokens of --t2e-max-tokens {budgets.tokens}"
         if budgets.minutes is not None and seconds >= budgets.minutes * 60:
-            return f"the budget is spent: --t2e-max-minutes {budgets.minutes:g} are over"
+            return f"the budget is spent: --t2e-max-minutes {budgets.minutes:g} is exceeded"
         return ""
 
-    def _value(self, column: str) -> Any:
+    def _read_column(self, column: str) -> Any:
         with self._lock:
             return self._database.execute(f"SELECT {column} FROM run").fetchone()[0]
 

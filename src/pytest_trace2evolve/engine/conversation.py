@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
+from pytest_trace2evolve.engine.agent_code import is_cancelled, is_package_code, run_agent_code
 from pytest_trace2evolve.engine.factories import ChatFactory
-from pytest_trace2evolve.engine.guard import is_cancelled, is_of_package, run_agent_code
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
@@ -23,7 +23,7 @@ from pytest_trace2evolve.errors import (
     Trace2EvolveError,
 )
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
-from pytest_trace2evolve.records.completion import dollars
+from pytest_trace2evolve.records.completion import parse_dollars
 from pytest_trace2evolve.records.message import Message, storable_message
 from pytest_trace2evolve.records.protocols import Agent, Journal, User, World
 from pytest_trace2evolve.records.task import Task
@@ -40,11 +40,11 @@ class Limits:
     timeout: float | None = None
 
 
-REDRAWN = (
-    "it was begun again after a kill or a loss, and its requests were others than before: its world is not "
-    "deterministic, or its code was changed, and its first draw is unknown"
+REDRAWN_NOTE = (
+    "it was restarted after a kill or a loss, but its requests differed from before: its world is not "
+    "deterministic or its code was changed, so its first draw is unknown"
 )
-"""The note of a restarted simulation whose requests changed, so not all its answers are of its first draw."""
+"""The note in a restarted simulation whose requests changed, so that its answers come from several draws."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ class Assignment:
         candidate: The candidate that the agent plays.
         trial: The trial, which is also the seed.
         solo: Whether the agent works on a ticket without a user.
-        place: The suite and split of a sealed task, which must not get cached answers from other places.
+        cache_partition: The suite and split of a sealed task, which must not get cached answers of other
+            splits; empty for other tasks.
         suite: The suite of the simulation, for executors whose processes have their own factories.
-        side: The side of the simulation, for the same executors.
+        side: The side of the comparison, for the same executors.
     """
 
     task: Task
@@ -68,19 +69,19 @@ class Assignment:
     trial: int
     limits: Limits
     solo: bool = False
-    place: str = ""
+    cache_partition: str = ""
     suite: str = ""
     side: Literal["baseline", "candidate"] = "candidate"
 
 
-async def nothing_to_declare() -> None:
-    """Do nothing, because no ledger has to name the draw."""
+async def declare_nothing() -> None:
+    """Do nothing; the default `before_use`, for runs whose draws no ledger records."""
 
 
 async def simulate(
     assignment: Assignment,
     journal: Journal | None = None,
-    before_use: Callable[[], Awaitable[None]] = nothing_to_declare,
+    before_use: Callable[[], Awaitable[None]] = declare_nothing,
 ) -> Simulation:
     """Run one simulation in its own asyncio task.
 
@@ -99,47 +100,47 @@ async def simulate(
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        raise _ends_too_much(assignment, error) from None
+        raise _escaped_exception_error(assignment, error) from None
 
 
 async def _simulate(
     assignment: Assignment, journal: Journal | None, before_use: Callable[[], Awaitable[None]]
 ) -> Simulation:
     task, world, trial, limits = assignment.task, assignment.world, assignment.trial, assignment.limits
-    make = assignment.factory
-    assert make is not None
+    factory = assignment.factory
+    assert factory is not None
     if journal is not None:
         if limits.timeout is not None:
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
-        if isinstance(make, ChatFactory) and not make.plays:
-            make = make.journaled(journal, before_use, assignment.place)
+        if isinstance(factory, ChatFactory) and not factory.is_playback:
+            factory = factory.with_journal(journal, before_use, assignment.cache_partition)
     # A user class of the project may consume the gold actions of its task one by one.
-    handed = task if is_of_package(make) else task.model_copy(deep=True)
+    factory_task = task if is_package_code(factory) else task.model_copy(deep=True)
     # A factory without a solo mode does not accept the argument `solo`.
     options = {"solo": True} if assignment.solo else {}
 
-    async def participants() -> tuple[Agent, User]:
-        agent, user = make(handed, world, assignment.candidate, trial, **options)
+    async def make_participants() -> tuple[Agent, User]:
+        agent, user = factory(factory_task, world, assignment.candidate, trial, **options)
         return agent, user
 
     try:
-        agent, user = await run_agent_code(assignment.factory, "factory", participants, world)
+        agent, user = await run_agent_code(assignment.factory, "factory", make_participants, world)
         simulation = await converse(
             task, world, agent, user, limits=limits, trial=trial, seed=trial, **options
         )
     except AgentCodeError as error:
-        return failed_to_start(task, error, trial=trial, seed=trial)
+        return failed_start_simulation(task, error, trial=trial, seed=trial)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # asyncio would let this exception end the loop
-        raise _ends_too_much(assignment, error) from None
-    return simulation.as_redrawn(REDRAWN) if journal is not None and journal.redrawn else simulation
+        raise _escaped_exception_error(assignment, error) from None
+    return simulation.mark_redrawn(REDRAWN_NOTE) if journal is not None and journal.is_redrawn else simulation
 
 
-def _ends_too_much(assignment: Assignment, error: BaseException) -> InfrastructureError:
+def _escaped_exception_error(assignment: Assignment, error: BaseException) -> InfrastructureError:
     return InfrastructureError(
         f"task {assignment.task.id!r}: the world or the agent raised {error!r}, which ends more than one "
-        "simulation; let it raise an Exception"
+        "simulation; raise a subclass of Exception instead"
     )
 
 
@@ -177,37 +178,41 @@ async def converse(
         max_errors=limits.max_errors,
         timeout=limits.timeout,
         solo=solo,
-        stamp=_stamped,
+        stamp=_stamp_message,
     )
-    views = {"assistant": _View(agent, turns.trace), "user": _View(user, turns.trace)}
+    views = {"assistant": _HistoryView(agent, turns.trace), "user": _HistoryView(user, turns.trace)}
     error: Trace2EvolveError | None = None
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
             turns.begin()
-            while turns.end is None:
+            while turns.end_reason is None:
                 history = views[turns.speaker].history()
                 if turns.speaker == "assistant":
-                    turns.say(await run_agent_code(agent, "respond", partial(_reply, agent, history), world))
+                    turns.say(
+                        await run_agent_code(
+                            agent, "respond", partial(_request_agent_reply, agent, history), world
+                        )
+                    )
                 else:
-                    turns.say(_users_message(await user.respond(history)))
-            reason = turns.end
+                    turns.say(_check_user_reply(await user.respond(history)))
+            reason = turns.end_reason
     except TimeoutError:
         if not deadline.expired():
             raise
         reason = TerminationReason.TIMEOUT
-    except (InfrastructureError, ParticipantError) as caught:
-        reason, error = _reason_of(caught, turns.speaker), caught
-    duration = time.perf_counter() - turns.started
-    return _simulation(task, reason, turns.trace, started_at, duration, trial, seed, error)
+    except (InfrastructureError, ParticipantError) as participant_error:
+        reason, error = _termination_reason(participant_error, turns.speaker), participant_error
+    duration = time.perf_counter() - turns.start_time
+    return _build_simulation(task, reason, turns.trace, started_at, duration, trial, seed, error)
 
 
-class _View:
+class _HistoryView:
     """The messages that one participant receives. Code of a project gets its own copies."""
 
     def __init__(self, participant: object, trace: Sequence[Message]) -> None:
         self._trace = trace
-        self._copies: list[Message] | None = None if is_of_package(participant) else []
+        self._copies: list[Message] | None = None if is_package_code(participant) else []
 
     def history(self) -> list[Message]:
         if self._copies is None:
@@ -216,7 +221,7 @@ class _View:
         return list(self._copies)
 
 
-def _reason_of(error: InfrastructureError | ParticipantError, speaker: str) -> TerminationReason:
+def _termination_reason(error: InfrastructureError | ParticipantError, speaker: str) -> TerminationReason:
     if isinstance(error, InfrastructureError):
         return TerminationReason.INFRASTRUCTURE_ERROR
     if isinstance(error, ContextWindowError):
@@ -226,15 +231,15 @@ def _reason_of(error: InfrastructureError | ParticipantError, speaker: str) -> T
     return TerminationReason.USER_ERROR
 
 
-def failed_to_start(
+def failed_start_simulation(
     task: Task, error: AgentCodeError, *, trial: int = 0, seed: int | None = None
 ) -> Simulation:
     """Return the simulation of an agent that could not be created: `agent_error`, without messages."""
     started_at = datetime.now(UTC).isoformat()
-    return _simulation(task, TerminationReason.AGENT_ERROR, [], started_at, 0.0, trial, seed, error)
+    return _build_simulation(task, TerminationReason.AGENT_ERROR, [], started_at, 0.0, trial, seed, error)
 
 
-def _simulation(
+def _build_simulation(
     task: Task,
     reason: TerminationReason,
     trace: Sequence[Message],
@@ -252,8 +257,8 @@ def _simulation(
         "end_time": datetime.now(UTC).isoformat(),
         "duration": duration,
         "termination_reason": reason.value,
-        "agent_cost": _cost(trace, "assistant"),
-        "user_cost": _cost(trace, "user"),
+        "agent_cost": _side_cost(trace, "assistant"),
+        "user_cost": _side_cost(trace, "user"),
         "reward_info": None,
         "messages": trace,
         "trial": trial,
@@ -266,14 +271,14 @@ def _simulation(
     return Simulation.model_validate(record)
 
 
-def _stamped(message: Message, index: int) -> Message:
-    stamp: dict[str, object] = {"timestamp": datetime.now(UTC).isoformat(), "turn_idx": index}
+def _stamp_message(message: Message, index: int) -> Message:
+    update: dict[str, object] = {"timestamp": datetime.now(UTC).isoformat(), "turn_idx": index}
     if message.role == "tool":
-        stamp["content"] = storable_text(message.content or "")
-    return message.model_copy(update=stamp)
+        update["content"] = storable_text(message.content or "")
+    return message.model_copy(update=update)
 
 
-async def _reply(agent: Agent, history: Sequence[Message]) -> Message:
+async def _request_agent_reply(agent: Agent, history: Sequence[Message]) -> Message:
     """Return the agent's reply in the form that is stored.
 
     Raises:
@@ -288,7 +293,7 @@ async def _reply(agent: Agent, history: Sequence[Message]) -> Message:
         raise AgentCodeError(f"respond returned {error}") from None
 
 
-def _users_message(reply: Message) -> Message:
+def _check_user_reply(reply: Message) -> Message:
     """Return the user's reply in the form that is stored.
 
     Raises:
@@ -300,8 +305,8 @@ def _users_message(reply: Message) -> Message:
         raise InfrastructureError(f"the user's respond returned {error}") from None
 
 
-def _cost(trace: Sequence[Message], role: str) -> float | None:
+def _side_cost(trace: Sequence[Message], role: str) -> float | None:
     """The cost of one side's messages in US dollars; None if no message states a cost."""
-    costs = [dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
-    known = [cost for cost in costs if cost is not None]
-    return float(sum(known)) if known else None
+    costs = [parse_dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
+    known_costs = [cost for cost in costs if cost is not None]
+    return float(sum(known_costs)) if known_costs else None

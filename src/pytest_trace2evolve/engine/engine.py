@@ -1,4 +1,4 @@
-"""Turns jobs into simulations: makes each one once, resumes it if interrupted, stores it, and budgets it."""
+"""Makes each simulation of a run once, resumes interrupted ones, stores them, and enforces the budgets."""
 
 import asyncio
 import contextlib
@@ -19,20 +19,20 @@ from pytest_trace2evolve.errors import (
     ResultsError,
     StorageError,
 )
-from pytest_trace2evolve.evidence.draws import DrawStore, Store
+from pytest_trace2evolve.evidence.draws import DrawStore, SimulationStore
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.records.budget import State, Totals
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
+from pytest_trace2evolve.records.budget import RunTotals, SimulationState
+from pytest_trace2evolve.records.completion import NO_USAGE, Usage, usage_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 
 POLL_SECONDS = 0.05
 """Seconds between two checks for a simulation that another run is making."""
 
 
-class Place(NamedTuple):
-    """The place where a simulation is stored. Equal keys mean the same simulation of the same draw."""
+class StorageLocation(NamedTuple):
+    """The store and the key of a simulation. Equal keys mean the same simulation of the same draw."""
 
-    store: Store
+    store: SimulationStore
     key: str
 
 
@@ -41,18 +41,18 @@ class Job:
     """A simulation to make, with the facts that the engine needs about it.
 
     Attributes:
-        declare: Makes the ledger name the draw; called in a thread, before the first answer is used.
-        place: The place of the stored simulation; None if the agent is not a model, because no other run can
-            use the simulation then.
-        expected: The likely usage of the simulation; None if unknown.
+        declare: Records the draw in the ledger; called in a thread, before the first answer is used.
+        location: The location of the stored simulation; None if the agent is not a model, because then no
+            other run can use the simulation.
+        expected_usage: The likely usage of the simulation; None if unknown.
         is_baseline: Whether the simulation is one of the baseline's fresh trials, which the ledger does not
-            name.
+            record.
     """
 
     assignment: Assignment
     declare: Callable[[], None]
-    place: Place | None = None
-    expected: Usage | None = None
+    location: StorageLocation | None = None
+    expected_usage: Usage | None = None
     is_baseline: bool = False
 
 
@@ -77,12 +77,12 @@ class Engine:
         self.account = account
         self._folder = folder
         self._simulate = simulate
-        self._states: dict[str, State] = {}
+        self._states: dict[str, SimulationState] = {}
         self._reservations = _Reservations()
-        self._lost: dict[str, Simulation] = {}
+        self._lost_simulations: dict[str, Simulation] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self._changed = asyncio.Event()
-        self._fresh: dict[str, int] = {}
+        self._state_changed = asyncio.Event()
+        self._fresh_by_purpose: dict[str, int] = {}
 
     async def make(self, job: Job, *, urgent: bool = False) -> Simulation:
         """Make a simulation, or return the stored one.
@@ -98,14 +98,14 @@ class Engine:
         """
         try:
             async with self.loop.slot(urgent=urgent):
-                if job.place is None:
+                if job.location is None:
                     return await self._make_unstored(job)
-                async with self._locks.setdefault(job.place.key, asyncio.Lock()):
-                    return await self._make_stored(job, job.place)
+                async with self._locks.setdefault(job.location.key, asyncio.Lock()):
+                    return await self._make_stored(job, job.location)
         except sqlite3.Error as error:
             raise StorageError(
                 f"{self.account.path}: the account of the run cannot be written ({error}); "
-                "make room there, or set TMPDIR to another folder"
+                "make room there, or set TMPDIR to a different folder"
             ) from None
         except StorageError as error:
             with contextlib.suppress(sqlite3.Error):
@@ -114,36 +114,38 @@ class Engine:
 
     async def retry(self, job: Job) -> Simulation:
         """Make a lost simulation again."""
-        if job.place is not None:
-            self._states.pop(job.place.key, None)
-            self._lost.pop(job.place.key, None)
+        if job.location is not None:
+            self._states.pop(job.location.key, None)
+            self._lost_simulations.pop(job.location.key, None)
         return await self.make(job, urgent=True)
 
     def forget_lost(self) -> None:
         """Forget the lost simulations, so that `make` makes them again."""
-        for key in self._lost:
+        for key in self._lost_simulations:
             self._states.pop(key, None)
-        self._lost.clear()
+        self._lost_simulations.clear()
 
-    def reserve_fresh(self, purpose: str, simulations: int, limit: int) -> bool:
+    def reserve_fresh(self, purpose: str, simulations: int, max_simulations: int) -> bool:
         """Reserve fresh simulations, and return whether they are reserved.
 
         Args:
             purpose: The purpose of the simulations. A second call with the same purpose reserves no more.
             simulations: The number of simulations.
-            limit: The number of fresh simulations that the run may make for all purposes.
+            max_simulations: The number of fresh simulations that the run may make for all purposes.
         """
-        if purpose in self._fresh:
+        if purpose in self._fresh_by_purpose:
             return True
-        if sum(self._fresh.values()) + simulations > limit:
+        if sum(self._fresh_by_purpose.values()) + simulations > max_simulations:
             return False
-        self._fresh[purpose] = simulations
+        self._fresh_by_purpose[purpose] = simulations
         return True
 
-    def totals(self) -> Totals:
+    def totals(self) -> RunTotals:
         """The totals of the run so far; may be called from another thread."""
         states = Counter(self._states.copy().values())
-        return Totals(dict(states), self.account.used, self.account.seconds, sum(self._fresh.values()))
+        return RunTotals(
+            dict(states), self.account.usage, self.account.seconds, sum(self._fresh_by_purpose.values())
+        )
 
     async def _make_unstored(self, job: Job) -> Simulation:
         self.account.raise_if_stopped()
@@ -152,45 +154,45 @@ class Engine:
             await asyncio.to_thread(job.declare)
         return simulation
 
-    async def _make_stored(self, job: Job, place: Place) -> Simulation:
-        key = place.key
-        if key in self._lost:
-            return self._lost[key]
-        if (kept := await asyncio.to_thread(self._kept, job, place)) is not None:
-            self._states.setdefault(key, State.KEPT)
-            return kept
-        await self._reserve(key, job.expected)
-        state, used = None, NOTHING_USED
+    async def _make_stored(self, job: Job, location: StorageLocation) -> Simulation:
+        key = location.key
+        if key in self._lost_simulations:
+            return self._lost_simulations[key]
+        if (stored := await asyncio.to_thread(self._stored_simulation, job, location)) is not None:
+            self._states.setdefault(key, SimulationState.KEPT)
+            return stored
+        await self._reserve(key, job.expected_usage)
+        state, usage = None, NO_USAGE
         try:
-            simulation = await self._journaled(job, place)
+            simulation = await self._make_with_journal(job, location)
             if simulation is None:
-                state = State.KEPT
-                simulation = await asyncio.to_thread(self._kept, job, place)
+                state = SimulationState.KEPT
+                simulation = await asyncio.to_thread(self._stored_simulation, job, location)
                 assert simulation is not None
                 return simulation
-            state, used = State.MADE, _used(simulation)
+            state, usage = SimulationState.MADE, _fresh_usage(simulation)
             if _is_lost(simulation):
-                state = State.LOST
-                self._lost[key] = simulation
+                state = SimulationState.LOST
+                self._lost_simulations[key] = simulation
             return simulation
         except (BudgetError, StorageError, sqlite3.Error):
             raise
         except EndpointError as error:
             if job.is_baseline:  # the baseline's model may be gone; that must not end the candidate's run
-                state = State.LOST
-                raise InfrastructureError(f"the baseline's side: {error}") from None
+                state = SimulationState.LOST
+                raise InfrastructureError(f"the baseline's model: {error}") from None
             self.account.stop(str(error), EndpointError)
             raise
         except Exception as error:
-            state = State.LOST
-            await asyncio.to_thread(self._note_loss, place)
+            state = SimulationState.LOST
+            await asyncio.to_thread(self._note_loss, location)
             raise InfrastructureError(f"{type(error).__name__}: {error}") from error
         finally:
-            self._settle(key, state, used)
+            self._set_final_state(key, state, usage)
 
-    async def _journaled(self, job: Job, place: Place) -> Simulation | None:
+    async def _make_with_journal(self, job: Job, location: StorageLocation) -> Simulation | None:
         """Make a simulation and store it; None if another run stored it in the meantime."""
-        journal = await self._begin_journal(place)
+        journal = await self._begin_journal(location)
         if journal is None:
             return None
         is_declared = False
@@ -209,18 +211,18 @@ class Engine:
                 self.account.raise_if_stopped()
                 raise
             # In a thread, because a flush to the disk would block every other conversation.
-            await asyncio.to_thread(self._put, job, place, simulation)
+            await asyncio.to_thread(self._store_simulation, job, location, simulation)
         return simulation
 
-    async def _begin_journal(self, place: Place) -> Journal | None:
+    async def _begin_journal(self, location: StorageLocation) -> Journal | None:
         while True:
             # Another run may be making the simulation. This run then takes its result, or resumes it.
             with _as_storage_error(self._folder), contextlib.suppress(BlockingIOError):
-                return await asyncio.to_thread(place.store.begin, place.key)
+                return await asyncio.to_thread(location.store.begin_journal, location.key)
             await asyncio.sleep(POLL_SECONDS)
             self.account.raise_if_stopped()
 
-    async def _reserve(self, key: str, expected: Usage | None) -> None:
+    async def _reserve(self, key: str, expected_usage: Usage | None) -> None:
         """Wait until the budget suffices for one more simulation in addition to the running ones.
 
         Raises:
@@ -228,53 +230,53 @@ class Engine:
         """
         while True:
             self.account.raise_if_stopped()
-            shortage, usage = "", NOTHING_USED
-            if self.account.budgets.limited:
-                usage = expected or self._reservations.mean
+            shortage, usage = "", NO_USAGE
+            if self.account.budgets.limits_usage:
+                usage = expected_usage or self._reservations.mean
                 shortage = self.account.shortage(usage, self._reservations.total)
             if not shortage:
-                self._states[key] = State.RUNNING
+                self._states[key] = SimulationState.RUNNING
                 self._reservations.running[key] = usage
                 return
             if not self._reservations.running:
                 self.account.stop(shortage)
                 raise BudgetError(shortage)
-            self._changed.clear()
-            await self._changed.wait()
+            self._state_changed.clear()
+            await self._state_changed.wait()
 
-    def _settle(self, key: str, state: State | None, used: Usage = NOTHING_USED) -> None:
+    def _set_final_state(self, key: str, state: SimulationState | None, usage: Usage = NO_USAGE) -> None:
         """Record the final state of a simulation; state None means that it may run again."""
-        self._reservations.close(key, used, is_made=state is State.MADE)
+        self._reservations.release(key, usage, is_made=state is SimulationState.MADE)
         if state is None:
             self._states.pop(key, None)
         else:
             self._states[key] = state
-        self._changed.set()
+        self._state_changed.set()
 
-    def _kept(self, job: Job, place: Place) -> Simulation | None:
+    def _stored_simulation(self, job: Job, location: StorageLocation) -> Simulation | None:
         with _as_storage_error(self._folder):
-            kept = place.store.get(place.key)
-        if kept is not None:
+            simulation = location.store.get(location.key)
+        if simulation is not None:
             self._declare(job)
-        return kept
+        return simulation
 
     @staticmethod
     def _declare(job: Job) -> None:
         if not job.is_baseline:
             job.declare()
 
-    def _put(self, job: Job, place: Place, simulation: Simulation) -> None:
+    def _store_simulation(self, job: Job, location: StorageLocation, simulation: Simulation) -> None:
         if _is_lost(simulation):
-            self._note_loss(place)
+            self._note_loss(location)
             return
         self._declare(job)
         with _as_storage_error(self._folder):
-            place.store.put(place.key, simulation)
+            location.store.put(location.key, simulation)
 
-    def _note_loss(self, place: Place) -> None:
-        if isinstance(place.store, DrawStore):
-            with _as_storage_error(place.store.path):
-                place.store.lose(place.key)
+    def _note_loss(self, location: StorageLocation) -> None:
+        if isinstance(location.store, DrawStore):
+            with _as_storage_error(location.store.path):
+                location.store.record_loss(location.key)
 
 
 class _Reservations:
@@ -287,16 +289,16 @@ class _Reservations:
     def __init__(self) -> None:
         self.running: dict[str, Usage] = {}
         self._tokens, self._cost = 0, 0.0
-        self._made, self._made_tokens, self._made_cost = 0, 0, 0.0
+        self._n_completed, self._completed_tokens, self._completed_cost = 0, 0, 0.0
 
-    def close(self, key: str, used: Usage, *, is_made: bool) -> None:
+    def release(self, key: str, usage: Usage, *, is_made: bool) -> None:
         del self.running[key]
-        self._tokens += used.tokens
-        self._cost += used.cost or 0.0
+        self._tokens += usage.tokens
+        self._cost += usage.cost or 0.0
         if is_made:
-            self._made += 1
-            self._made_tokens += used.tokens
-            self._made_cost += used.cost or 0.0
+            self._n_completed += 1
+            self._completed_tokens += usage.tokens
+            self._completed_cost += usage.cost or 0.0
 
     @property
     def total(self) -> Usage:
@@ -306,15 +308,15 @@ class _Reservations:
 
     @property
     def mean(self) -> Usage:
-        """The mean usage of the completed simulations; `NOTHING_USED` before the first."""
-        if not self._made:
-            return NOTHING_USED
-        tokens = round(self._made_tokens / self._made)
-        return Usage(calls=0, prompt_tokens=tokens, cost=self._made_cost / self._made)
+        """The mean usage of the completed simulations; `NO_USAGE` before the first."""
+        if not self._n_completed:
+            return NO_USAGE
+        tokens = round(self._completed_tokens / self._n_completed)
+        return Usage(calls=0, prompt_tokens=tokens, cost=self._completed_cost / self._n_completed)
 
 
 @contextlib.contextmanager
-def _as_storage_error(place: Path) -> Iterator[None]:
+def _as_storage_error(path: Path) -> Iterator[None]:
     """Convert errors of a store to `StorageError`, which ends the run.
 
     Raises:
@@ -328,14 +330,14 @@ def _as_storage_error(place: Path) -> Iterator[None]:
     except ResultsError as error:
         raise StorageError(str(error)) from None
     except OSError as error:
-        raise StorageError.of(error, error.filename or place) from None
+        raise StorageError.from_os_error(error, error.filename or path) from None
 
 
 def _is_lost(simulation: Simulation) -> bool:
     return simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
 
 
-def _used(simulation: Simulation) -> Usage:
-    """The usage of a simulation in this run, without answers from the cache, which cost nothing again."""
-    fresh = [message for message in simulation.trace if not getattr(message, "cached", False)]
-    return usage_of(fresh, "assistant") + usage_of(fresh, "user")
+def _fresh_usage(simulation: Simulation) -> Usage:
+    """The usage of a simulation in this run; answers from the cache cost nothing."""
+    new_messages = [message for message in simulation.trace if not getattr(message, "cached", False)]
+    return usage_of(new_messages, "assistant") + usage_of(new_messages, "user")

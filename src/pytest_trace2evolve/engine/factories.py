@@ -17,16 +17,16 @@ from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.models.stored_answers import (
+    JournaledFirstTokens,
     JournaledModel,
-    JournaledTokens,
-    KeyedRequests,
-    PlayedModel,
+    PlaybackModel,
+    RequestKeys,
     StoredModel,
 )
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite
-from pytest_trace2evolve.records.adapter import NONE
-from pytest_trace2evolve.records.completion import Side
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY
+from pytest_trace2evolve.records.completion import ParticipantSide
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     DUMMY_USER,
@@ -41,7 +41,7 @@ from pytest_trace2evolve.records.evidence import (
 )
 from pytest_trace2evolve.records.protocols import (
     Agent,
-    Answers,
+    AnswerStore,
     FirstTokens,
     Journal,
     Meter,
@@ -59,41 +59,43 @@ from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.canonical import digest
 
 
-def _oracle(
+def _make_oracle(
     task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
 ) -> tuple[Agent, User]:
     script = None if solo else script_of(task)
     if script is None:
-        return OracleAgent(task, solo=solo), _user(task, trial, solo=solo)
-    writes = [name for name, kind in world.tool_types().items() if kind is ToolType.WRITE]
-    return CaseOracle(task, script, writes), _user(task, trial)
+        return OracleAgent(task, solo=solo), _make_user(task, trial, solo=solo)
+    write_tools = [name for name, tool_type in world.tool_types().items() if tool_type is ToolType.WRITE]
+    return CaseOracle(task, script, write_tools), _make_user(task, trial)
 
 
-def _nop(
+def _make_nop(
     task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
 ) -> tuple[Agent, User]:
-    return NopAgent(solo=solo), _user(task, trial, solo=solo)
+    return NopAgent(solo=solo), _make_user(task, trial, solo=solo)
 
 
-def _user(task: Task, trial: int, *, solo: bool = False) -> User:
+def _make_user(task: Task, trial: int, *, solo: bool = False) -> User:
     if solo:
         return DummyUser()
     script = script_of(task)
     return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
 
 
-AnswerStores = dict[Literal["cache", "record"], Answers]
+AnswerStores = dict[Literal["cache", "record"], AnswerStore]
 
-BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
+BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _make_oracle, NOP: _make_nop}
 
 
-def takes_solo(factory: AgentFactory) -> bool:
+def supports_solo(factory: AgentFactory) -> bool:
     """Whether a factory can make an agent for a solo suite."""
     parameters = inspect.signature(factory).parameters
-    return "solo" in parameters or any(value.kind is value.VAR_KEYWORD for value in parameters.values())
+    return "solo" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
 
 
-_USERS: Mapping[type, str] = {
+_USER_NAMES: Mapping[type, str] = {
     ScriptedUser: SCRIPTED_USER,
     GoldUser: GOLD_USER,
     DummyUser: DUMMY_USER,
@@ -127,55 +129,57 @@ def identify(
     factory = agents[agent]
     is_built_in = BUILT_IN_AGENTS.get(agent) is factory
     tasks = world.tasks()
-    first, *others = (tasks[name].model_copy(deep=True) for name in suite.lock.tasks)
+    first_task, *other_tasks = (tasks[name].model_copy(deep=True) for name in suite.lock.tasks)
     options = {"solo": True} if suite.suite.solo else {}
-    made: Agent | None = None
+    sample_agent: Agent | None = None
     try:
-        made, user = factory(first, world, candidate, 0, **options)
-        users = {type(user): _settings_of_user(user)}
-        by_task = {first.id: type(user)}
-        for task in () if is_built_in else others:
+        sample_agent, user = factory(first_task, world, candidate, 0, **options)
+        users = {type(user): _user_settings(user)}
+        user_types = {first_task.id: type(user)}
+        for task in () if is_built_in else other_tasks:
             with contextlib.suppress(Exception):  # the simulations of the task fail in the same way
                 user = factory(task, world, candidate, 0, **options)[1]
-                by_task[task.id] = type(user)
+                user_types[task.id] = type(user)
                 if type(user) not in users:
-                    users[type(user)] = _settings_of_user(user)
-        user_settings = _settings_of_users(users, by_task)
+                    users[type(user)] = _user_settings(user)
+        user_settings = _suite_user_settings(users, user_types)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # includes `SystemExit` and pytest's outcomes, as in a simulation
         # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
-        raised = f"the factory of its agent raised {type(error).__name__}"
-        user_settings = Settings(code=Code(unknown=raised))
+        reason = f"the factory of its agent raised {type(error).__name__}"
+        user_settings = Settings(code=Code(unknown=reason))
     settings = Settings(implementation=agent)
     if not is_built_in:
         # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
-        update = {"implementation": agent, "code": code_of(factory)}
-        settings = _declared(made).model_copy(update=update)
+        changes = {"implementation": agent, "code": code_of(factory)}
+        settings = _declared_settings(sample_agent).model_copy(update=changes)
     return Identity(agent=settings, user=user_settings, world=code)
 
 
-def _settings_of_user(user: User | None) -> Settings:
+def _user_settings(user: User | None) -> Settings:
     if user is None:
         return Settings()
-    name = _USERS.get(type(user))
+    name = _USER_NAMES.get(type(user))
     if name is not None:
         return Settings(implementation=name)
-    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True, owner=user)})
+    return _declared_settings(user).model_copy(
+        update={"code": code_of(type(user), only_referenced=True, owner=user)}
+    )
 
 
-def _settings_of_users(users: Mapping[type, Settings], by_task: Mapping[str, type]) -> Settings:
+def _suite_user_settings(users: Mapping[type, Settings], user_types: Mapping[str, type]) -> Settings:
     """The settings of all users of a suite; if there are several users, also the user of each task."""
-    first, *others = users.values()
-    if not others:
-        return first
+    first_settings, *other_settings = users.values()
+    if not other_settings:
+        return first_settings
     names = {settings.implementation or "not recorded" for settings in users.values()}
     codes = [settings.code for settings in users.values() if settings.code is not None]
-    if unknown := next((code.unknown for code in codes if code.unknown), None):
-        return Settings(implementation=", ".join(sorted(names)), code=Code(unknown=unknown))
+    if unknown_reason := next((code.unknown for code in codes if code.unknown), None):
+        return Settings(implementation=", ".join(sorted(names)), code=Code(unknown=unknown_reason))
     files = {path: digest for code in codes for path, digest in code.files.items() if path != "(factory)"}
     files["(users by task)"] = digest(
-        {name: users[kind].model_dump(mode="json") for name, kind in by_task.items()}
+        {name: users[user_type].model_dump(mode="json") for name, user_type in user_types.items()}
     )
     distributions = {name: version for code in codes for name, version in code.distributions.items()}
     return Settings(
@@ -183,7 +187,7 @@ def _settings_of_users(users: Mapping[type, Settings], by_task: Mapping[str, typ
     )
 
 
-def _declared(participant: object) -> Settings:
+def _declared_settings(participant: object) -> Settings:
     """The settings that an agent or a user declares: its `settings`, or else only its `name`."""
     settings, name = getattr(participant, "settings", None), getattr(participant, "name", None)
     if isinstance(settings, Settings):
@@ -197,24 +201,24 @@ def open_cache(path: Path) -> AnswerFile:
     Raises:
         ConfigError: the cache is damaged.
     """
-    return AnswerFile(path, "delete it: the cache starts anew")
+    return AnswerFile(path, "delete it; the next run starts a new cache")
 
 
 @contextlib.contextmanager
-def answer_stores(settings: LiveSettings | None, cache: Path, recording: Path) -> Iterator[AnswerStores]:
+def open_answer_stores(settings: LiveSettings | None, cache: Path, recording: Path) -> Iterator[AnswerStores]:
     """Open the stores of answers that a run uses, and close them after it.
 
     Raises:
         ConfigError: a store is damaged.
     """
     with contextlib.ExitStack() as stack:
-        found: AnswerStores = {}
-        if settings is not None and settings.cache:
-            found["cache"] = stack.enter_context(contextlib.closing(open_cache(cache)))
+        stores: AnswerStores = {}
+        if settings is not None and settings.uses_cache:
+            stores["cache"] = stack.enter_context(contextlib.closing(open_cache(cache)))
         if settings is not None and settings.record:
             file = AnswerFile(recording, "record again")
-            found["record"] = stack.enter_context(contextlib.closing(file))
-        yield found
+            stores["record"] = stack.enter_context(contextlib.closing(file))
+        yield stores
 
 
 @dataclass(frozen=True)
@@ -223,21 +227,21 @@ class _Models:
 
     Attributes:
         agent, user: The models of the two sides.
-        routed: The models that a router chooses from, by capability; empty without a router.
+        routed_models: The models that a router chooses from, by capability; empty without a router.
         router: The model that chooses; None without a router.
     """
 
     agent: Model
     user: Model
-    routed: Mapping[str, Model] = field(default_factory=dict)
+    routed_models: Mapping[str, Model] = field(default_factory=dict)
     router: FirstTokens | None = None
 
 
 class ChatFactory:
-    """Makes agent `chat` and its user for each simulation; all simulations share the models.
+    """Makes agent `chat_model` and its user for each simulation; all simulations share the models.
 
     Attributes:
-        plays: Whether answers come from a cassette.
+        is_playback: Whether answers come from a cassette.
 
     Args:
         settings: The models of both sides, and whether answers are cached, recorded or played back.
@@ -256,57 +260,70 @@ class ChatFactory:
         on_close: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
         meter: Meter,
         *,
-        cache: Answers | None = None,
-        record: Answers | None = None,
+        cache: AnswerStore | None = None,
+        record: AnswerStore | None = None,
     ) -> None:
         self._settings = settings
-        self.plays = settings.cassette is not None
-        if self.plays:
-            self._models = _Models(self._played(settings.agent, "agent"), self._played(settings.user, "user"))
+        self.is_playback = settings.cassette is not None
+        if self.is_playback:
+            self._models = _Models(
+                self._open_playback(settings.agent, "agent"), self._open_playback(settings.user, "user")
+            )
             return
         from pytest_trace2evolve.models.chat import ChatModel  # takes half a second to import
 
-        def opened(model: ModelSettings) -> ChatModel:
-            chat = ChatModel(model, meter)
-            on_close(chat.close)
-            return chat
+        def open_model(model: ModelSettings) -> ChatModel:
+            chat_model = ChatModel(model, meter)
+            on_close(chat_model.close)
+            return chat_model
 
         routes = settings.routes
-        agent = opened(settings.agent if routes is None else routes.base)
-        user = agent if settings.user == agent.settings else opened(settings.user)
-        self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(user.settings)}
+        agent = open_model(settings.agent if routes is None else routes.base)
+        user = agent if settings.user == agent.settings else open_model(settings.user)
+        self._requests = {"agent": RequestKeys(agent.settings), "user": RequestKeys(user.settings)}
         self._models = _Models(agent, user)
         if routes is not None:
-            routed = {NONE: agent, **{name: opened(model) for name, model in routes.models.items()}}
-            self._requests |= {f"as {name}": KeyedRequests(model.settings) for name, model in routed.items()}
-            self._models = _Models(agent, user, routed, agent)
+            routed_models = {
+                NO_CAPABILITY: agent,
+                **{name: open_model(model) for name, model in routes.models.items()},
+            }
+            self._requests |= {
+                f"as {name}": RequestKeys(model.settings) for name, model in routed_models.items()
+            }
+            self._models = _Models(agent, user, routed_models, agent)
         elif cache or record:
             self._models = _Models(
                 StoredModel(agent, settings.agent, "agent", cache=cache, record=record),
                 StoredModel(user, settings.user, "user", cache=cache, record=record),
             )
 
-    def journaled(
-        self, journal: Journal, before_use: Callable[[], Awaitable[None]], place: str = ""
+    def with_journal(
+        self, journal: Journal, before_use: Callable[[], Awaitable[None]], cache_partition: str = ""
     ) -> AgentFactory:
         """Return a factory for one simulation that journals all its answers.
 
         Args:
             journal: Stores every answer before it is used, and returns the answers that it already holds.
             before_use: Called before an answer is used.
-            place: The part of the cache whose answers may be used; see `provenance.sealed_place`.
+            cache_partition: The part of the cache whose answers may be used; see
+                `provenance.sealed_split_name`.
         """
-        shared, requests = self._models, self._requests
+        shared_models, requests = self._models, self._requests
 
-        def wrapped(model: Model, name: str, side: Side) -> Model:
-            stored = model.at(place) if isinstance(model, StoredModel) and place else model
-            return JournaledModel(stored, requests[name], side, journal, before_use)
+        def wrap(model: Model, name: str, side: ParticipantSide) -> Model:
+            inner = (
+                model.with_cache_partition(cache_partition)
+                if isinstance(model, StoredModel) and cache_partition
+                else model
+            )
+            return JournaledModel(inner, requests[name], side, journal, before_use)
 
         models = _Models(
-            wrapped(shared.agent, "agent", "agent"),
-            wrapped(shared.user, "user", "user"),
-            {name: wrapped(model, f"as {name}", "agent") for name, model in shared.routed.items()},
-            shared.router and JournaledTokens(shared.router, requests["agent"], journal, before_use),
+            wrap(shared_models.agent, "agent", "agent"),
+            wrap(shared_models.user, "user", "user"),
+            {name: wrap(model, f"as {name}", "agent") for name, model in shared_models.routed_models.items()},
+            shared_models.router
+            and JournaledFirstTokens(shared_models.router, requests["agent"], journal, before_use),
         )
         return partial(self._make, models)
 
@@ -327,26 +344,30 @@ class ChatFactory:
         *,
         solo: bool = False,
     ) -> tuple[Agent, User]:
-        added = candidate.instruction, self._settings.extra_instruction
+        instructions = candidate.instruction, self._settings.extra_instruction
         if solo:
-            prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *added)
+            prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *instructions)
             tools = [*world.tools("assistant"), *world.tools("user")]
             return SoloChatAgent(models.agent, prompt, tools, trial=trial), DummyUser()
-        agent = self._agent(models, agent_prompt(world.policy(), *added), world.tools("assistant"), trial)
-        script = script_of(task) if self._settings.scripts else None
+        agent = self._make_agent(
+            models, agent_prompt(world.policy(), *instructions), world.tools("assistant"), trial
+        )
+        script = script_of(task) if self._settings.uses_scripts else None
         if script is not None:
             return agent, ScriptedUser(script, seed=trial)
-        scenario = user_prompt(world.guidelines(), task.user_scenario)
-        return agent, ChatUser(models.user, scenario, world.tools("user"), trial=trial)
+        user_system_prompt = user_prompt(world.guidelines(), task.user_scenario)
+        return agent, ChatUser(models.user, user_system_prompt, world.tools("user"), trial=trial)
 
-    def _agent(self, models: _Models, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
+    def _make_agent(self, models: _Models, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
         routes = self._settings.routes
         if models.router is None or routes is None:
             return ChatAgent(models.agent, prompt, tools, trial=trial)
-        agents = {name: ChatAgent(model, prompt, tools, trial=trial) for name, model in models.routed.items()}
+        agents = {
+            name: ChatAgent(model, prompt, tools, trial=trial) for name, model in models.routed_models.items()
+        }
         return RoutedAgent(Router(models.router, routes.skills), agents, each_turn=routes.each_turn)
 
-    def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
+    def _open_playback(self, settings: ModelSettings, side: ParticipantSide) -> PlaybackModel:
         cassette = self._settings.cassette
         assert cassette is not None
-        return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")
+        return PlaybackModel(settings, side, cassette.answers, f"cassette {cassette.path}")

@@ -1,6 +1,6 @@
 """The settings of the models of a live run, for the agent and the user.
 
-A model may be a folder on this machine. Evidence and keys hold the folder's digest, because the address at
+A model may be a folder on this machine. Evidence and keys contain the folder's digest, because the address at
 which the folder is served changes with each run.
 """
 
@@ -15,9 +15,9 @@ from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.records.adapter import Skill
 from pytest_trace2evolve.records.evidence import CHAT, Settings
 from pytest_trace2evolve.serving.folder import (
-    CONFIG,
+    CONFIG_FILE,
     ModelFolder,
-    expanded,
+    expand_home,
     folder_digest,
     read_adapter,
     read_model,
@@ -72,8 +72,8 @@ class LiveSettings:
         agent: The agent's model; for a routed agent, the settings that evidence records for all its models.
         user: The model of the user simulator.
         extra_instruction: An instruction for the agent from the environment; may be empty.
-        cache: Whether answers are read from and written to the project's cache.
-        scripts: Whether customers of synthetic cases follow their scripts instead of being played by a model.
+        uses_cache: Whether answers are read from and written to the project's cache.
+        uses_scripts: Whether customers of synthetic cases follow their scripts instead of a model.
         record: The file to which the run's answers are written; None to write none.
         cassette: The recorded answers that replace the models; None if models are called.
         routes: The models that a routed agent chooses from; None if the agent is one model.
@@ -83,8 +83,8 @@ class LiveSettings:
     agent: ModelSettings
     user: ModelSettings
     extra_instruction: str = ""
-    cache: bool = False
-    scripts: bool = True
+    uses_cache: bool = False
+    uses_scripts: bool = True
     record: Path | None = None
     cassette: Cassette | None = field(default=None, repr=False)
     routes: Routes | None = None
@@ -117,7 +117,7 @@ class LiveSettings:
 
     def agent_settings(self) -> Settings:
         """The settings of the agent as evidence records them."""
-        arguments = self.agent.recorded()
+        arguments = self.agent.to_record()
         if self.extra_instruction:
             arguments["extra_instruction"] = self.extra_instruction
         if self.routes is not None and self.routes.each_turn:
@@ -126,11 +126,11 @@ class LiveSettings:
 
     def user_settings(self) -> Settings:
         """The settings of the user simulator as evidence records them."""
-        return Settings(implementation=CHAT, model=self.user.model, arguments=self.user.recorded())
+        return Settings(implementation=CHAT, model=self.user.model, arguments=self.user.to_record())
 
 
 @dataclass(frozen=True)
-class Party:
+class CandidateSetup:
     """A candidate with the settings of its models.
 
     Attributes:
@@ -141,7 +141,7 @@ class Party:
     live: LiveSettings | None
 
 
-def extra_instruction() -> str:
+def read_extra_instruction() -> str:
     """The extra instruction from the environment; empty if there is none."""
     return os.environ.get(EXTRA_INSTRUCTION_VAR, "").strip()
 
@@ -151,7 +151,7 @@ _PATH_PREFIXES = ("./", "../", "/", "~")
 
 
 @dataclass(frozen=True)
-class Address:
+class ServedModel:
     """The base URL and token of the server of a folder's model, and the folder's digest."""
 
     base_url: str
@@ -159,30 +159,36 @@ class Address:
     weights: str
 
 
-def names_folder(model: str, here: Path) -> bool:
-    """Whether `model` names a folder, as a path or as the name of a model folder in `here`."""
-    return model.startswith(_PATH_PREFIXES) or model in (".", "..") or (here / model / CONFIG).is_file()
+def is_model_folder(model: str, base_folder: Path) -> bool:
+    """Whether `model` names a folder, as a path or as the name of a model folder in `base_folder`."""
+    return (
+        model.startswith(_PATH_PREFIXES)
+        or model in (".", "..")
+        or (base_folder / model / CONFIG_FILE).is_file()
+    )
 
 
-def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple[ModelFolder, str]:
+def read_model_folder(
+    model: str, base_folder: Path, servers: Mapping[str, ServedModel]
+) -> tuple[ModelFolder, str]:
     """A model's folder and its digest.
 
     Raises:
         ModelFolderError: the folder cannot be served.
     """
-    path = (here / expanded(Path(model))).resolve()
-    known = served.get(str(path))
-    return read_model(path), folder_digest(path) if known is None else known.weights
+    path = (base_folder / expand_home(Path(model))).resolve()
+    server = servers.get(str(path))
+    return read_model(path), folder_digest(path) if server is None else server.weights
 
 
-def adapted(model: ModelSettings, adapter: str | Path, here: Path) -> ModelSettings:
+def with_adapter(model: ModelSettings, adapter: str | Path, base_folder: Path) -> ModelSettings:
     """The settings of a folder's model with an adapter; their name and digest combine those of both.
 
     Raises:
         ModelFolderError: the adapter cannot be served with that model.
     """
     assert model.folder is not None
-    path = (here / expanded(Path(adapter))).resolve()
+    path = (base_folder / expand_home(Path(adapter))).resolve()
     name = f"{model.model}+{path.name}"
     read_adapter(name, path, read_model(model.folder))
     return replace(model, model=name, adapter=path, weights=f"{model.weights}+{folder_digest(path)}")

@@ -20,35 +20,35 @@ class LoopThread:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._free = slots
-        self._urgent: deque[asyncio.Future[None]] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._n_free = slots
+        self._urgent_waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._is_closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="trace2evolve-engine", daemon=True)
         self._thread.start()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
         """Start a coroutine from another thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from another thread, and wait for its result."""
-        return self.start(work).result()
+        return self.start(coroutine).result()
 
     @contextlib.asynccontextmanager
     async def slot(self, *, urgent: bool = False) -> AsyncIterator[None]:
         """Hold a slot. Urgent work gets the next free slot; other work waits in order of arrival."""
-        if self._free:
-            self._free -= 1
+        if self._n_free:
+            self._n_free -= 1
         else:
-            turn = self._loop.create_future()
-            (self._urgent if urgent else self._waiting).append(turn)
+            waiter = self._loop.create_future()
+            (self._urgent_waiters if urgent else self._waiters).append(waiter)
             try:
-                await turn
+                await waiter
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if waiter.done() and not waiter.cancelled():
                     self._release()
                 raise
         try:
@@ -71,13 +71,13 @@ class LoopThread:
         self._loop.close()
 
     def _release(self) -> None:
-        for queue in (self._urgent, self._waiting):
+        for queue in (self._urgent_waiters, self._waiters):
             while queue:
-                turn = queue.popleft()
-                if not turn.done():
-                    turn.set_result(None)
+                waiter = queue.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
                     return
-        self._free += 1
+        self._n_free += 1
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -88,10 +88,10 @@ class LoopThread:
                 self._loop.run_forever()
 
     async def _shut_down(self) -> None:
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
+        other_tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in other_tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*other_tasks, return_exceptions=True)
         for closer in self._closers:
             with contextlib.suppress(Exception):  # the other closers must run too
                 await closer()

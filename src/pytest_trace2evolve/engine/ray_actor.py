@@ -43,7 +43,7 @@ class RemoteSuite:
 
 @dataclass(frozen=True)
 class Setup:
-    """The facts that a process needs before its first simulation.
+    """The data that a process needs before its first simulation.
 
     Attributes:
         version: The driver's version of this package.
@@ -74,12 +74,12 @@ class Secrets:
 
 
 @dataclass(frozen=True)
-class Order:
-    """An order for a process to make a simulation.
+class SimulationRequest:
+    """A message that requests a simulation.
 
     Attributes:
         entries: The journal so far; None without a journal.
-        redrawn: Whether answers of the journal were discarded earlier.
+        is_redrawn: Whether answers of the journal were discarded earlier.
     """
 
     number: int
@@ -90,14 +90,14 @@ class Order:
     trial: int
     limits: Limits
     solo: bool
-    place: str
+    cache_partition: str
     entries: tuple[JournalEntry, ...] | None = None
-    redrawn: bool = False
+    is_redrawn: bool = False
 
 
 @dataclass(frozen=True)
-class Call:
-    """An order to call a function with the `RayActor` and the arguments; the function is sent by name."""
+class CallRequest:
+    """A message that requests a call of a function with the `RayActor` and the arguments; sent by name."""
 
     number: int
     function: Callable[..., Awaitable[Any]]
@@ -105,54 +105,54 @@ class Call:
 
 
 class Event(NamedTuple):
-    """A message of a simulation to the driver.
+    """A message from a simulation to the driver.
 
     Attributes:
-        simulation: The number of the simulation's order; 0 for events of the whole process.
+        simulation: The number of the simulation's request; 0 for events of the whole process.
         kind: The kind of event or question.
-        ask: The number of the question that the driver has to answer; 0 if the event is not a question.
+        question_number: The number of the question that the driver must answer; 0 if the event is not one.
     """
 
     simulation: int
     kind: Literal["took", "added", "use", "spent", "admit", "get", "put", "done", "failed"]
     content: Any = None
-    ask: int = 0
+    question_number: int = 0
 
 
 class Reply(NamedTuple):
     """The driver's answer to a question: a value, or the class and text of an error."""
 
-    ask: int
+    question_number: int
     value: Any = None
     error: tuple[str, str] | None = None
 
 
 class Stop(NamedTuple):
-    """A ban on further requests, with the class and text of the error that each of them raises."""
+    """A message that forbids further requests, with the class and text of the error that each one raises."""
 
     error: tuple[str, str]
 
 
 class Cancel(NamedTuple):
-    """An order to cancel a simulation that the driver no longer waits for."""
+    """A message that cancels a simulation for which the driver no longer waits."""
 
     simulation: int
 
 
-Message = Order | Call | Reply | Stop | Cancel
+Message = SimulationRequest | CallRequest | Reply | Stop | Cancel
 
 
-def described(error: Exception) -> tuple[str, str]:
+def encode_error(error: Exception) -> tuple[str, str]:
     """Encode an error for a message, as the name of its class and its text."""
     if isinstance(error, Trace2EvolveError):
         return type(error).__name__, str(error)
     return InfrastructureError.__name__, f"{type(error).__name__}: {error}"
 
 
-def as_error(name: str, text: str) -> Exception:
-    """Decode an error that `described` encoded."""
-    found = getattr(errors, name, InfrastructureError)
-    error: Exception = found(text)
+def decode_error(name: str, text: str) -> Exception:
+    """Decode an error that `encode_error` encoded."""
+    error_class = getattr(errors, name, InfrastructureError)
+    error: Exception = error_class(text)
     return error
 
 
@@ -161,41 +161,41 @@ class _Channel:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
-        self._arrived = asyncio.Event()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._has_events = asyncio.Event()
+        self._pending_replies: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
-        self.stopped: tuple[str, str] | None = None
+        self.stop_error: tuple[str, str] | None = None
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         self._events.append(event)
-        self._arrived.set()
+        self._has_events.set()
 
     async def ask(self, simulation: int, kind: Any, content: Any = None) -> Any:
         number = next(self._numbers)
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
-        self.tell(Event(simulation, kind, content, number))
+        future = self._pending_replies[number] = asyncio.get_running_loop().create_future()
+        self.send(Event(simulation, kind, content, number))
         try:
-            return await answered
+            return await future
         finally:
-            del self._asked[number]
+            del self._pending_replies[number]
 
-    def answer(self, reply: Reply) -> None:
-        asked = self._asked.get(reply.ask)
-        if asked is None or asked.done():  # its simulation was cancelled
+    def resolve(self, reply: Reply) -> None:
+        future = self._pending_replies.get(reply.question_number)
+        if future is None or future.done():  # its simulation was cancelled
             return
         if reply.error is None:
-            asked.set_result(reply.value)
+            future.set_result(reply.value)
         else:
-            asked.set_exception(as_error(*reply.error))
+            future.set_exception(decode_error(*reply.error))
 
     async def collect(self, window: float) -> list[Event]:
         """Wait for an event, then return all events that arrived until `window` seconds later."""
-        await self._arrived.wait()
+        await self._has_events.wait()
         await asyncio.sleep(window)
-        self._arrived.clear()
-        found = list(self._events)
+        self._has_events.clear()
+        events = list(self._events)
         self._events.clear()
-        return found
+        return events
 
 
 class _RemoteMeter:
@@ -212,11 +212,11 @@ class _RemoteMeter:
             self.raise_if_stopped()
 
     def raise_if_stopped(self) -> None:
-        if self._channel.stopped is not None:
-            raise as_error(*self._channel.stopped)
+        if self._channel.stop_error is not None:
+            raise decode_error(*self._channel.stop_error)
 
     def spend(self, usage: Usage) -> None:
-        self._channel.tell(Event(0, "spent", usage))
+        self._channel.send(Event(0, "spent", usage))
 
 
 class _RemoteAnswers:
@@ -227,21 +227,21 @@ class _RemoteAnswers:
         self._name = name
 
     async def get(self, key: str) -> Answer | None:
-        found: Answer | None = await self._channel.ask(0, "get", (self._name, key))
-        return found
+        answer: Answer | None = await self._channel.ask(0, "get", (self._name, key))
+        return answer
 
     async def put(self, key: str, answer: Answer) -> Answer:
-        stored: Answer = await self._channel.ask(0, "put", (self._name, key, answer))
-        return stored
+        stored_answer: Answer = await self._channel.ask(0, "put", (self._name, key, answer))
+        return stored_answer
 
 
 class _RemoteJournal:
     """A proxy of a simulation's journal; `before_use` waits until the driver has written the entries."""
 
-    def __init__(self, order: Order, channel: _Channel) -> None:
-        self._number, self._channel = order.number, channel
-        self._entries = deque(order.entries or ())
-        self.redrawn = order.redrawn
+    def __init__(self, request: SimulationRequest, channel: _Channel) -> None:
+        self._number, self._channel = request.number, channel
+        self._entries = deque(request.entries or ())
+        self.is_redrawn = request.is_redrawn
 
     @property
     def seconds(self) -> float:
@@ -251,15 +251,15 @@ class _RemoteJournal:
     def take(self, request: str) -> JournalEntry | None:
         if not self._entries:
             return None
-        self._channel.tell(Event(self._number, "took", request))
+        self._channel.send(Event(self._number, "took", request))
         if self._entries[0].request == request:
             return self._entries.popleft()
         self._entries.clear()
-        self.redrawn = True
+        self.is_redrawn = True
         return None
 
     def add(self, entry: JournalEntry) -> None:
-        self._channel.tell(Event(self._number, "added", entry))
+        self._channel.send(Event(self._number, "added", entry))
 
     async def before_use(self) -> None:
         await self._channel.ask(self._number, "use")
@@ -270,14 +270,14 @@ class RayActor:
 
     Attributes:
         project: The project, opened from its copy on the node.
-        kept: Objects that functions of a `Call` keep for later calls, by keys that the functions choose.
+        shared_objects: Objects that called functions store for later calls, by keys that they choose.
         closers: Functions that close open resources before the process ends.
     """
 
     project: Project
 
     def __init__(self) -> None:
-        self.kept: dict[Any, Any] = {}
+        self.shared_objects: dict[Any, Any] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self._factories: dict[Side, AgentFactory] = {}
@@ -294,7 +294,7 @@ class RayActor:
         """Open the project and its models; return the reason why that failed, or an empty text."""
         if setup.version != pytest_trace2evolve.__version__:
             return (
-                f"its pytest-trace2evolve is {pytest_trace2evolve.__version__}, and this machine's is "
+                f"it has pytest-trace2evolve {pytest_trace2evolve.__version__}, but this machine has "
                 f"{setup.version}; install the same version on all nodes"
             )
         os.environ.update(secrets.variables)
@@ -314,7 +314,7 @@ class RayActor:
         agents = {**BUILT_IN_AGENTS, **extensions.agents}
         stores: AnswerStores = {name: _RemoteAnswers(self._channel, name) for name in setup.stores}
         for name, suite in setup.suites.items():
-            self._check(suite, project, worlds, agents)
+            self._check_suite(suite, project, worlds, agents)
             self._worlds[name] = project.world(suite.locked.suite, worlds)
         for (name, side), live in secrets.sides.items():
             agent = setup.suites[name].agent
@@ -326,7 +326,7 @@ class RayActor:
                 self._factories[name, side] = agents[agent]
 
     @staticmethod
-    def _check(
+    def _check_suite(
         suite: RemoteSuite, project: Project, worlds: Worlds, agents: Mapping[str, AgentFactory]
     ) -> None:
         """Check that this process has the data and code that the driver locked and identified.
@@ -338,8 +338,8 @@ class RayActor:
         locked = suite.locked
         project.verify_world(locked.suite, locked.lock, worlds)
         if suite.agent not in agents and suite.agent != CHAT:
-            raise ConfigError(f"agent {suite.agent!r} is not registered there")
-        found = identify(
+            raise ConfigError(f"agent {suite.agent!r} is not registered on the node")
+        identity = identify(
             locked,
             suite.agent,
             suite.candidate,
@@ -347,29 +347,31 @@ class RayActor:
             world=project.world(locked.suite, worlds),
             code=worlds.code(locked.suite.provider, locked.suite.domain),
         )
-        mine = (found.agent.code, found.user.code, found.world)
-        drivers = (suite.identity.agent.code, suite.identity.user.code, suite.identity.world)
-        different = [name for pair in zip(drivers, mine, strict=True) for name in code_differences(*pair)]
-        if different:
+        own_codes = (identity.agent.code, identity.user.code, identity.world)
+        driver_codes = (suite.identity.agent.code, suite.identity.user.code, suite.identity.world)
+        names = [
+            name for pair in zip(driver_codes, own_codes, strict=True) for name in code_differences(*pair)
+        ]
+        if names:
             raise ConfigError(
-                f"code of suite {locked.name!r} differs from this machine's: {', '.join(different[:3])}"
+                f"code of suite {locked.name!r} differs from this machine's: {', '.join(names[:3])}"
             )
 
     async def send(self, messages: Sequence[Message]) -> None:
         """Handle messages of the driver."""
         for message in messages:
             match message:
-                case Order():
+                case SimulationRequest():
                     self._start(message.number, self._simulate(message))
-                case Call():
+                case CallRequest():
                     self._start(message.number, message.function(self, *message.arguments))
                 case Reply():
-                    self._channel.answer(message)
+                    self._channel.resolve(message)
                 case Cancel():
                     if task := self._running.get(message.simulation):
                         task.cancel()
                 case Stop():
-                    self._channel.stopped = message.error
+                    self._channel.stop_error = message.error
 
     async def exchange(self, messages: Sequence[Message], window: float) -> list[Event]:
         """Handle messages of the driver, and return the next events; see `_Channel.collect`."""
@@ -384,29 +386,29 @@ class RayActor:
             await closer()
 
     def _start(self, number: int, work: Awaitable[Any]) -> None:
-        self._running[number] = asyncio.create_task(self._report(number, work))
+        self._running[number] = asyncio.create_task(self._send_result(number, work))
 
-    async def _report(self, number: int, work: Awaitable[Any]) -> None:
+    async def _send_result(self, number: int, work: Awaitable[Any]) -> None:
         try:
-            self._channel.tell(Event(number, "done", await work))
+            self._channel.send(Event(number, "done", await work))
         except Exception as error:
-            self._channel.tell(Event(number, "failed", described(error)))
+            self._channel.send(Event(number, "failed", encode_error(error)))
         finally:
             self._running.pop(number, None)
 
-    async def _simulate(self, order: Order) -> Simulation:
-        world = self._worlds[order.suite]
+    async def _simulate(self, request: SimulationRequest) -> Simulation:
+        world = self._worlds[request.suite]
         assignment = Assignment(
-            task=world.tasks()[order.task_id],
+            task=world.tasks()[request.task_id],
             world=world,
-            factory=self._factories[order.suite, order.side],
-            candidate=order.candidate,
-            trial=order.trial,
-            limits=order.limits,
-            solo=order.solo,
-            place=order.place,
+            factory=self._factories[request.suite, request.side],
+            candidate=request.candidate,
+            trial=request.trial,
+            limits=request.limits,
+            solo=request.solo,
+            cache_partition=request.cache_partition,
         )
-        if order.entries is None:
+        if request.entries is None:
             return await simulate(assignment)
-        journal = _RemoteJournal(order, self._channel)
+        journal = _RemoteJournal(request, self._channel)
         return await simulate(assignment, journal, journal.before_use)

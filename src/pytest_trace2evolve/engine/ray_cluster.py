@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: the calls of Ray itself, with its errors shortened to one line."""
+"""Connects to a Ray cluster, calls Ray, and shortens the errors of Ray to one line."""
 
 import asyncio
 import contextlib
@@ -17,27 +17,27 @@ from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.factories import AnswerStores
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.ray_actor import Message, RayActor, RemoteSuite, Side
-from pytest_trace2evolve.errors import ConfigError, shortened
+from pytest_trace2evolve.errors import ConfigError, shorten
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.optional import require
 
-OPEN_SECONDS = 300.0
+MAX_OPEN_SECONDS = 300.0
 """Seconds that an actor may take to start, which includes the installation of packages on its node."""
 
-CONNECT_SECONDS = 10.0
+MAX_CONNECT_SECONDS = 10.0
 """Seconds that the cluster's address may take to accept a connection."""
 
-EXCLUDED = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
-"""Parts of a project's folder that no node needs."""
+EXCLUDED_FOLDERS = [".git", ".venv", ".trace2evolve", "__pycache__", "node_modules"]
+"""Folders of a project that are not copied to the nodes."""
 
 _ERROR_LINE = re.compile(r"^(?:[\w.]*\.)?(\w+(?:Error|Exception)): (.*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Work:
-    """The facts that a run passes to an executor before its first simulation.
+class RunContext:
+    """The data that a run passes to an executor before its first simulation.
 
     Attributes:
         suites: The suites that are not replayed, by name.
@@ -58,8 +58,8 @@ class Work:
     @property
     def all_models(self) -> list[ModelSettings]:
         """All models that are called from the nodes."""
-        talking = [live for live in self.sides.values() if live is not None]
-        return [*(model for live in talking for model in live.models), *self.models]
+        settings = [live for live in self.sides.values() if live is not None]
+        return [*(model for live in settings for model in live.models), *self.models]
 
 
 @dataclass
@@ -67,12 +67,12 @@ class Job:
     """A simulation or a call that an actor runs.
 
     Attributes:
-        finished: The result; raises `ActorLost` if the actor ended.
+        future: The result; raises `ActorLost` if the actor ended.
         journal: The journal of the simulation; None if there is none.
         before_use: Called before an answer is used.
     """
 
-    finished: "asyncio.Future[Any]"
+    future: "asyncio.Future[Any]"
     journal: Journal | None
     before_use: Callable[[], Awaitable[None]]
 
@@ -83,23 +83,23 @@ class ActorLost(Exception):  # noqa: N818 - not an error, because the job moves 
 
 @dataclass(eq=False)
 class Actor:
-    """An actor as the driver sees it.
+    """The driver's record of an actor.
 
     Attributes:
         handle: Ray's handle of the actor.
         node: The address of the actor's node.
         jobs: The jobs that the actor runs, by number.
         outbox: Messages that were not sent yet.
-        exchanging: Whether a batch is under way; new messages then have to be sent separately.
-        flush: The timer that sends the outbox soon; None if none is set.
+        is_exchanging: Whether a batch is under way; new messages then have to be sent separately.
+        flush_timer: The timer that sends the outbox soon; None if none is set.
     """
 
     handle: Any
     node: str
     jobs: dict[int, Job] = field(default_factory=dict)
     outbox: list[Message] = field(default_factory=list)
-    exchanging: bool = False
-    flush: asyncio.TimerHandle | None = None
+    is_exchanging: bool = False
+    flush_timer: asyncio.TimerHandle | None = None
 
 
 class RayCluster:
@@ -121,17 +121,18 @@ class RayCluster:
         Raises:
             MissingExtraError: Ray is not installed.
             ConfigError: nothing listens at the address, or `pip` would have no effect.
-            Exception: any error of Ray; inside `one_line` it becomes a `ConfigError`.
+            Exception: any error of Ray; inside `one_line_errors` it becomes a `ConfigError`.
         """
         if self._ray.is_initialized():
             if self._pip:
                 raise ConfigError(
-                    "pip= has no effect, since Ray is connected already: name the packages in ray.init"
+                    "pip has no effect because this process is already connected to Ray; "
+                    "list the packages in ray.init"
                 )
             return
         if self.address != "auto":
             _check_listening(self.address)
-        environment: dict[str, Any] = {"working_dir": str(root), "excludes": EXCLUDED}
+        environment: dict[str, Any] = {"working_dir": str(root), "excludes": EXCLUDED_FOLDERS}
         if self._pip:
             environment["pip"] = self._pip
         handler = signal.getsignal(signal.SIGTERM)
@@ -156,18 +157,18 @@ class RayCluster:
         """Ray's module of exceptions."""
         return self._ray.exceptions
 
-    def cpus(self) -> int:
+    def count_cpus(self) -> int:
         """The CPUs of all nodes.
 
         Raises:
             ConfigError: the cluster has no CPU.
         """
-        found = int(self._ray.cluster_resources().get("CPU", 0))
-        if not found:
-            raise ConfigError(f"the Ray cluster at {self.address} has no CPU; start a node with one")
-        return found
+        n_cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        if not n_cpus:
+            raise ConfigError(f"the Ray cluster at {self.address} has no CPU; start a node that has CPUs")
+        return n_cpus
 
-    def here(self) -> str:
+    def own_address(self) -> str:
         """The address of this machine in the cluster."""
         return str(self._ray.util.get_node_ip_address())
 
@@ -177,8 +178,8 @@ class RayCluster:
         return self._ray.remote(**options)(RayActor).remote()
 
     def get(self, reference: Any) -> Any:
-        """Wait for the result of a call to a starting actor, at most `OPEN_SECONDS`."""
-        return self._ray.get(reference, timeout=OPEN_SECONDS)
+        """Wait for the result of a call to a starting actor, at most `MAX_OPEN_SECONDS`."""
+        return self._ray.get(reference, timeout=MAX_OPEN_SECONDS)
 
     def kill(self, actor: Any) -> None:
         """End an actor; do nothing if the actor or its node has ended already."""
@@ -186,7 +187,7 @@ class RayCluster:
             self._ray.kill(actor)
 
     @contextlib.contextmanager
-    def one_line(self) -> Iterator[None]:
+    def one_line_errors(self) -> Iterator[None]:
         """Convert errors of Ray to a message of one line.
 
         Raises:
@@ -196,7 +197,7 @@ class RayCluster:
         try:
             yield
         except (errors.RayError, OSError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"Ray at {self.address}: {in_one_line(error)}") from None
+            raise ConfigError(f"Ray at {self.address}: {one_line_message(error)}") from None
 
     @property
     def _ray(self) -> Any:
@@ -204,7 +205,7 @@ class RayCluster:
 
 
 def check_opened(node: str, problem: str) -> None:
-    """Check that an actor opened the project, given the problem that it reported.
+    """Raise an error if an actor reported a problem while it opened the project.
 
     Raises:
         ConfigError: the actor cannot run the project; names the node.
@@ -220,10 +221,10 @@ def check_reachable(cluster: RayCluster, node: str, models: Iterable[ModelSettin
         ConfigError: a model is served on the loopback address of another machine.
     """
     for model in models:
-        if node != cluster.here() and _is_loopback(model.endpoint()):
+        if node != cluster.own_address() and _is_loopback(model.endpoint()):
             raise ConfigError(
                 f"node {node} of the Ray cluster cannot reach model {model.model!r} at {model.endpoint()}; "
-                "serve it at an address that all nodes reach"
+                "serve it at an address that all nodes can reach"
             )
 
 
@@ -236,12 +237,12 @@ def _is_loopback(url: str | None) -> bool:
         return host == "localhost"
 
 
-def in_one_line(error: Exception) -> str:
+def one_line_message(error: Exception) -> str:
     """The message of an error of Ray, in one line; for a remote traceback, its last error."""
     text = str(error)
-    if found := [*_ERROR_LINE.finditer(text)]:
-        text = f"{found[-1][1]}: {text[found[-1].start(2) :]}"
-    return shortened(" ".join(text.split()) or type(error).__name__, 300)
+    if matches := [*_ERROR_LINE.finditer(text)]:
+        text = f"{matches[-1][1]}: {text[matches[-1].start(2) :]}"
+    return shorten(" ".join(text.split()) or type(error).__name__, 300)
 
 
 def _check_listening(address: str) -> None:
@@ -250,17 +251,19 @@ def _check_listening(address: str) -> None:
     Raises:
         ConfigError: nothing listens at the address.
     """
-    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    url_parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
-        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=CONNECT_SECONDS):
+        with socket.create_connection(
+            (url_parts.hostname or "", url_parts.port or 0), timeout=MAX_CONNECT_SECONDS
+        ):
             return
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"no Ray cluster can be reached at {address} ({error}); start one with 'ray start --head', or "
+            f"cannot reach a Ray cluster at {address} ({error}); start one with 'ray start --head', or "
             "check the address"
         ) from None
 
 
-def portable(model: ModelSettings) -> ModelSettings:
+def to_portable(model: ModelSettings) -> ModelSettings:
     """The same settings with the URL and the key themselves, instead of this machine's variables."""
     return replace(model, base_url=model.endpoint(), token=model.key())

@@ -16,32 +16,32 @@ from typing import Any, TypeVar
 
 import pytest_trace2evolve
 from pytest_trace2evolve.engine.budget import Account
-from pytest_trace2evolve.engine.conversation import Assignment, nothing_to_declare
+from pytest_trace2evolve.engine.conversation import Assignment, declare_nothing
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.ray_actor import (
-    Call,
+    CallRequest,
     Cancel,
     Event,
     Message,
-    Order,
     Reply,
     Secrets,
     Setup,
+    SimulationRequest,
     Stop,
-    as_error,
-    described,
+    decode_error,
+    encode_error,
 )
 from pytest_trace2evolve.engine.ray_cluster import (
-    OPEN_SECONDS,
+    MAX_OPEN_SECONDS,
     Actor,
     ActorLost,
     Job,
     RayCluster,
-    Work,
+    RunContext,
     check_opened,
     check_reachable,
-    in_one_line,
-    portable,
+    one_line_message,
+    to_portable,
 )
 from pytest_trace2evolve.errors import (
     BudgetError,
@@ -55,24 +55,24 @@ from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.utils.files import Scratch
+from pytest_trace2evolve.utils.files import ScratchFolder
 
 T = TypeVar("T")
 
-PER_ACTOR = 32
+DEFAULT_PER_ACTOR = 32
 """The default number of concurrent simulations in one actor."""
 
-WINDOW = 0.02
+BATCH_SECONDS = 0.02
 """Seconds that an actor waits for further events before it returns the first, which makes batches larger."""
 
 FLUSH_SECONDS = 0.005
 """Seconds that a message waits for further messages while an exchange with its actor is under way."""
 
-START_TRIES = 3
-"""Attempts to start the actors if a node is lost or Ray cannot prepare it."""
+MAX_START_ATTEMPTS = 3
+"""Maximum number of attempts to start the actors if a node is lost or Ray cannot prepare it."""
 
 MAX_LOSSES = 5
-"""Lost actors after which a simulation counts as lost, because it may be the cause of their end."""
+"""Number of lost actors after which their simulation counts as lost, because it may have ended them."""
 
 
 class RayExecutor:
@@ -99,7 +99,7 @@ class RayExecutor:
         self,
         address: str = "auto",
         *,
-        per_actor: int = PER_ACTOR,
+        per_actor: int = DEFAULT_PER_ACTOR,
         pip: Sequence[str] | str | Path = (),
         env: Sequence[str] = (),
     ) -> None:
@@ -109,14 +109,14 @@ class RayExecutor:
         self._cluster = RayCluster(address, str(pip) if isinstance(pip, str | Path) else list(pip))
         self._env = env
         self._actors: list[Actor] = []
-        self._serving: set[asyncio.Task[None]] = set()
-        self._replying: set[asyncio.Task[None]] = set()
-        self._free = asyncio.Condition()
-        self._number = 0
-        self._starting = 0
-        self._stop: Stop | None = None
+        self._exchange_tasks: set[asyncio.Task[None]] = set()
+        self._reply_tasks: set[asyncio.Task[None]] = set()
+        self._actor_freed = asyncio.Condition()
+        self._last_number = 0
+        self._n_starting = 0
+        self._stop_message: Stop | None = None
         self._failure: Exception | None = None
-        self._closing = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         self._loop: LoopThread | None = None
 
     @property
@@ -124,42 +124,43 @@ class RayExecutor:
         """Notes for the user after a run, one line each."""
         if not self.losses:
             return []
-        lost = f"{self.losses} process{'es' if self.losses > 1 else ''}"
-        note = f"Ray: {lost} ended with simulations under way; {self.resumed} were resumed on others; "
-        return [note + "answers that were on their way are not counted"]
+        processes = f"{self.losses} process{'es' if self.losses > 1 else ''}"
+        note = f"Ray: {processes} ended during simulations; {self.resumed} were resumed on other processes; "
+        return [note + "answers in transit are not counted"]
 
     # ---- before the first simulation
 
-    def open(self, work: Work) -> None:
+    def open(self, context: RunContext) -> None:
         """Connect to the cluster and start the actors.
 
         Raises:
             MissingExtraError: Ray is not installed.
             ConfigError: the cluster cannot be reached, has no free CPU, or a node cannot run the project.
         """
-        if unset := [name for name in self._env if name not in os.environ]:
+        if unset_names := [name for name in self._env if name not in os.environ]:
             raise ConfigError(
-                f"variable {unset[0]} is to be handed to Ray's nodes and is not set; set it, or leave it out"
+                f"environment variable {unset_names[0]} cannot be passed to Ray's nodes because it is not "
+                "set; set it or leave it out"
             )
         variables = {name: os.environ[name] for name in self._env}
-        self._work = work
+        self._context = context
         self._setup = Setup(
             version=pytest_trace2evolve.__version__,
-            suites_folder=os.path.relpath(work.project.suites_folder, work.project.root),
-            suites=work.suites,
-            is_limited=work.account.budgets.requests_per_minute is not None,
-            stores=tuple(work.stores),
+            suites_folder=os.path.relpath(context.project.suites_folder, context.project.root),
+            suites=context.suites,
+            is_limited=context.account.budgets.requests_per_minute is not None,
+            stores=tuple(context.stores),
         )
-        sides = {side: live and live.map_models(portable) for side, live in work.sides.items()}
+        sides = {side: live and live.map_models(to_portable) for side, live in context.sides.items()}
         self._secrets = Secrets(sides, variables)
-        self._closing.callback(self._cluster.close)
-        with self._cluster.one_line():
-            self._cluster.connect(work.project.root)
-            count = min(self._cluster.cpus(), math.ceil(work.concurrency / self._per_actor))
+        self._exit_stack.callback(self._cluster.close)
+        with self._cluster.one_line_errors():
+            self._cluster.connect(context.project.root)
+            n_actors = min(self._cluster.count_cpus(), math.ceil(context.concurrency / self._per_actor))
             errors = self._cluster.errors
-            for tries_left in reversed(range(START_TRIES)):
+            for tries_left in reversed(range(MAX_START_ATTEMPTS)):
                 try:
-                    self._start_actors(count)
+                    self._start_actors(n_actors)
                     return
                 except (errors.RuntimeEnvSetupError, errors.RayActorError, FileNotFoundError):
                     # A node was lost meanwhile, or nodes share a disk. On a shared disk, a node that unpacks
@@ -168,15 +169,15 @@ class RayExecutor:
                     if not tries_left:
                         raise
 
-    def _start_actors(self, count: int) -> None:
-        self._actors = [Actor(self._cluster.create_actor(), "") for _ in range(count)]
-        places = [actor.handle.node.remote() for actor in self._actors]
-        for actor, place in zip(self._actors, places, strict=True):
-            actor.node = self._cluster.get(place)
-            check_reachable(self._cluster, actor.node, self._work.all_models)
+    def _start_actors(self, n_actors: int) -> None:
+        self._actors = [Actor(self._cluster.create_actor(), "") for _ in range(n_actors)]
+        nodes = [actor.handle.node.remote() for actor in self._actors]
+        for actor, node in zip(self._actors, nodes, strict=True):
+            actor.node = self._cluster.get(node)
+            check_reachable(self._cluster, actor.node, self._context.all_models)
         # Not earlier, because every node must have unpacked the project's folder.
-        opened = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
-        for actor, problem in zip(self._actors, opened, strict=True):
+        problems = [actor.handle.open.remote(self._setup, self._secrets) for actor in self._actors]
+        for actor, problem in zip(self._actors, problems, strict=True):
             check_opened(actor.node, self._cluster.get(problem))
 
     def _kill_actors(self) -> None:
@@ -188,7 +189,7 @@ class RayExecutor:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(
+    def open_for_calls(
         cls, address: str, project: Project | None, concurrency: int, models: Sequence[ModelSettings] = ()
     ) -> "Iterator[RayExecutor]":
         """Open an executor for calls; its `run` runs the coroutine that makes the calls.
@@ -198,9 +199,11 @@ class RayExecutor:
             MissingExtraError: Ray is not installed.
         """
         if project is None:
-            raise ConfigError("a Ray cluster needs a project, whose folder travels; give --root")
+            raise ConfigError(
+                "a Ray cluster needs a project, whose folder Ray copies to the nodes; set --root"
+            )
         with contextlib.ExitStack() as stack:
-            scratch = Scratch()
+            scratch = ScratchFolder()
             stack.callback(scratch.close)
             account = Account(scratch.path / "account.sqlite")
             stack.callback(account.close)
@@ -208,16 +211,16 @@ class RayExecutor:
             stack.callback(loop.close)
             executor = cls(address)
             stack.callback(executor.close)
-            executor.open(Work(project, account, concurrency, models=tuple(models)))
+            executor.open(RunContext(project, account, concurrency, models=tuple(models)))
             executor.start(loop)
             yield executor
 
     def start(self, loop: LoopThread) -> None:
         """Start to exchange messages with the actors, on the run's event loop."""
         self._loop = loop
-        loop.run(self._start())
+        loop.run(self._start_exchanges())
 
-    async def _start(self) -> None:
+    async def _start_exchanges(self) -> None:
         for actor in self._actors:
             self._serve(actor)
 
@@ -233,7 +236,7 @@ class RayExecutor:
             ClusterError: no node is left.
             InfrastructureError: the simulation lost its actor `MAX_LOSSES` times.
         """
-        order = Order(
+        request = SimulationRequest(
             number=0,
             suite=assignment.suite,
             side=assignment.side,
@@ -242,16 +245,18 @@ class RayExecutor:
             trial=assignment.trial,
             limits=assignment.limits,
             solo=assignment.solo,
-            place=assignment.place,
+            cache_partition=assignment.cache_partition,
         )
 
-        def numbered(number: int) -> Order:
+        def make_message(number: int) -> SimulationRequest:
             if journal is None:
-                return replace(order, number=number)
-            return replace(order, number=number, entries=journal.rewind(), redrawn=journal.redrawn)
+                return replace(request, number=number)
+            return replace(request, number=number, entries=journal.rewind(), is_redrawn=journal.is_redrawn)
 
-        what = f"task {assignment.task.id!r}"
-        simulation: Simulation = await self._make(what, numbered, journal, before_use or nothing_to_declare)
+        label = f"task {assignment.task.id!r}"
+        simulation: Simulation = await self._run_on_actor(
+            label, make_message, journal, before_use or declare_nothing
+        )
         return simulation
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -271,25 +276,25 @@ class RayExecutor:
             Exception: any error of the function that this package defines.
         """
         name = getattr(function, "__name__", "a function")
-        result: T = await self._make(name, lambda number: Call(number, function, arguments))
+        result: T = await self._run_on_actor(name, lambda number: CallRequest(number, function, arguments))
         return result
 
-    async def _make(
+    async def _run_on_actor(
         self,
-        what: str,
-        numbered: Callable[[int], Order | Call],
+        label: str,
+        make_message: Callable[[int], SimulationRequest | CallRequest],
         journal: Journal | None = None,
-        before_use: Callable[[], Awaitable[None]] = nothing_to_declare,
+        before_use: Callable[[], Awaitable[None]] = declare_nothing,
     ) -> Any:
         for _ in range(MAX_LOSSES):
-            actor = await self._place()
-            self._number += 1
-            message = numbered(self._number)
+            actor = await self._wait_for_actor()
+            self._last_number += 1
+            message = make_message(self._last_number)
             job = Job(asyncio.get_running_loop().create_future(), journal, before_use)
             actor.jobs[message.number] = job
             self._post(actor, message)
             try:
-                return await job.finished
+                return await job.future
             except ActorLost:
                 self.resumed += 1
             except asyncio.CancelledError:
@@ -297,41 +302,41 @@ class RayExecutor:
                 raise
             finally:
                 actor.jobs.pop(message.number, None)
-                async with self._free:
-                    self._free.notify_all()
-        raise InfrastructureError(f"{what}: its process on a Ray node ended {MAX_LOSSES} times")
+                async with self._actor_freed:
+                    self._actor_freed.notify_all()
+        raise InfrastructureError(f"{label}: its process on a Ray node ended {MAX_LOSSES} times")
 
-    async def _place(self) -> Actor:
+    async def _wait_for_actor(self) -> Actor:
         """Wait until an actor has room, and return the one with the fewest jobs."""
-        async with self._free:
+        async with self._actor_freed:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                if not self._actors and not self._starting:
+                if not self._actors and not self._n_starting:
                     raise ClusterError(
-                        f"the Ray cluster at {self.address} has no node left that can run the project; start "
-                        "nodes, then run the same again to resume"
+                        f"the Ray cluster at {self.address} has no node left that can run the project; "
+                        "start nodes, then rerun the same command to resume"
                     )
-                free = [actor for actor in self._actors if len(actor.jobs) < self._per_actor]
-                if free:
-                    return min(free, key=lambda actor: len(actor.jobs))
-                await self._free.wait()
+                free_actors = [actor for actor in self._actors if len(actor.jobs) < self._per_actor]
+                if free_actors:
+                    return min(free_actors, key=lambda actor: len(actor.jobs))
+                await self._actor_freed.wait()
 
     def _post(self, actor: Actor, message: Message) -> None:
         actor.outbox.append(message)
-        if actor.exchanging and actor.flush is None:
-            actor.flush = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush, actor)
+        if actor.is_exchanging and actor.flush_timer is None:
+            actor.flush_timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush, actor)
 
     def _flush(self, actor: Actor) -> None:
-        actor.flush = None
+        actor.flush_timer = None
         if actor.outbox and actor in self._actors:
             messages, actor.outbox = actor.outbox, []
             actor.handle.send.options(num_returns=0).remote(messages)
 
     def _serve(self, actor: Actor) -> None:
         task = asyncio.get_running_loop().create_task(self._exchange_until_lost(actor))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._exchange_tasks.add(task)
+        task.add_done_callback(self._exchange_tasks.discard)
 
     async def _exchange_until_lost(self, actor: Actor) -> None:
         """Exchange messages with an actor until the actor is lost; any other error ends the run."""
@@ -342,39 +347,39 @@ class RayExecutor:
         except errors.RayActorError:
             await self._on_loss(actor)
         except errors.RayError as error:
-            self._fail(
+            self._fail_all_jobs(
                 ClusterError(
-                    f"node {actor.node} of the Ray cluster cannot send a simulation: {in_one_line(error)}; "
-                    "make room there, then run the same again to resume"
+                    f"node {actor.node} of the Ray cluster cannot send a simulation: "
+                    f"{one_line_message(error)}; make room there, then rerun the same command to resume"
                 )
             )
         except Exception as error:  # such as a full disk when the account is written
-            self._fail(error)
+            self._fail_all_jobs(error)
 
     async def _exchange(self, actor: Actor) -> None:
         """Send an actor's waiting messages, and handle the actor's next events."""
         messages, actor.outbox = actor.outbox, []
-        actor.exchanging = True
-        events = await actor.handle.exchange.remote(messages, WINDOW)
-        actor.exchanging = False
-        questions = [task for event in events if (task := self._take(actor, event)) is not None]
-        self._stop_if_stopped()
-        if questions:
+        actor.is_exchanging = True
+        events = await actor.handle.exchange.remote(messages, BATCH_SECONDS)
+        actor.is_exchanging = False
+        reply_tasks = [task for event in events if (task := self._handle_event(actor, event)) is not None]
+        self._broadcast_stop()
+        if reply_tasks:
             # Most replies are ready at once, and are sent with the next batch.
-            await asyncio.wait(questions, timeout=FLUSH_SECONDS)
+            await asyncio.wait(reply_tasks, timeout=FLUSH_SECONDS)
 
-    def _take(self, actor: Actor, event: Event) -> "asyncio.Task[None] | None":
+    def _handle_event(self, actor: Actor, event: Event) -> "asyncio.Task[None] | None":
         """Handle an event; if it is a question, return the task that answers it."""
-        if event.ask:
-            task = asyncio.get_running_loop().create_task(self._answer(actor, event))
-            self._replying.add(task)
-            task.add_done_callback(self._replying.discard)
+        if event.question_number:
+            task = asyncio.get_running_loop().create_task(self._send_reply(actor, event))
+            self._reply_tasks.add(task)
+            task.add_done_callback(self._reply_tasks.discard)
             return task
         if event.kind == "spent":
-            self._work.account.spend(event.content)
+            self._context.account.spend(event.content)
             return None
         job = actor.jobs.get(event.simulation)
-        if job is None or job.finished.done():  # the job was cancelled
+        if job is None or job.future.done():  # the job was cancelled
             return None
         try:
             match event.kind:
@@ -385,92 +390,92 @@ class RayExecutor:
                     assert job.journal is not None
                     job.journal.add(event.content)
                 case "done":
-                    job.finished.set_result(event.content)
+                    job.future.set_result(event.content)
                 case "failed":
-                    job.finished.set_exception(as_error(*event.content))
+                    job.future.set_exception(decode_error(*event.content))
         except StorageError as error:
-            job.finished.set_exception(error)
+            job.future.set_exception(error)
             self._post(actor, Cancel(event.simulation))
         return None
 
-    async def _answer(self, actor: Actor, event: Event) -> None:
+    async def _send_reply(self, actor: Actor, event: Event) -> None:
         try:
-            reply = Reply(event.ask, await self._value(actor, event))
+            reply = Reply(event.question_number, await self._reply_value(actor, event))
         except Exception as error:
-            reply = Reply(event.ask, error=described(error))
+            reply = Reply(event.question_number, error=encode_error(error))
         self._post(actor, reply)
 
-    async def _value(self, actor: Actor, event: Event) -> Any:
+    async def _reply_value(self, actor: Actor, event: Event) -> Any:
         match event.kind:
             case "use":
                 if job := actor.jobs.get(event.simulation):
                     await job.before_use()
             case "admit":
-                return self._work.account.pause_before_request()
+                return self._context.account.pause_before_request()
             case "get":
                 name, key = event.content
-                return await self._work.stores[name].get(key)
+                return await self._context.stores[name].get(key)
             case "put":
                 name, key, answer = event.content
-                return await self._work.stores[name].put(key, answer)
+                return await self._context.stores[name].put(key, answer)
         return None
 
-    def _stop_if_stopped(self) -> None:
+    def _broadcast_stop(self) -> None:
         """Forbid all actors further requests once the run is stopped, such as by a spent budget."""
-        if self._stop is not None:
+        if self._stop_message is not None:
             return
         try:
-            self._work.account.raise_if_stopped()
+            self._context.account.raise_if_stopped()
         except (BudgetError, EndpointError, StorageError) as error:
-            self._stop = Stop(described(error))
+            self._stop_message = Stop(encode_error(error))
             for actor in self._actors:
-                self._post(actor, self._stop)
+                self._post(actor, self._stop_message)
 
     # ---- losses
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all_jobs(self, error: Exception) -> None:
         """End all current and later jobs with an error."""
         self._failure = error
         for actor in self._actors:
             for job in actor.jobs.values():
-                if not job.finished.done():
-                    job.finished.set_exception(error)
+                if not job.future.done():
+                    job.future.set_exception(error)
 
     async def _on_loss(self, actor: Actor) -> None:
         """Reassign a lost actor's jobs to other actors, and start a replacement actor."""
         self._actors.remove(actor)
         self.losses += 1
         self._cluster.kill(actor.handle)  # an unreachable actor may still run, and must not call models
-        self._starting += 1
+        self._n_starting += 1
         for job in actor.jobs.values():
-            if not job.finished.done():
-                job.finished.set_exception(ActorLost())
+            if not job.future.done():
+                job.future.set_exception(ActorLost())
         try:
-            await self._replace()
+            await self._start_replacement()
         finally:
-            self._starting -= 1
-            async with self._free:
-                self._free.notify_all()
+            self._n_starting -= 1
+            async with self._actor_freed:
+                self._actor_freed.notify_all()
 
-    async def _replace(self) -> None:
+    async def _start_replacement(self) -> None:
         handle = self._cluster.create_actor()
         try:
-            async with asyncio.timeout(OPEN_SECONDS if not self._actors else None):
+            async with asyncio.timeout(MAX_OPEN_SECONDS if not self._actors else None):
                 node = await handle.node.remote()
                 check_opened(node, await handle.open.remote(self._setup, self._secrets))
         except (self._cluster.errors.RayError, ConfigError, TimeoutError):
             self._cluster.kill(handle)
             return
         actor = Actor(handle, node)
-        if self._stop is not None:
-            actor.outbox.append(self._stop)
+        if self._stop_message is not None:
+            actor.outbox.append(self._stop_message)
         self._actors.append(actor)
         self._serve(actor)
 
     # ---- the end
 
-    async def _end(self) -> None:
-        tasks = [*self._serving, *self._replying]
+    async def _cancel_tasks(self) -> None:
+        tasks = [*self._exchange_tasks, *self._reply_tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -478,7 +483,7 @@ class RayExecutor:
     def close(self) -> None:
         """End the actors, and close the connection if `open` made it."""
         if self._loop is not None:  # not after Ray's shutdown, because a call would start a cluster
-            self._loop.run(self._end())
+            self._loop.run(self._cancel_tasks())
             self._loop = None
         self._kill_actors()
-        self._closing.close()
+        self._exit_stack.close()

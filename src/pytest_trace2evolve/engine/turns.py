@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Literal
 
-from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message
+from pytest_trace2evolve.records.message import GREETING, STOP_MARK, USER_STOP_MARKS, Message
 from pytest_trace2evolve.records.protocols import WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import TerminationReason
@@ -21,7 +21,7 @@ class Turns:
 
         turns = Turns(task, session, max_steps=200, max_errors=10)
         turns.begin()
-        while turns.end is None:
+        while turns.end_reason is None:
             turns.say(...)  # the next message of turns.speaker
 
     Args:
@@ -35,8 +35,8 @@ class Turns:
 
     Attributes:
         trace: All messages so far.
-        end: The reason why the conversation ended; None while it runs.
-        started: The time of creation, from `time.perf_counter`.
+        end_reason: The reason why the conversation ended; None while it runs.
+        start_time: The time of creation, from `time.perf_counter`.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Turns:
         stamp: Callable[[Message, int], Message] | None = None,
     ) -> None:
         self.trace: list[Message] = []
-        self.end: TerminationReason | None = None
-        self.started = time.perf_counter()
+        self.end_reason: TerminationReason | None = None
+        self.start_time = time.perf_counter()
         self._history = task.history
         self._session = session
         self._steps_left, self._errors_left, self._timeout = max_steps, max_errors, timeout
@@ -60,7 +60,7 @@ class Turns:
         self._stamp = stamp
 
     def begin(self) -> None:
-        """Replay the task's message history, or greet if there is none and a user."""
+        """Replay the task's message history; without a history, greet the user if there is one."""
         if self._history:
             self.trace.extend(self._history)
             for message in self._history:
@@ -76,16 +76,20 @@ class Turns:
         """The party that says the next message."""
         if self._solo:
             return "assistant"
-        last = self.trace[-1]
-        answers_agent = last.requestor == "assistant" if last.role == "tool" else last.role == "user"
-        return "assistant" if answers_agent else "user"
+        last_message = self.trace[-1]
+        is_agents_turn = (
+            last_message.requestor == "assistant"
+            if last_message.role == "tool"
+            else last_message.role == "user"
+        )
+        return "assistant" if is_agents_turn else "user"
 
     def say(self, message: Message) -> None:
         """Add the speaker's message, run its tool calls, and decide whether the conversation ends."""
         is_opening, speaker = not self.trace, self.speaker
         message = self._append(message)
-        self.end = self._ended_by(message, speaker)
-        if self.end is None:
+        self.end_reason = self._end_reason(message, speaker)
+        if self.end_reason is None:
             if not is_opening:
                 self._count_step()
             self._run_waiting_tools()
@@ -96,16 +100,16 @@ class Turns:
         self.trace.append(message)
         return message
 
-    def _ended_by(self, message: Message, speaker: str) -> TerminationReason | None:
+    def _end_reason(self, message: Message, speaker: str) -> TerminationReason | None:
         if message.tool_calls:
             return None
         text = message.content or ""
         if self._solo:
             # Nobody reads texts, so a text without the stop mark breaks the protocol.
-            return TerminationReason.AGENT_STOP if STOP in text else TerminationReason.AGENT_ERROR
+            return TerminationReason.AGENT_STOP if STOP_MARK in text else TerminationReason.AGENT_ERROR
         if speaker == "assistant":
-            return TerminationReason.AGENT_STOP if text.strip() == STOP else None
-        return TerminationReason.USER_STOP if any(mark in text for mark in USER_STOPS) else None
+            return TerminationReason.AGENT_STOP if text.strip() == STOP_MARK else None
+        return TerminationReason.USER_STOP if any(mark in text for mark in USER_STOP_MARKS) else None
 
     def _run_waiting_tools(self) -> None:
         calls = self.trace[-1].tool_calls if self.trace else None
@@ -114,7 +118,7 @@ class Turns:
         for call in calls:
             result = self._session.call(call.name, deepcopy(call.arguments), call.requestor)
             self._errors_left -= result.error
-            self._append(result.answering(call))
+            self._append(result.to_message(call))
         self._session.sync()
         self._count_step()
 
@@ -123,9 +127,9 @@ class Turns:
         self._steps_left -= 1
         if self.trace[-1].tool_calls:
             return
-        if self._timeout is not None and time.perf_counter() - self.started >= self._timeout:
-            self.end = TerminationReason.TIMEOUT
+        if self._timeout is not None and time.perf_counter() - self.start_time >= self._timeout:
+            self.end_reason = TerminationReason.TIMEOUT
         elif self._errors_left <= 0:
-            self.end = TerminationReason.TOO_MANY_ERRORS
+            self.end_reason = TerminationReason.TOO_MANY_ERRORS
         elif self._steps_left <= 0:
-            self.end = TerminationReason.MAX_STEPS
+            self.end_reason = TerminationReason.MAX_STEPS

@@ -20,10 +20,10 @@ from pytest_trace2evolve.environments.environment import (
     DIFFICULTIES,
 )
 from pytest_trace2evolve.environments.generated import project_environments
-from pytest_trace2evolve.environments.held_out import held_out_of
+from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.scenario_checks import (
-    SEEDS_OF_EXPENSIVE_CHECKS,
+    EXPENSIVE_CHECK_SEEDS,
     Findings,
     ScenarioChecks,
 )
@@ -34,7 +34,7 @@ from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.concurrency import all_of
+from pytest_trace2evolve.utils.concurrency import run_concurrently
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_actor import RayActor
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 SEEDS = 1_000  # scenarios of a full admission
 SEEDS_BEFORE_TRAINING = 60  # scenarios that are checked again before a training
-SEEDS_AT_ONCE = 20  # scenarios that a process of a cluster checks in one call
-SEEDS_ELSEWHERE = 20  # scenarios that are also made in a different process
+SEEDS_PER_BATCH = 20  # scenarios that a process of a cluster checks in one call
+SEEDS_IN_NEW_PROCESS = 20  # scenarios that are also made in a new process
 
 NEW_PROCESS = "same seed, new process"
 
@@ -58,122 +58,130 @@ def admit(
     seeds: int = SEEDS,
     difficulty: int | None = None,
     content: Content = Content.TRAIN,
-    held_out: Sequence[str] = (),
-    first: int = 0,
-    on_progress: Callable[[int], None] = lambda done: None,
+    held_out_identifiers: Sequence[str] = (),
+    first_seed: int = 0,
+    on_progress: Callable[[int], None] = lambda count: None,
     executor: "RayExecutor | None" = None,
 ) -> AdmissionReport:
-    """Run every check of admission on an environment.
+    """Run every admission check on an environment.
 
     Args:
         seeds: The number of scenarios; the difficulties take turns.
         difficulty: The only difficulty to check; None for all difficulties.
         content: The words that the scenarios use. Only training content is searched for held-out content.
-        held_out: Ids and people that no scenario may contain; see `held_out_of`.
-        first: Seed of the first scenario; should be random if the code could know the seeds of its admission.
+        held_out_identifiers: Ids and people that no scenario may contain; see `collect_held_out_identifiers`.
+        first_seed: Seed of the first scenario; should be random if a model wrote the environment's code.
         on_progress: Called with the number of checked scenarios.
         executor: Checks scenarios on a cluster; None to check in this process. The report is the same.
     """
-    started = time.perf_counter()
+    start = time.perf_counter()
     levels = [difficulty] if difficulty is not None else list(DIFFICULTIES)
 
-    def make(level: int) -> Generator:
+    def make_generator(level: int) -> Generator:
         return environments.generator(name, level, content)
 
-    def job(place: int) -> Job:
-        return first + place, levels[place % len(levels)]
+    def job_at(index: int) -> Job:
+        return first_seed + index, levels[index % len(levels)]
 
-    checks = ScenarioChecks(make, environments.world(name), content, held_out)
+    checks = ScenarioChecks(make_generator, environments.world(name), content, held_out_identifiers)
     if executor is None:
-        for place in range(seeds):
-            checks.add(checks.check(place // len(levels), *job(place), is_early=_is_early(place)))
-            on_progress(place + 1)
+        for index in range(seeds):
+            checks.add(checks.check(index // len(levels), *job_at(index), is_early=_is_early(index)))
+            on_progress(index + 1)
     else:
-        places = [(place // len(levels), *job(place), _is_early(place)) for place in range(seeds)]
-        parts = [places[first : first + SEEDS_AT_ONCE] for first in range(0, seeds, SEEDS_AT_ONCE)]
-        work = _check_on(executor, name, content, held_out, parts, on_progress)
-        for findings in executor.run(work):
+        scenarios = [(index // len(levels), *job_at(index), _is_early(index)) for index in range(seeds)]
+        batches = [scenarios[begin : begin + SEEDS_PER_BATCH] for begin in range(0, seeds, SEEDS_PER_BATCH)]
+        coroutine = _check_on_cluster(executor, name, content, held_out_identifiers, batches, on_progress)
+        for findings in executor.run(coroutine):
             checks.add(findings)
-    jobs = [job(place) for place in range(SEEDS_ELSEWHERE)]
+    jobs = [job_at(index) for index in range(SEEDS_IN_NEW_PROCESS)]
     return AdmissionReport(
         capability=name,
-        digests={level: make(level).digest for level in levels},
+        digests={level: make_generator(level).digest for level in levels},
         seeds=seeds,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start,
         checks=(_check_new_process(environments, name, content, jobs), *checks.lines()),
     )
 
 
-async def _check_on(
+async def _check_on_cluster(
     executor: "RayExecutor",
     name: str,
     content: Content,
-    held_out: Sequence[str],
-    parts: Sequence[Sequence[tuple[int, int, int, bool]]],
+    held_out_identifiers: Sequence[str],
+    batches: Sequence[Sequence[tuple[int, int, int, bool]]],
     on_progress: Callable[[int], None],
 ) -> "list[Findings]":
-    """Check parts of the scenarios on a cluster, and return the findings in the order of the scenarios."""
-    done = 0
+    """Check batches of scenarios on a cluster, and return the findings in the order of the scenarios."""
+    finished_count = 0
 
-    async def check_part(part: Sequence[tuple[int, int, int, bool]]) -> "list[Findings]":
-        nonlocal done
-        found = await executor.call(check_there, name, content, tuple(held_out), tuple(part))
-        done += len(part)
-        on_progress(done)
-        return found
+    async def check_batch(batch: Sequence[tuple[int, int, int, bool]]) -> "list[Findings]":
+        nonlocal finished_count
+        batch_findings = await executor.call(
+            check_on_node, name, content, tuple(held_out_identifiers), tuple(batch)
+        )
+        finished_count += len(batch)
+        on_progress(finished_count)
+        return batch_findings
 
-    return [findings for part in await all_of(map(check_part, parts)) for findings in part]
+    return [findings for batch in await run_concurrently(map(check_batch, batches)) for findings in batch]
 
 
-async def check_there(
+async def check_on_node(
     actor: "RayActor",
     name: str,
     content: Content,
-    held_out: Sequence[str],
-    part: Sequence[tuple[int, int, int, bool]],
+    held_out_identifiers: Sequence[str],
+    batch: Sequence[tuple[int, int, int, bool]],
 ) -> "list[Findings]":
-    """Check scenarios on a node; `part` holds the arguments of `ScenarioChecks.check`."""
-    from pytest_trace2evolve.environments.on_cluster import environments_on
+    """Check scenarios on a node; `batch` holds the arguments of `ScenarioChecks.check`."""
+    from pytest_trace2evolve.environments.on_cluster import actor_environments
 
-    environments = environments_on(actor)
+    environments = actor_environments(actor)
     key = ("admission", name, content)
-    if key not in actor.kept:
+    if key not in actor.shared_objects:
         world = environments.world(name)
-        actor.kept[key] = ScenarioChecks(
-            lambda level: environments.generator(name, level, content), world, content, held_out
+        actor.shared_objects[key] = ScenarioChecks(
+            lambda level: environments.generator(name, level, content), world, content, held_out_identifiers
         )
-    checks: ScenarioChecks = actor.kept[key]
+    checks: ScenarioChecks = actor.shared_objects[key]
     return [
         checks.check(number, seed, difficulty, is_early=is_early)
-        for number, seed, difficulty, is_early in part
+        for number, seed, difficulty, is_early in batch
     ]
 
 
-def _is_early(place: int) -> bool:
-    return place < SEEDS_OF_EXPENSIVE_CHECKS
+def _is_early(index: int) -> bool:
+    return index < EXPENSIVE_CHECK_SEEDS
 
 
 def require_admitted(
-    environments: Environments, names: Sequence[str], project: Project, first: int = 0
+    environments: Environments, names: Sequence[str], project: Project, first_seed: int = 0
 ) -> None:
     """Check environments again before a training, also against the project's held-out content.
 
     Raises:
         ConfigError: an environment is not admitted.
     """
-    held_out = held_out_of(project)
+    held_out_identifiers = collect_held_out_identifiers(project)
     for name in names:
-        report = admit(environments, name, seeds=SEEDS_BEFORE_TRAINING, held_out=held_out, first=first)
-        if failed := [line for line in report.checks if not line.passed]:
+        report = admit(
+            environments,
+            name,
+            seeds=SEEDS_BEFORE_TRAINING,
+            held_out_identifiers=held_out_identifiers,
+            first_seed=first_seed,
+        )
+        if failures := [check for check in report.checks if not check.passed]:
             raise ConfigError(
-                f"environment {name!r} is not admitted, and nothing is trained in it: {failed[0].check}: "
-                f"{failed[0].detail}; see trace2evolve environment check {name}"
+                f"environment {name!r} is not admitted, so it cannot be used for training: "
+                f"{failures[0].check}: {failures[0].detail}; see trace2evolve environment check {name}"
             )
 
 
-def draw_first_seed(first: int, count: int) -> int:
+def draw_first_seed(min_seed: int, count: int) -> int:
     """Draw the first seed to check among `count` training seeds, at random so that no code can predict it."""
-    return first + secrets.randbelow(max(1, count - SEEDS_BEFORE_TRAINING + 1))
+    return min_seed + secrets.randbelow(max(1, count - SEEDS_BEFORE_TRAINING + 1))
 
 
 def _check_new_process(
@@ -184,45 +192,51 @@ def _check_new_process(
     A module that a model wrote gets the jobs in reverse order there, because a scenario must not depend on
     earlier ones. For other environments, the new process hashes strings differently.
     """
-    elsewhere = environments.offer(name).elsewhere
+    make_elsewhere = environments.offer(name).elsewhere
     try:
-        here = _digests(lambda level: environments.generator(name, level, content), jobs)
-        if elsewhere is None:
-            there = _digests_of_new_process(name, content, jobs, environments.project)
+        own_digests = _digests(lambda level: environments.generator(name, level, content), jobs)
+        if make_elsewhere is None:
+            other_digests = _digests_in_new_process(name, content, jobs, environments.project)
         else:
-            there = _digests(lambda level: elsewhere(level, content), jobs[::-1])[::-1]
+            other_digests = _digests(lambda level: make_elsewhere(level, content), jobs[::-1])[::-1]
     except Trace2EvolveError as error:
-        return CheckLine(check=NEW_PROCESS, passed=False, detail=f"it cannot be made there: {error}")
-    for (seed, level), digest_here, digest_there in zip(jobs, here, there, strict=True):
-        if digest_here != digest_there:
-            detail = f"another scenario or grade there, first: seed {seed} at difficulty {level}"
+        return CheckLine(
+            check=NEW_PROCESS, passed=False, detail=f"it cannot be made in a new process: {error}"
+        )
+    for (seed, level), own_digest, other_digest in zip(jobs, own_digests, other_digests, strict=True):
+        if own_digest != other_digest:
+            detail = (
+                f"a different scenario or grade in a new process, first: seed {seed} at difficulty {level}"
+            )
             return CheckLine(check=NEW_PROCESS, passed=False, detail=detail)
     return CheckLine(check=NEW_PROCESS, passed=True, detail=f"{len(jobs)} scenarios with their grades")
 
 
-def _digests_of_new_process(
+def _digests_in_new_process(
     name: str, content: Content, jobs: Sequence[Job], project: Project | None
 ) -> list[str]:
     folders = None if project is None else [str(project.root), str(project.suites_folder)]
     path = [entry for entry in sys.path if entry]
     source = (
-        f"import sys; sys.path[:] = {path!r}; import json; from {__name__} import remake; "
-        "print(json.dumps(remake(*json.loads(sys.argv[1]))))"
+        f"import sys; sys.path[:] = {path!r}; import json; from {__name__} import scenario_digests; "
+        "print(json.dumps(scenario_digests(*json.loads(sys.argv[1]))))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", source, json.dumps([name, content.value, jobs, folders])],
         capture_output=True,
         text=True,
         check=False,
         env={"PYTHONHASHSEED": str(random.Random(name).randrange(1, 1 << 16))},
     )
-    if done.returncode:
-        raise GeneratorError((done.stderr.strip().splitlines() or ["it printed nothing"])[-1])
-    digests: list[str] = json.loads(done.stdout)
+    if process.returncode:
+        raise GeneratorError((process.stderr.strip().splitlines() or ["the new process printed nothing"])[-1])
+    digests: list[str] = json.loads(process.stdout)
     return digests
 
 
-def remake(name: str, content: str, jobs: Sequence[Job], folders: Sequence[str] | None) -> list[str]:
+def scenario_digests(
+    name: str, content: str, jobs: Sequence[Job], folders: Sequence[str] | None
+) -> list[str]:
     """Make scenarios in this process, and return their digests, which include their grades.
 
     `folders` are the root and the suites folder of the project that offers the environment; None without a
@@ -232,20 +246,26 @@ def remake(name: str, content: str, jobs: Sequence[Job], folders: Sequence[str] 
     return _digests(lambda level: environments.generator(name, level, Content(content)), jobs)
 
 
-def _digests(make: Callable[[int], Generator], jobs: Sequence[Job]) -> list[str]:
-    generators = {level: make(level) for level in {level for _, level in jobs}}
-    return [_graded_digest(generators[level], seed) for seed, level in jobs]
+def _digests(make_generator: Callable[[int], Generator], jobs: Sequence[Job]) -> list[str]:
+    generators = {level: make_generator(level) for level in {level for _, level in jobs}}
+    return [_digest_with_grades(generators[level], seed) for seed, level in jobs]
 
 
-def _graded_digest(generator: Generator, seed: int) -> str:
+def _digest_with_grades(generator: Generator, seed: int) -> str:
     """Digest of a scenario, its shortcut, and the grades of its history, gold actions and shortcut."""
     task = generator.scenario(seed)
     calls = [ToolCall(id="call", name=action.name, arguments=action.arguments) for action in task.actions]
-    gold = [Message(role="assistant", tool_calls=[call]) for call in calls]
-    shortcut = list(generator.shortcut(task))
+    gold_messages = [Message(role="assistant", tool_calls=[call]) for call in calls]
+    shortcut_messages = list(generator.shortcut(task))
     grades = [
         generator.grade(task, [*task.history, *messages], solved=solved)
-        for messages in ([], gold, shortcut)
+        for messages in ([], gold_messages, shortcut_messages)
         for solved in (False, True)
     ]
-    return digest([task.model_dump(mode="json"), grades, [said.model_dump(mode="json") for said in shortcut]])
+    return digest(
+        [
+            task.model_dump(mode="json"),
+            grades,
+            [message.model_dump(mode="json") for message in shortcut_messages],
+        ]
+    )

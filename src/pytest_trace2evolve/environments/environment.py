@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import CaseError, GeneratorError, InfrastructureError, ParticipantError
 from pytest_trace2evolve.records.completion import Usage, usage_of
-from pytest_trace2evolve.records.environment import GRADES, TOP, Reaction
+from pytest_trace2evolve.records.environment import GRADES, MAX_GRADE, Reaction
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, Generator, ToolSchema, World
 from pytest_trace2evolve.records.task import Script, Task, script_of
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, TerminationReason
 from pytest_trace2evolve.scoring.reward import check_communication, check_state
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.utils.concurrency import all_of
+from pytest_trace2evolve.utils.concurrency import run_concurrently
 
 MAX_LOST = 0.05
-"""The largest share of lost rollouts with which the other rollouts still count."""
+"""The maximum share of lost rollouts at which the other rollouts still count."""
 
 EASIEST, HARDEST = 1, 5
 DIFFICULTIES = range(EASIEST, HARDEST + 1)
@@ -34,7 +34,7 @@ def check_difficulty(capability: str, difficulty: int) -> None:
     """Check that a difficulty is one of `DIFFICULTIES`; raise a `GeneratorError` if not."""
     if difficulty not in DIFFICULTIES:
         raise GeneratorError(
-            f"environment {capability!r}: difficulty {difficulty}: must be from {EASIEST} to {HARDEST}"
+            f"environment {capability!r}: difficulty must be from {EASIEST} to {HARDEST}, got {difficulty}"
         )
 
 
@@ -59,7 +59,7 @@ class Episode:
         session = world.open()
         session.initialise(task.initial_state)
         self._turns = Turns(task, session, max_steps=max_steps, max_errors=MAX_ERRORS)
-        self._checked_changes = -1
+        self._checked_change_count = -1
         self._state_matches = False
         self._turns.begin()
         self._let_customer_reply()
@@ -72,7 +72,7 @@ class Episode:
     @property
     def end(self) -> TerminationReason | None:
         """The reason why the episode ended; None while it runs."""
-        return self._turns.end
+        return self._turns.end_reason
 
     def step(self, message: Message) -> tuple[Message, ...]:
         """Add the agent's next message, and return the replies; none if the episode has ended already."""
@@ -87,7 +87,7 @@ class Episode:
         while self.end is None and self._turns.speaker == "user":
             self._turns.say(self._customer.reply(self.trace))
 
-    def solved(self) -> bool:
+    def is_solved(self) -> bool:
         """Whether the databases match those after the gold actions, and the agent gave all required answers.
 
         An episode that a budget ended is not solved.
@@ -95,31 +95,31 @@ class Episode:
         if self.end is not None and self.end not in REGULAR_ENDS:
             return False
         # Replaying the calls is expensive, so replay only after further calls that change the databases.
-        changes = sum(
+        change_count = sum(
             self._world.changes_state(call.name)
             for message in self.trace
             for call in message.tool_calls or ()
         )
-        if changes != self._checked_changes:
-            matches, assertions = check_state(self.task, self.trace, self._world)
-            self._state_matches = matches and all(check.met for check in assertions)
-            self._checked_changes = changes
+        if change_count != self._checked_change_count:
+            state_matches, assertions = check_state(self.task, self.trace, self._world)
+            self._state_matches = state_matches and all(check.met for check in assertions)
+            self._checked_change_count = change_count
         return self._state_matches and all(check.met for check in check_communication(self.task, self.trace))
 
 
 class ScenarioEnvironment:
     """Plays the scenarios of one generator, one at a time, with the tools of the target world.
 
-    With `early`, a rollout ends as soon as its reward is settled or at the top, which keeps rollouts short.
-    Otherwise it lasts until the conversation ends, as in a suite.
+    With `ends_early`, a rollout ends as soon as its reward cannot change or is the maximum. Otherwise it
+    lasts until the conversation ends, as in a suite.
     """
 
-    def __init__(self, generator: Generator, world: World, *, early: bool = True) -> None:
+    def __init__(self, generator: Generator, world: World, *, ends_early: bool = True) -> None:
         self.capability = generator.capability
         self._generator = generator
         self._world = world
-        self._early = early
-        self._current: Episode | None = None
+        self._ends_early = ends_early
+        self._current_episode: Episode | None = None
         self._reward: float | None = None
 
     def tools(self) -> Sequence[ToolSchema]:
@@ -127,17 +127,17 @@ class ScenarioEnvironment:
         return self._world.tools("assistant")
 
     def reset(self, seed: int) -> Sequence[Message]:
-        """Start the scenario of a seed anew, and return the messages before the agent's turn.
+        """Start the scenario of a seed, and return the messages before the agent's turn.
 
         Raises:
-            CaseError, GeneratorError, WorldError: the scenario has no customer script, is over before the
+            CaseError, GeneratorError, WorldError: the scenario has no customer script, ends before the
                 agent's turn, or does not fit the world.
         """
-        episode = self._current = Episode(self._generator.scenario(seed), self._world, seed)
+        episode = self._current_episode = Episode(self._generator.scenario(seed), self._world, seed)
         self._reward = None
         if episode.end is not None:
             raise GeneratorError(
-                f"environment {self.capability!r}: the scenario of seed {seed} is over before the agent's "
+                f"environment {self.capability!r}: the scenario of seed {seed} ends before the agent's "
                 "turn; fix its message history"
             )
         return self.trace
@@ -154,9 +154,9 @@ class ScenarioEnvironment:
         """The reward since the last reset."""
         episode = self._episode
         if self._reward is None:
-            grade = self._generator.grade(episode.task, episode.trace, solved=episode.solved())
+            grade = self._generator.grade(episode.task, episode.trace, solved=episode.is_solved())
             if grade not in GRADES:
-                raise invalid_grade(self.capability, grade)
+                raise invalid_grade_error(self.capability, grade)
             self._reward = float(grade)
         return self._reward
 
@@ -172,26 +172,26 @@ class ScenarioEnvironment:
 
     @property
     def _episode(self) -> Episode:
-        if self._current is None:
+        if self._current_episode is None:
             raise GeneratorError(f"environment {self.capability!r} has no scenario yet: call reset(seed)")
-        return self._current
+        return self._current_episode
 
     def _is_over(self) -> bool:
         episode = self._episode
         if episode.end is not None:
             return True
-        if not self._early:
+        if not self._ends_early:
             return False
         if self._generator.settled(episode.task, episode.trace):
             return True
         # Only a solved scenario gets the top. For others, skip the grade, which may need a sandbox process.
-        return episode.solved() and self.reward() == TOP
+        return episode.is_solved() and self.reward() == MAX_GRADE
 
 
-def invalid_grade(capability: str, grade: object) -> GeneratorError:
-    """The error of a generator whose grade is not one of `GRADES`."""
+def invalid_grade_error(capability: str, grade: object) -> GeneratorError:
+    """Return the error for a grade that is not one of `GRADES`."""
     return GeneratorError(
-        f"environment {capability!r}: a reward of {grade!r}; must be one of {', '.join(map(str, GRADES))}"
+        f"environment {capability!r}: the reward must be one of {', '.join(map(str, GRADES))}, got {grade!r}"
     )
 
 
@@ -228,26 +228,26 @@ class Group:
         return [rollout.reward for rollout in self.rollouts if rollout.reward is not None]
 
 
-def count_lost(what: str, groups: Sequence[Group]) -> int:
+def count_lost_rollouts(description: str, groups: Sequence[Group]) -> int:
     """Count the rollouts without a reward.
 
     Args:
-        what: A description of the played environment, for the error message.
+        description: A description of the played environment, for the error message.
 
     Raises:
         InfrastructureError: so many rollouts were lost that the others prove nothing.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    lost = [rollout for rollout in rollouts if rollout.reward is None]
-    if len(lost) > MAX_LOST * len(rollouts):
+    lost_rollouts = [rollout for rollout in rollouts if rollout.reward is None]
+    if len(lost_rollouts) > MAX_LOST * len(rollouts):
         raise InfrastructureError(
-            f"{what}: {len(lost)} of {len(rollouts)} rollouts were lost, more than {MAX_LOST:.0%}, and the "
-            f"others alone prove nothing; first: {lost[0].trouble}"
+            f"{description}: {len(lost_rollouts)} of {len(rollouts)} rollouts were lost, "
+            f"more than {MAX_LOST:.0%}, so the others alone prove nothing; first: {lost_rollouts[0].trouble}"
         )
-    return len(lost)
+    return len(lost_rollouts)
 
 
-async def roll(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rollout:
+async def play_rollout(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rollout:
     """Play one scenario with an agent.
 
     If the agent fails to answer, the rollout ends and is graded as it stands. A rollout that infrastructure
@@ -263,49 +263,55 @@ async def roll(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rol
         reward = environment.reward()
     except InfrastructureError as error:
         trouble = str(error)
-    played = environment.trace[history_length:]
-    return Rollout(seed, reward, environment.trace, usage_of(played, "assistant"), _tokens(played), trouble)
+    messages = environment.trace[history_length:]
+    return Rollout(
+        seed, reward, environment.trace, usage_of(messages, "assistant"), _total_tokens(messages), trouble
+    )
 
 
-async def roll_groups(
+async def play_groups(
     make_environment: Callable[[], ScenarioEnvironment],
     make_agent: Callable[[int], Agent],
     seeds: Sequence[int],
-    group: int,
+    group_size: int,
     *,
-    at_once: int,
-    on_progress: Callable[[int], None] = lambda done: None,
-    play: Callable[[int, int], Awaitable[Rollout]] | None = None,
+    concurrency: int,
+    on_progress: Callable[[int], None] = lambda finished_count: None,
+    play_on_cluster: Callable[[int, int], Awaitable[Rollout]] | None = None,
 ) -> list[Group]:
-    """Play every scenario `group` times; each rollout has its own agent, made from the rollout's number.
+    """Play every scenario `group_size` times; each rollout has its own agent, made from the rollout's number.
 
     Args:
         on_progress: Called with the number of finished rollouts.
-        play: Plays a rollout on a cluster, given its seed and number; None to play all in this process.
+        play_on_cluster: Plays the rollout of a seed and number on a cluster; None to play in this process.
     """
-    jobs = [(seed, place * group + index) for place, seed in enumerate(seeds) for index in range(group)]
+    jobs = [
+        (seed, seed_index * group_size + index)
+        for seed_index, seed in enumerate(seeds)
+        for index in range(group_size)
+    ]
     rollouts: dict[int, list[Rollout]] = {seed: [] for seed in seeds}
-    waiting = iter(jobs)
-    done = 0
+    pending_jobs = iter(jobs)
+    finished_count = 0
 
-    async def work() -> None:
-        nonlocal done
-        environment = make_environment() if play is None else None
-        for seed, number in waiting:
+    async def worker() -> None:
+        nonlocal finished_count
+        environment = make_environment() if play_on_cluster is None else None
+        for seed, number in pending_jobs:
             if environment is None:
-                assert play is not None
-                rollout = await play(seed, number)
+                assert play_on_cluster is not None
+                rollout = await play_on_cluster(seed, number)
             else:
-                rollout = await roll(environment, make_agent(number), seed)
+                rollout = await play_rollout(environment, make_agent(number), seed)
             rollouts[seed].append(rollout)
-            done += 1
-            on_progress(done)
+            finished_count += 1
+            on_progress(finished_count)
 
-    await all_of(work() for _ in range(min(at_once, len(jobs))))
-    return [Group(seed, found) for seed, found in rollouts.items()]
+    await run_concurrently(worker() for _ in range(min(concurrency, len(jobs))))
+    return [Group(seed, seed_rollouts) for seed, seed_rollouts in rollouts.items()]
 
 
-def _tokens(messages: Sequence[Message]) -> int:
+def _total_tokens(messages: Sequence[Message]) -> int:
     """Prompt and completion tokens of the last answer that reports usage; 0 if none does."""
     for message in reversed(messages):
         usage = getattr(message, "usage", None)

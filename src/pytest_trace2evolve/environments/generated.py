@@ -17,10 +17,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.cases.scene import task_record
-from pytest_trace2evolve.environments.environment import check_difficulty, invalid_grade
+from pytest_trace2evolve.environments.environment import check_difficulty, invalid_grade_error
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
-from pytest_trace2evolve.errors import GeneratorError, name_taken
+from pytest_trace2evolve.errors import GeneratorError, duplicate_name_error
 from pytest_trace2evolve.project.extensions import registered_environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.base import Record
@@ -28,16 +28,32 @@ from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator, Offer, World
-from pytest_trace2evolve.records.task import Action, Content, Replies, Request, Said, Script, Slot, Task, Turn
+from pytest_trace2evolve.records.task import (
+    Action,
+    Content,
+    Replies,
+    Request,
+    Script,
+    Slot,
+    SpokenText,
+    Task,
+    Turn,
+)
 from pytest_trace2evolve.utils.canonical import digest, digest_text, is_deeper
 from pytest_trace2evolve.utils.files import write_together
-from pytest_trace2evolve.utils.reading import SETTINGS, problem_in, read_bytes, read_record, reported
+from pytest_trace2evolve.utils.reading import (
+    MAX_SETTINGS_BYTES,
+    convert_failures,
+    first_problem,
+    read_bytes,
+    read_record,
+)
 from pytest_trace2evolve.worlds.registry import Worlds
 
 MAX_STEPS = 40  # limit of the steps of a history or a shortcut, and of the expert's calls in a turn
 MAX_CHARACTERS, MAX_DEPTH = 200_000, 40  # limits of a scenario's JSON, which is read outside of the sandbox
 CACHED_SCENARIOS = 256  # a group of rollouts requests the same scenario many times
-SEED_MARK = "-seed-"  # precedes the seed in the id of a scenario
+SEED_SEPARATOR = "-seed-"  # precedes the seed in the id of a scenario
 
 
 class PlannedCall(Record):
@@ -50,23 +66,23 @@ class PlannedCall(Record):
 class Step(Record):
     """One message, either of the agent (`agent` or `call`) or of the customer."""
 
-    agent: Said | None = None
-    customer: Said | None = None
+    agent: SpokenText | None = None
+    customer: SpokenText | None = None
     call: PlannedCall | None = None
 
     @model_validator(mode="after")
     def _is_one_message(self) -> "Step":
         if sum(part is not None for part in (self.agent, self.customer, self.call)) != 1:
-            raise ValueError("a step is one of agent, customer and call")
+            raise ValueError("a step must have exactly one of agent, customer and call")
         return self
 
-    def message(self, place: int) -> Message:
-        """The step as a message; the id of its call contains `place`."""
+    def to_message(self, index: int) -> Message:
+        """The step as a message; the id of its call contains `index`."""
         if self.customer is not None:
             return Message(role="user", content=self.customer)
         if self.call is None:
             return Message(role="assistant", content=self.agent)
-        call = ToolCall(id=f"call_{place}", name=self.call.name, arguments=self.call.arguments)
+        call = ToolCall(id=f"call_{index}", name=self.call.name, arguments=self.call.arguments)
         return Message(role="assistant", tool_calls=[call])
 
 
@@ -82,21 +98,21 @@ class GeneratedTurn(Record):
         refused: Whether the policy forbids the request.
     """
 
-    says: Said
+    says: SpokenText
     calls: Annotated[tuple[PlannedCall, ...], Field(max_length=MAX_STEPS)] = ()
     about: tuple[str, ...] = ()
-    details: dict[Slot, Said] = Field(default_factory=dict)
+    details: dict[Slot, SpokenText] = Field(default_factory=dict)
     answer: str = ""
     refused: bool = False
 
-    def turn(self) -> Turn:
+    def to_turn(self) -> Turn:
         """The request as a turn of the customer's script."""
         request = Request(about=self.about, details=self.details, answer=self.answer, refused=self.refused)
         return Turn(says=self.says, requests=(request,), actions=len(self.calls))
 
 
 class GeneratedScenario(Record):
-    """The value of a module's `scenario`.
+    """The value that a module's `scenario` function returns.
 
     Attributes:
         tables: The part of the database that the scenario needs, in the target's own shape.
@@ -107,7 +123,7 @@ class GeneratedScenario(Record):
     """
 
     tables: dict[str, dict[str, Any]]
-    identity: dict[Slot, Said]
+    identity: dict[Slot, SpokenText]
     turns: Annotated[tuple[GeneratedTurn, ...], Field(min_length=1, max_length=6)]
     history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] = ()
     goal: dict[str, Any] = Field(default_factory=dict)
@@ -159,36 +175,38 @@ class GeneratedGenerator:
         self.difficulty = difficulty
         self.content = content
         self.digest = digest(["generated", capability, difficulty, content.value, source])
-        self._what = f"environment {capability!r}"
+        self._label = f"environment {capability!r}"
         self._world = world
         self._sandbox = sandbox
-        self._scenario = lru_cache(maxsize=CACHED_SCENARIOS)(self._make_scenario)
+        self._cached_scenario = lru_cache(maxsize=CACHED_SCENARIOS)(self._make_scenario)
 
     def scenario(self, seed: int) -> Task:
         """The scenario of a seed."""
-        task, _ = self._scenario(seed)
+        task, _ = self._cached_scenario(seed)
         return task
 
     def _make_scenario(self, seed: int) -> tuple[Task, Mapping[str, Any]]:
         """The scenario of a seed, and its goal."""
         module_seed = 2 * seed + (self.content is Content.HELDOUT)
-        call = f"{self._what}: scenario({module_seed}, {self.difficulty})"
+        call = f"{self._label}: scenario({module_seed}, {self.difficulty})"
         raw = self._sandbox.call("scenario", module_seed, self.difficulty)
         if is_deeper(raw, MAX_DEPTH):
-            raise GeneratorError(f"{call} is nested more than {MAX_DEPTH} deep; make it flat")
+            raise GeneratorError(f"{call} is nested more than {MAX_DEPTH} levels deep; flatten it")
         if (length := len(json.dumps(raw))) > MAX_CHARACTERS:
-            raise GeneratorError(f"{call} has {length:,} characters of JSON; {MAX_CHARACTERS:,} are allowed")
+            raise GeneratorError(
+                f"{call} has {length:,} characters of JSON, but the limit is {MAX_CHARACTERS:,}"
+            )
         try:
-            found = GeneratedScenario.model_validate(raw)
+            scenario = GeneratedScenario.model_validate(raw)
         except ValidationError as error:
-            raise GeneratorError(f"{call} is invalid: {problem_in(error, 'scenario')}") from None
-        return self._task(found, seed), found.goal
+            raise GeneratorError(f"{call} is invalid: {first_problem(error, 'scenario')}") from None
+        return self._build_task(scenario, seed), scenario.goal
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
         """The grade of a trajectory, one of `GRADES`: how well the agent exercised the capability."""
         grade = self._sandbox.call("grade", self._goal(task), plain_trace(trace), solved)
         if isinstance(grade, bool) or grade not in GRADES:
-            raise invalid_grade(self.capability, grade)
+            raise invalid_grade_error(self.capability, grade)
         return float(grade)
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
@@ -202,54 +220,54 @@ class GeneratedGenerator:
             steps = [Step.model_validate(step) for step in (raw if isinstance(raw, list) else [raw])]
         except ValidationError as error:
             raise GeneratorError(
-                f"{self._what}: shortcut is no list of steps: {problem_in(error, 'step')}"
+                f"{self._label}: shortcut must return a list of steps: {first_problem(error, 'step')}"
             ) from None
         if any(step.customer is not None for step in steps):
-            raise GeneratorError(f"{self._what}: in shortcut the customer speaks")
-        return [step.message(place) for place, step in enumerate(steps[:MAX_STEPS])]
+            raise GeneratorError(f"{self._label}: shortcut must not contain a step of the customer")
+        return [step.to_message(index) for index, step in enumerate(steps[:MAX_STEPS])]
 
     def _goal(self, task: Task) -> Mapping[str, Any]:
-        _, goal = self._scenario(int(task.id.rpartition(SEED_MARK)[2]))
+        _, goal = self._cached_scenario(int(task.id.rpartition(SEED_SEPARATOR)[2]))
         return goal
 
-    def _task(self, found: GeneratedScenario, seed: int) -> Task:
+    def _build_task(self, scenario: GeneratedScenario, seed: int) -> Task:
         script = Script(
             family=self.capability,
             content=self.content,
-            identity=found.identity,
-            turns=tuple(turn.turn() for turn in found.turns),
-            replies=_replies(),
+            identity=scenario.identity,
+            turns=tuple(turn.to_turn() for turn in scenario.turns),
+            replies=_stock_replies(),
         )
         actions = [
-            Action(name=call.name, arguments=call.arguments) for turn in found.turns for call in turn.calls
+            Action(name=call.name, arguments=call.arguments) for turn in scenario.turns for call in turn.calls
         ]
         instructions = {
             "domain": self._world.domain,
-            "reason_for_call": found.turns[0].says,
-            "known_info": " ".join(found.identity.values()),
+            "reason_for_call": scenario.turns[0].says,
+            "known_info": " ".join(scenario.identity.values()),
             "unknown_info": "Anything that is not written here.",
-            "task_instructions": "\n".join(turn.says for turn in found.turns[1:]),
+            "task_instructions": "\n".join(turn.says for turn in scenario.turns[1:]),
         }
-        answers = [turn.answer for turn in found.turns if turn.answer]
-        task_id = f"{self.capability}-generated-{self.content.value}-{self.difficulty}{SEED_MARK}{seed}"
-        record = {"id": task_id, **task_record(script, instructions, found.tables, actions, answers)}
-        if found.history:
-            messages = self._answered(Task.model_validate(record), found.history)
+        answers = [turn.answer for turn in scenario.turns if turn.answer]
+        task_id = f"{self.capability}-generated-{self.content.value}-{self.difficulty}{SEED_SEPARATOR}{seed}"
+        record = {"id": task_id, **task_record(script, instructions, scenario.tables, actions, answers)}
+        if scenario.history:
+            messages = self._complete_history(Task.model_validate(record), scenario.history)
             record["initial_state"]["message_history"] = [
                 message.model_dump(mode="json", exclude_none=True) for message in messages
             ]
         return Task.model_validate(record)
 
-    def _answered(self, task: Task, history: Sequence[Step]) -> list[Message]:
+    def _complete_history(self, task: Task, history: Sequence[Step]) -> list[Message]:
         """A history completed with the results of the target world's tools."""
         session = self._world.open()
         session.initialise(task.initial_state)
         messages: list[Message] = []
-        for place, step in enumerate(history):
-            messages.append(step.message(place))
+        for index, step in enumerate(history):
+            messages.append(step.to_message(index))
             for call in messages[-1].tool_calls or ():
                 result = session.call(call.name, call.arguments, "assistant")
-                messages.append(result.answering(call))
+                messages.append(result.to_message(call))
         return messages
 
 
@@ -271,7 +289,7 @@ def plain_trace(trace: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 @cache
-def _replies() -> Replies:
+def _stock_replies() -> Replies:
     """The stock replies of the customers of generated scenarios, in the words of training content."""
     phrases = vocabulary(Content.TRAIN).phrases
     return Replies.model_validate({name: phrases[name] for name in Replies.model_fields})
@@ -279,14 +297,14 @@ def _replies() -> Replies:
 
 # Modules of a project
 
-FOLDER = Path("environments") / "generated"
+MODULES_FOLDER = Path("environments") / "generated"
 """The folder of a project that holds only modules and their records."""
 
-MODULE = ".py.txt"
+MODULE_SUFFIX = ".py.txt"
 """The suffix of a module's file. With `.py`, pytest would run the module of a capability named `conftest`."""
 
 
-class Synthesized(Record):
+class ModuleRecord(Record):
     """The origin of a module.
 
     Attributes:
@@ -311,66 +329,66 @@ class Synthesized(Record):
 def project_environments(project: Project) -> Environments:
     """All environments of a project: built-in, installed, registered by its hooks, and written by a model."""
     worlds = project.open_worlds()
-    generated = generated_offers(project.root, worlds)
-    hooked = project.extensions.environments
-    owners = {**registered_environments(), **dict.fromkeys(hooked, "the hook pytest_t2e_environments")}
-    for name in generated.keys() & owners.keys():
-        raise name_taken("environment", name, owners[name], f"{FOLDER / name}.json")
-    return Environments({**hooked, **generated}, worlds, project)
+    module_offers = load_module_offers(project.root, worlds)
+    hook_offers = project.extensions.environments
+    owners = {**registered_environments(), **dict.fromkeys(hook_offers, "the hook pytest_t2e_environments")}
+    for name in module_offers.keys() & owners.keys():
+        raise duplicate_name_error("environment", name, owners[name], f"{MODULES_FOLDER / name}.json")
+    return Environments({**hook_offers, **module_offers}, worlds, project)
 
 
-def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
+def load_module_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
     """The offers of a project's modules, by capability."""
     offers = {}
-    for path in sorted((root / FOLDER).glob("*.json")):
+    for path in sorted((root / MODULES_FOLDER).glob("*.json")):
         record, source = _read_module(path)
         if record.capability != path.stem:
-            raise GeneratorError(f"{path}: is of {record.capability!r}; name the file after it")
+            raise GeneratorError(f"{path}: describes {record.capability!r}; name the file after it")
         world = worlds.open(record.provider, record.domain)
-        offers[record.capability] = offer_of(record.capability, source, record.description, world)
+        offers[record.capability] = make_offer(record.capability, source, record.description, world)
     return offers
 
 
-def _read_module(path: Path) -> tuple[Synthesized, str]:
-    module = path.with_suffix(MODULE)
+def _read_module(path: Path) -> tuple[ModuleRecord, str]:
+    module_path = path.with_suffix(MODULE_SUFFIX)
     remedy = "synthesize it again"
-    record = read_record(path, Synthesized, GeneratorError, remedy)
-    with reported(module, GeneratorError, remedy):
-        source = bytes(read_bytes(module, GeneratorError, limit=SETTINGS)).decode("utf-8")
+    record = read_record(path, ModuleRecord, GeneratorError, remedy)
+    with convert_failures(module_path, GeneratorError, remedy):
+        source = bytes(read_bytes(module_path, GeneratorError, max_bytes=MAX_SETTINGS_BYTES)).decode("utf-8")
     if digest_text(source) != record.source:
         raise GeneratorError(
-            f"{module}: has changed since it was admitted; restore it, or run "
+            f"{module_path}: has changed since it was admitted; restore it, or run "
             f"'trace2evolve environment synthesize {record.capability}' again"
         )
     return record, source
 
 
-def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
+def make_offer(capability: str, source: str, pays: str, world: World) -> Offer:
     """The offer of a module. One process, which the first call starts, serves all difficulties."""
-    here = LazySandbox(source, f"environment {capability!r}")
-    elsewhere = LazySandbox(source, f"environment {capability!r}, again")
+    main_sandbox = LazySandbox(source, f"environment {capability!r}")
+    second_sandbox = LazySandbox(source, f"environment {capability!r}, again")
 
     def make(sandbox: LazySandbox, difficulty: int, content: Content) -> Generator:
         return GeneratedGenerator(capability, source, difficulty, content, world, sandbox)
 
     def close() -> None:
-        here.close()
-        elsewhere.close()
+        main_sandbox.close()
+        second_sandbox.close()
 
     return Offer(
-        make=partial(make, here),
+        make=partial(make, main_sandbox),
         pays=pays,
         provider=world.provider,
         domain=world.domain,
-        elsewhere=partial(make, elsewhere),
+        elsewhere=partial(make, second_sandbox),
         close=close,
     )
 
 
-def save_module(root: Path, record: Synthesized, source: str) -> Path:
+def save_module(root: Path, record: ModuleRecord, source: str) -> Path:
     """Write an admitted module and its record together or not at all, and return the module's path."""
-    folder = root / FOLDER
-    module = folder / f"{record.capability}{MODULE}"
+    folder = root / MODULES_FOLDER
+    module_path = folder / f"{record.capability}{MODULE_SUFFIX}"
     text = f"{record.model_dump_json(indent=1)}\n"
-    write_together({module: source, folder / f"{record.capability}.json": text})
-    return module
+    write_together({module_path: source, folder / f"{record.capability}.json": text})
+    return module_path

@@ -6,9 +6,9 @@ from functools import partial
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.ray_actor import RayActor
-from pytest_trace2evolve.engine.ray_cluster import portable
+from pytest_trace2evolve.engine.ray_cluster import to_portable
 from pytest_trace2evolve.engine.ray_executor import RayExecutor
-from pytest_trace2evolve.environments.environment import Rollout, ScenarioEnvironment, roll
+from pytest_trace2evolve.environments.environment import Rollout, ScenarioEnvironment, play_rollout
 from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.models.chat import ChatModel
@@ -33,45 +33,45 @@ class RolloutSpec:
 
 
 @dataclass(frozen=True)
-class Players:
+class RolloutCluster:
     """A cluster whose actors play rollouts with one model."""
 
     executor: RayExecutor
     settings: ModelSettings
 
-    def of(
+    def player_for(
         self, capability: str, difficulty: int, content: Content, instruction: str
     ) -> Callable[[int, int], Awaitable[Rollout]]:
         """Return a function that plays a scenario of an environment, given its seed and a rollout number."""
-        spec = RolloutSpec(capability, difficulty, content, portable(self.settings), instruction)
-        return partial(self.executor.call, roll_there, spec)
+        spec = RolloutSpec(capability, difficulty, content, to_portable(self.settings), instruction)
+        return partial(self.executor.call, play_on_node, spec)
 
 
-async def roll_there(actor: RayActor, spec: RolloutSpec, seed: int, number: int) -> Rollout:
+async def play_on_node(actor: RayActor, spec: RolloutSpec, seed: int, number: int) -> Rollout:
     """Play a scenario in the process of an actor, with an agent made from the rollout's number."""
-    place = (spec.capability, spec.difficulty, spec.content)
-    if place not in actor.kept:
-        environments = environments_on(actor)
+    key = (spec.capability, spec.difficulty, spec.content)
+    if key not in actor.shared_objects:
+        environments = actor_environments(actor)
         generator = environments.generator(spec.capability, spec.difficulty, spec.content)
-        actor.kept[place] = generator, environments.world(spec.capability)
-    generator, world = actor.kept[place]
-    named = ("model", spec.settings.model, spec.settings.weights)
-    if named not in actor.kept:
-        actor.kept[named] = ChatModel(spec.settings)
-        actor.closers.append(actor.kept[named].close)
+        actor.shared_objects[key] = generator, environments.world(spec.capability)
+    generator, world = actor.shared_objects[key]
+    model_key = ("model", spec.settings.model, spec.settings.weights)
+    if model_key not in actor.shared_objects:
+        actor.shared_objects[model_key] = ChatModel(spec.settings)
+        actor.closers.append(actor.shared_objects[model_key].close)
     prompt = system_prompt(world.policy(), spec.instruction)
-    agent = ChatAgent(actor.kept[named], prompt, world.tools("assistant"), trial=number)
-    return await roll(ScenarioEnvironment(generator, world), agent, seed)
+    agent = ChatAgent(actor.shared_objects[model_key], prompt, world.tools("assistant"), trial=number)
+    return await play_rollout(ScenarioEnvironment(generator, world), agent, seed)
 
 
-def environments_on(actor: RayActor) -> Environments:
-    """The environments of the project in the process of an actor, which are created once."""
-    if "environments" not in actor.kept:
-        environments = actor.kept["environments"] = project_environments(actor.project)
+def actor_environments(actor: RayActor) -> Environments:
+    """Return the project's environments in the process of an actor; the first call creates them."""
+    if "environments" not in actor.shared_objects:
+        environments = actor.shared_objects["environments"] = project_environments(actor.project)
 
         async def close() -> None:
             environments.close()
 
         actor.closers.append(close)
-    found: Environments = actor.kept["environments"]
-    return found
+    cached: Environments = actor.shared_objects["environments"]
+    return cached

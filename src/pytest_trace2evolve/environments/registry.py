@@ -11,7 +11,7 @@ from pytest_trace2evolve.environments.generators.precision import ToolCallingPre
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.generators.structured import StructuredDataReasoning
 from pytest_trace2evolve.environments.generators.support import SupportGenerator
-from pytest_trace2evolve.errors import ConfigError, GeneratorError, nearest
+from pytest_trace2evolve.errors import ConfigError, GeneratorError, name_suggestion
 from pytest_trace2evolve.project.extensions import environment_entry_points
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Generator, Offer, World
@@ -28,7 +28,7 @@ BUILT_IN: tuple[type[SupportGenerator], ...] = (
 )
 """The generators of the built-in environments."""
 
-BUILT_IN_NAMES = frozenset(kind.capability for kind in BUILT_IN)
+BUILT_IN_NAMES = frozenset(generator.capability for generator in BUILT_IN)
 """The capabilities that have a built-in environment."""
 
 
@@ -36,19 +36,19 @@ class Environments:
     """All known environments.
 
     Args:
-        extra: Further environments by capability, from the hook `pytest_t2e_environments` or synthesized.
+        extra_offers: Further environments by capability: from `pytest_t2e_environments`, or synthesized.
         worlds: Opens the worlds in which environments are played.
-        project: The project that offers the environments of `extra`, for processes that recreate them.
+        project: The project that offers the environments of `extra_offers`, for processes that recreate them.
     """
 
     def __init__(
         self,
-        extra: Mapping[str, Offer] | None = None,
+        extra_offers: Mapping[str, Offer] | None = None,
         worlds: Worlds | None = None,
         project: Project | None = None,
     ) -> None:
-        built_in = {kind.capability: Offer(kind, kind.pays) for kind in BUILT_IN}
-        self._offers: dict[str, Offer] = {**built_in, **_installed(), **(extra or {})}
+        built_in = {generator.capability: Offer(generator, generator.pays) for generator in BUILT_IN}
+        self._offers: dict[str, Offer] = {**built_in, **_installed_offers(), **(extra_offers or {})}
         self._worlds = worlds or Worlds()
         self.project = project
 
@@ -62,19 +62,19 @@ class Environments:
         """The capabilities, built-in ones first."""
         return list(self._offers)
 
-    def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
+    def names_with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
         """Names of the environments that have the tools of every given world."""
-        interfaces = {self._worlds.interface(*world) for world in worlds}
+        interfaces = {self._worlds.interface_of(*world) for world in worlds}
         return tuple(
             name
             for name, offer in self._offers.items()
-            if interfaces <= {self._worlds.interface(offer.provider, offer.domain)}
+            if interfaces <= {self._worlds.interface_of(offer.provider, offer.domain)}
         )
 
-    def require_tools_of(self, what: str, world: WorldName) -> None:
+    def require_tools_of(self, source: str, world: WorldName) -> None:
         """Check that some environment has the tools of a world; see `require_same_tools`."""
-        played_in = dict.fromkeys((offer.provider, offer.domain) for offer in self._offers.values())
-        require_same_tools(what, world, list(played_in), self._worlds)
+        environment_worlds = dict.fromkeys((offer.provider, offer.domain) for offer in self._offers.values())
+        require_same_tools(source, world, list(environment_worlds), self._worlds)
 
     def offer(self, name: str) -> Offer:
         """The offer for a capability.
@@ -83,7 +83,7 @@ class Environments:
             GeneratorError: no environment has this name; the message names the nearest.
         """
         if name not in self._offers:
-            raise GeneratorError(f"unknown environment {name!r}; {nearest(name, self.names)}")
+            raise GeneratorError(f"unknown environment {name!r}; {name_suggestion(name, self.names)}")
         return self._offers[name]
 
     def generator(self, name: str, difficulty: int, content: Content = Content.TRAIN) -> Generator:
@@ -96,51 +96,55 @@ class Environments:
         return self._worlds.open(offer.provider, offer.domain)
 
     def environment(
-        self, name: str, difficulty: int, content: Content = Content.TRAIN, *, early: bool = True
+        self, name: str, difficulty: int, content: Content = Content.TRAIN, *, ends_early: bool = True
     ) -> ScenarioEnvironment:
         """Create an environment; many environments can be played concurrently."""
-        return ScenarioEnvironment(self.generator(name, difficulty, content), self.world(name), early=early)
+        return ScenarioEnvironment(
+            self.generator(name, difficulty, content), self.world(name), ends_early=ends_early
+        )
 
 
-def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldName], worlds: Worlds) -> None:
+def require_same_tools(
+    source: str, world: WorldName, environment_worlds: Sequence[WorldName], worlds: Worlds
+) -> None:
     """Check that environments have the tools of the world from which an agent learns.
 
     In an environment with different tools, an agent would learn calls that its own world does not have.
 
     Args:
-        what: The name of the run or suite that uses the world, for the message, such as `run 7c2f`.
-        played_in: The worlds in which the environments are played.
+        source: The name of the run or suite that uses the world, for the message, such as `run 7c2f`.
+        environment_worlds: The worlds in which the environments are played.
     """
-    if worlds.interface(*world) in {worlds.interface(*other) for other in played_in}:
+    if worlds.interface_of(*world) in {worlds.interface_of(*other) for other in environment_worlds}:
         return
     raise ConfigError(
-        f"{what} is of {_described_world(world, worlds)}, and no environment has its tools: environments are "
-        f"played in {', '.join(_described_world(other, worlds) for other in played_in)}; name a run or a "
-        "suite of such a world, or offer an environment that is played in this one (docs/environments.md, "
-        "'Your own')"
+        f"{source} uses {_describe_world(world, worlds)}, but no environment has its tools; "
+        f"environments use {', '.join(_describe_world(other, worlds) for other in environment_worlds)}; "
+        "name a run or suite of one of these worlds, or offer an environment for this world "
+        "(docs/environments.md, 'Your own')"
     )
 
 
-def _described_world(world: WorldName, worlds: Worlds) -> str:
+def _describe_world(world: WorldName, worlds: Worlds) -> str:
     """Describe a world for a message, with the world whose tools it shares if that is a different one."""
     provider, domain = world
-    owner, same = worlds.interface(provider, domain)
-    tools = f", with the tools of {owner} {same}" if same != domain else ""
+    owner_provider, owner_domain = worlds.interface_of(provider, domain)
+    tools = f", with the tools of {owner_provider} {owner_domain}" if owner_domain != domain else ""
     return f"{domain} (provider {provider}{tools})"
 
 
 @functools.cache
-def _installed() -> Mapping[str, Offer]:
+def _installed_offers() -> Mapping[str, Offer]:
     offers: dict[str, Offer] = {}
-    for point in environment_entry_points().values():
-        what = f"environment {point.name!r} of entry point {point.value!r}"
+    for entry_point in environment_entry_points().values():
+        label = f"environment {entry_point.name!r} of entry point {entry_point.value!r}"
         try:
-            offer = point.load()
+            offer = entry_point.load()
         except Exception as error:
             raise GeneratorError(
-                f"{what} cannot be loaded: {type(error).__name__}: {error}; fix or remove its package"
+                f"{label} cannot be loaded: {type(error).__name__}: {error}; fix or remove its package"
             ) from None
         if not isinstance(offer, Offer):
-            raise GeneratorError(f"{what} is a {type(offer).__name__}; must be an Offer")
-        offers[point.name] = offer
+            raise GeneratorError(f"{label} must be an Offer, not a {type(offer).__name__}")
+        offers[entry_point.name] = offer
     return offers

@@ -16,13 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.cases.case import generate
-from pytest_trace2evolve.diagnose.diagnosis import by_rules
-from pytest_trace2evolve.diagnose.traces import gather
+from pytest_trace2evolve.diagnose.diagnosis import label_set_by_rules
+from pytest_trace2evolve.diagnose.traces import gather_traces
 from pytest_trace2evolve.environments.admission import admit
-from pytest_trace2evolve.environments.generated import MODULE, Synthesized, offer_of, save_module
-from pytest_trace2evolve.environments.held_out import held_out_of
+from pytest_trace2evolve.environments.generated import MODULE_SUFFIX, ModuleRecord, make_offer, save_module
+from pytest_trace2evolve.environments.held_out import collect_held_out_identifiers
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments, require_same_tools
-from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, isolation_problem
 from pytest_trace2evolve.errors import CaseError, ConfigError, GeneratorError, SandboxError, WorldError
 from pytest_trace2evolve.judges.environments import (
     PROMPT_VERSION,
@@ -32,20 +32,20 @@ from pytest_trace2evolve.judges.environments import (
 )
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import Capability, Presence
-from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
+from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CalibrationOutcome
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.files import write_together
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 ROUNDS = 5  # default number of rounds
 SEEDS = 200  # scenarios of a module checked in a round; `environment check` checks more
 MAX_FIRST_SEED = 1_000_000  # exclusive upper bound of the random first seed of an admission
-MAX_PROBLEMS = 8  # most problems sent back at once
-MAX_FAILURES = 3  # most failures shown to the model
+MAX_PROBLEMS = 8  # maximum number of problems sent back at once
+MAX_FAILURES = 3  # maximum number of failures shown to the model
 SAMPLE_RECORDS = 2  # records shown of each table
 
 TARGET = ("trace2evolve", "support")
@@ -62,19 +62,19 @@ class SynthesisTask:
     Attributes:
         tables: A sample of the target's records.
         failures: Traces that lack the capability, each with the reason.
-        held_out: Ids and people that no scenario may contain.
+        held_out_identifiers: Ids and people that no scenario may contain.
     """
 
     capability: Capability
     world: World
     tables: dict[str, Any]
     failures: Sequence[tuple[str, Sequence[Message]]] = ()
-    held_out: Sequence[str] = ()
+    held_out_identifiers: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Round:
-    """One module and its problems. A module that was admitted and calibrated has none."""
+    """One round: a module and its problems. A module that was admitted and calibrated has none."""
 
     number: int
     source: str
@@ -101,7 +101,7 @@ async def synthesize(
     task: SynthesisTask,
     judge: Model,
     *,
-    name: str,
+    judge_name: str,
     root: Path,
     calibrate: CalibrateOffer,
     rounds: int = ROUNDS,
@@ -111,7 +111,7 @@ async def synthesize(
 
     Args:
         judge: The model that writes.
-        name: The name recorded for the judge.
+        judge_name: The name recorded for the judge.
         root: The project's folder. An admitted module is saved in `environments/`, every module in
             `.trace2evolve/`.
         calibrate: Measures the base model in an environment.
@@ -120,57 +120,64 @@ async def synthesize(
     Raises:
         SandboxError: this platform cannot isolate generated code. The judge is not asked.
     """
-    if lacking := missing():
-        raise SandboxError(f"nothing is synthesized: this platform cannot isolate generated code: {lacking}")
+    if problem := isolation_problem():
+        raise SandboxError(
+            f"cannot synthesize an environment: this platform cannot isolate generated code: {problem}"
+        )
     capability, world = task.capability, task.world
     request = synthesis_messages(
         capability, world.policy(), world.tools("assistant"), task.tables, task.failures
     )
     messages = request
     folder = root / ".trace2evolve" / "synthesis" / capability.name
-    done: list[Round] = []
+    finished_rounds: list[Round] = []
     for number in range(1, rounds + 1):
         completion = await judge.complete(messages, (), trial=number)
         source = read_module(completion.content)
         # Stored before it is tried, so that a module that was paid for is not lost if something breaks.
-        _store_round(folder, Round(number, source, ("not tried to the end",)))
+        _store_round(folder, Round(number, source, ("not checked to the end",)))
         result = await _try_module(task, number, source, calibrate)
-        done.append(result)
+        finished_rounds.append(result)
         _store_round(folder, result)
-        on_progress(f"round {number}: {'; '.join(result.problems[:2]) or 'admitted, and calibrated'}")
+        on_progress(f"round {number}: {'; '.join(result.problems[:2]) or 'admitted and calibrated'}")
         if not result.problems:
-            record = Synthesized(
+            record = ModuleRecord(
                 capability=capability.name,
                 description=capability.description,
                 source=digest_text(source),
-                judge=name,
+                judge=judge_name,
                 prompt=PROMPT_VERSION,
                 rounds=number,
                 provider=world.provider,
                 domain=world.domain,
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            return Synthesis(tuple(done), save_module(root, record, source), folder)
+            return Synthesis(tuple(finished_rounds), save_module(root, record, source), folder)
         messages = [*request, *revision_messages(source, result.problems)]
-    return Synthesis(tuple(done), None, folder)
+    return Synthesis(tuple(finished_rounds), None, folder)
 
 
 async def _try_module(task: SynthesisTask, number: int, source: str, calibrate: CalibrateOffer) -> Round:
-    """Try the sandbox's rules, admission and calibration in turn, up to the first that fails."""
+    """Check the sandbox's rules, then admission, then calibration; stop at the first failure."""
     name = task.capability.name
     admission: AdmissionReport | None = None
     calibration: Calibration | None = None
     try:
         if not source:
-            raise GeneratorError("the answer holds no module: write one ```python block")
+            raise GeneratorError("the answer has no module: write one ```python block")
         # Rejected sources and modules that fail to load end here, with the line and the remedy.
         Sandbox(source, f"environment {name!r}").close()
-        offer = offer_of(name, source, task.capability.description, task.world)
+        offer = make_offer(name, source, task.capability.description, task.world)
         with closing(Environments({name: offer})) as environments:
             # A random first seed, because a module must not know the scenarios by which it is judged.
-            first = secrets.randbelow(MAX_FIRST_SEED)
+            first_seed = secrets.randbelow(MAX_FIRST_SEED)
             admission = await asyncio.to_thread(
-                admit, environments, name, seeds=SEEDS, held_out=task.held_out, first=first
+                admit,
+                environments,
+                name,
+                seeds=SEEDS,
+                held_out_identifiers=task.held_out_identifiers,
+                first_seed=first_seed,
             )
             problems = [f"{line.check}: {line.detail}" for line in admission.checks if not line.passed]
             if not problems:
@@ -182,12 +189,12 @@ async def _try_module(task: SynthesisTask, number: int, source: str, calibrate: 
 
 
 def _calibration_problems(calibration: Calibration) -> list[str]:
-    if calibration.outcome is Outcome.FITS:
+    if calibration.outcome is CalibrationOutcome.FITS:
         return []
     return [
-        f"calibration at difficulty {tried.difficulty}: {'; '.join(tried.outside)} "
-        f"(mean {tried.figures.mean:.2f})"
-        for tried in calibration.tried
+        f"calibration at difficulty {result.difficulty}: {'; '.join(result.outside)} "
+        f"(mean {result.figures.mean:.2f})"
+        for result in calibration.tried
     ]
 
 
@@ -201,30 +208,32 @@ def _store_round(folder: Path, result: Round) -> None:
     name = f"round-{result.number}"
     write_together(
         {
-            folder / f"{name}{MODULE}": result.source,
+            folder / f"{name}{MODULE_SUFFIX}": result.source,
             folder / f"{name}.json": f"{json.dumps(record, indent=1)}\n",
         }
     )
 
 
 def synthesis_task(
-    name: str, description: str | None, runs: Sequence[str], *, project: Project, here: Path
+    name: str, description: str | None, runs: Sequence[str], *, project: Project, base_folder: Path
 ) -> SynthesisTask:
     """The task of synthesizing an environment for a capability.
 
     Args:
         runs: Runs whose failures are shown to the model.
         project: The project. Its sealed tasks are not shown and may not occur in a scenario.
-        here: The folder that relative paths start from.
+        base_folder: The folder that relative paths start from.
     """
     if name in BUILT_IN_NAMES:
         raise ConfigError(f"{name!r} has a built-in environment: see 'trace2evolve environment list'")
     if not description:
-        raise ConfigError(f"{name!r} is not described: say what it is with --description")
+        raise ConfigError(f"{name!r} has no description: pass --description")
     try:
         capability = Capability(name=name, description=description)
     except ValidationError as error:
-        raise ConfigError(f"{name!r} is no name of a capability: {problem_in(error, 'name')}") from None
+        raise ConfigError(
+            f"{name!r} is not a valid capability name: {first_problem(error, 'name')}"
+        ) from None
     worlds = project.open_worlds()
     [sample] = generate("sample", 1, Content.TRAIN, ("multi_step_task_completion",))
     return SynthesisTask(
@@ -234,24 +243,26 @@ def synthesis_task(
             table: dict(list(records.items())[:SAMPLE_RECORDS])
             for table, records in sample.task.tables.items()
         },
-        failures=_failures(name, runs, worlds, project, here) if runs else (),
-        held_out=held_out_of(project),
+        failures=_failed_traces(name, runs, worlds, project, base_folder) if runs else (),
+        held_out_identifiers=collect_held_out_identifiers(project),
     )
 
 
-def _failures(
-    name: str, runs: Sequence[str], worlds: Worlds, project: Project, here: Path
+def _failed_traces(
+    name: str, runs: Sequence[str], worlds: Worlds, project: Project, base_folder: Path
 ) -> list[tuple[str, Sequence[Message]]]:
     """Failures that lack the capability according to the rules, or any failures if the rules find none."""
 
-    def check_world(what: str, world: WorldName) -> None:
-        require_same_tools(what, world, [TARGET], worlds)
+    def check_world(source: str, world: WorldName) -> None:
+        require_same_tools(source, world, [TARGET], worlds)
 
-    traces = gather(runs, worlds, project=project, here=here, check_world=check_world)
-    failed = {behavior.simulation.id: behavior for behavior in traces.behaviors if not behavior.passed}
-    lacking = [
-        (label.why, failed[label.trace].trace)
-        for label in by_rules(traces).runs[0].labels
-        if label.capability == name and label.presence is Presence.LACKING and label.trace in failed
+    traces = gather_traces(runs, worlds, project=project, base_folder=base_folder, check_world=check_world)
+    failures = {behavior.simulation.id: behavior for behavior in traces.behaviors if not behavior.passed}
+    lacking_failures = [
+        (label.why, failures[label.trace].trace)
+        for label in label_set_by_rules(traces).runs[0].labels
+        if label.capability == name and label.presence is Presence.LACKING and label.trace in failures
     ]
-    return (lacking or [("it failed", behavior.trace) for behavior in failed.values()])[:MAX_FAILURES]
+    return (lacking_failures or [("it failed", behavior.trace) for behavior in failures.values()])[
+        :MAX_FAILURES
+    ]

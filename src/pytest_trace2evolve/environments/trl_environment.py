@@ -15,7 +15,7 @@ from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import ToolSchema
 
-OVER = "Error: this conversation is over."
+CONVERSATION_OVER = "Error: this conversation is over."
 """The answer of every tool once nothing can change the reward."""
 
 _TYPES: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict}
@@ -32,24 +32,24 @@ class TrlEnvironment:
     def __init__(self) -> None:
         self._environment = type(self)._make_environment()
         self._calls = 0
-        self._done = False
+        self._is_done = False
 
     def reset(self, seed: int, **columns: object) -> None:
         """Start the scenario of a seed afresh. The other columns of the data set's row are ignored."""
         self._environment.reset(int(seed))
         self._calls = 0
-        self._done = False
+        self._is_done = False
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
         self._calls += 1
         call = ToolCall(id=f"call_{self._calls}", name=name, arguments=dict(arguments))
         replies = self._step(Message(role="assistant", content=None, tool_calls=[call]))
-        return next((reply.content or "" for reply in replies if reply.role == "tool"), OVER)
+        return next((reply.content or "" for reply in replies if reply.role == "tool"), CONVERSATION_OVER)
 
     def _step(self, message: Message) -> Sequence[Message]:
         """Process the agent's next message, and return the replies."""
         reaction = self._environment.step(message)
-        self._done = reaction.done
+        self._is_done = reaction.done
         return reaction.messages
 
     def _history(self) -> Sequence[Message]:
@@ -61,41 +61,53 @@ class TrlEnvironment:
 
 
 def rollout_class(
-    tools: Sequence[ToolSchema], make: Callable[[], ScenarioEnvironment], name: str = "Rollout"
+    tools: Sequence[ToolSchema], make_environment: Callable[[], ScenarioEnvironment], name: str = "Rollout"
 ) -> type[TrlEnvironment]:
     """Make a class with one public method per tool, to pass to trl as its `environment_factory`.
 
     Args:
         tools: The tools. Each method has exactly the schema of its tool.
-        make: Makes the environment that an instance plays.
+        make_environment: Makes the environment that an instance plays.
         name: The class's name; trl logs rewards under it.
 
     Raises:
         GeneratorError: a method cannot express a tool's name or schema.
     """
-    methods: dict[str, Any] = {tool.name: _method(tool) for tool in tools}
-    attributes = {**methods, "_make_environment": staticmethod(make), "__doc__": "Plays scenarios."}
+    methods: dict[str, Any] = {tool.name: _tool_method(tool) for tool in tools}
+    attributes = {
+        **methods,
+        "_make_environment": staticmethod(make_environment),
+        "__doc__": "Plays scenarios.",
+    }
     return type(name, (TrlEnvironment,), attributes)
 
 
-def _method(tool: ToolSchema) -> Callable[..., str]:
+def _tool_method(tool: ToolSchema) -> Callable[..., str]:
     """A method whose signature, annotations and docstring express a tool's schema."""
     if not tool.name.isidentifier() or tool.name.startswith("_") or tool.name in _RESERVED:
-        raise GeneratorError(f"tool {tool.name!r} cannot be a method: rename it, in letters and digits")
+        raise GeneratorError(f"tool {tool.name!r} cannot be a method: rename it to a public identifier")
     properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
     required = tool.parameters.get("required", ())
     # A parameter with a default cannot precede a parameter without a default.
     names = sorted(properties, key=lambda name: name not in required)
-    hints = {name: _hint(tool.name, name, properties[name]) for name in names}
-    hints = {name: hint if name in required else Optional[hint] for name, hint in hints.items()}  # noqa: UP045
+    annotations = {name: _annotation(tool.name, name, properties[name]) for name in names}
+    annotations = {
+        name: annotation if name in required else Optional[annotation]  # noqa: UP045
+        for name, annotation in annotations.items()
+    }
 
-    def method(self: TrlEnvironment, *given: Any, **named: Any) -> str:
+    def method(self: TrlEnvironment, *values: Any, **named_values: Any) -> str:
         # The world reports wrong arguments in its own words, as it does to any agent.
-        return self._call(tool.name, {**dict(zip(names, given, strict=False)), **named})
+        return self._call(tool.name, {**dict(zip(names, values, strict=False)), **named_values})
 
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameter_kind, no_default = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     parameters = [
-        inspect.Parameter(name, kind, annotation=hints[name], default=empty if name in required else None)
+        inspect.Parameter(
+            name,
+            parameter_kind,
+            annotation=annotations[name],
+            default=no_default if name in required else None,
+        )
         for name in names
     ]
     lines = [
@@ -103,20 +115,22 @@ def _method(tool: ToolSchema) -> Callable[..., str]:
     ]
     method.__name__ = method.__qualname__ = tool.name
     method.__doc__ = "\n".join([tool.description, *(["", "Args:", *lines] if lines else [])])
-    method.__annotations__ = hints
-    signature = inspect.Signature([inspect.Parameter("self", kind), *parameters])
+    method.__annotations__ = annotations
+    signature = inspect.Signature([inspect.Parameter("self", parameter_kind), *parameters])
     method.__signature__ = signature  # type: ignore[attr-defined]  # a function may carry a signature
     return method
 
 
-def _hint(tool: str, name: str, schema: Mapping[str, Any]) -> Any:
+def _annotation(tool: str, name: str, schema: Mapping[str, Any]) -> Any:
     """The annotation that expresses a parameter's schema."""
     if "enum" in schema:
         return Literal[tuple(schema["enum"])]
-    kind = schema.get("type")
-    if kind == "array":
-        return list[_hint(tool, name, schema.get("items") or {})]  # type: ignore[misc]  # made at run time
-    if not isinstance(kind, str) or kind not in _TYPES:
-        known = ", ".join([*_TYPES, "array"])
-        raise GeneratorError(f"tool {tool!r}: parameter {name!r} has type {kind!r}; must be one of {known}")
-    return _TYPES[kind]
+    json_type = schema.get("type")
+    if json_type == "array":
+        return list[_annotation(tool, name, schema.get("items") or {})]  # type: ignore[misc]  # made at run time
+    if not isinstance(json_type, str) or json_type not in _TYPES:
+        known_types = ", ".join([*_TYPES, "array"])
+        raise GeneratorError(
+            f"tool {tool!r}: parameter {name!r} has type {json_type!r}; must be one of {known_types}"
+        )
+    return _TYPES[json_type]

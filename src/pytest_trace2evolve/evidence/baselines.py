@@ -6,42 +6,42 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.results import decode
-from pytest_trace2evolve.records.evidence import SCHEMA, Evidence
+from pytest_trace2evolve.evidence.results import decode_results
+from pytest_trace2evolve.records.evidence import EVIDENCE_SCHEMA, Evidence
 from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 
-RESTORE = "restore it from git, or remove it and save it anew"
+RESTORE_REMEDY = "restore it from git, or remove it and save it again"
 """The remedy for evidence that was edited."""
 
-DIGEST = "digest"
+DIGEST_FIELD = "digest"
 """The field of an evidence file that holds the digest of the rest. Older files do not have it."""
 
 
 def render_evidence(evidence: Evidence) -> str:
-    """Evidence as JSON with one simulation per line, so that a diff shows which simulation changed.
+    """Render evidence as JSON with one simulation per line, so that a diff shows which simulation changed.
 
-    The first line holds the digest of the rest. Reading the file compares this digest to detect edits.
+    The first line holds the digest of the rest. Readers compare this digest to detect edits.
     """
-    content = _content_of(evidence)
-    return content.replace(",", f', "{DIGEST}": "{digest_text(content)}",', 1)
+    content = _evidence_content(evidence)
+    return content.replace(",", f', "{DIGEST_FIELD}": "{digest_text(content)}",', 1)
 
 
 def evidence_digest(evidence: Evidence) -> str:
-    """The digest of evidence, which depends on its content alone and not on the layout of its file."""
-    return digest_text(_content_of(evidence))
+    """Return the digest of evidence, which depends only on its content and not on the layout of its file."""
+    return digest_text(_evidence_content(evidence))
 
 
-def _content_of(evidence: Evidence) -> str:
-    return _content(
+def _evidence_content(evidence: Evidence) -> str:
+    return _render_content(
         evidence.schema_version,
         evidence.provenance.model_dump(mode="json", exclude_none=True),
         (record.model_dump(mode="json", exclude_defaults=True) for record in evidence.simulations),
     )
 
 
-def _content(version: object, provenance: object, simulations: Iterable[object]) -> str:
+def _render_content(version: object, provenance: object, simulations: Iterable[object]) -> str:
     """The text of an evidence file without its digest."""
     body = ",\n".join(f"  {canonical_json(record)}" for record in simulations)
     return (
@@ -62,29 +62,32 @@ def is_evidence(record: object) -> bool:
 
 def parse_evidence(record: object, path: Path) -> Evidence:
     version = record.get("schema_version") if isinstance(record, dict) else None
-    if version != SCHEMA:
-        raise ResultsError(f"{path}: evidence format {version!r} is not {SCHEMA}, the one this version reads")
+    if version != EVIDENCE_SCHEMA:
+        raise ResultsError(
+            f"{path}: has evidence format {version!r}, but this version reads format {EVIDENCE_SCHEMA}"
+        )
     assert isinstance(record, dict)
-    content = {name: value for name, value in record.items() if name != DIGEST}
+    content = {name: value for name, value in record.items() if name != DIGEST_FIELD}
     try:
         evidence = Evidence.model_validate_json(canonical_json(content))
     except ValidationError as error:
-        raise ResultsError(f"{path}: damaged at {problem_in(error)}; restore the file") from None
-    if DIGEST in record:
+        raise ResultsError(f"{path}: damaged at {first_problem(error)}; restore the file") from None
+    if DIGEST_FIELD in record:
         # Computed from the raw values, because a field added by a later version must not change the digest.
-        found = digest_text(_content(version, content["provenance"], content["simulations"]))
-        if found != record[DIGEST]:
+        content_digest = digest_text(_render_content(version, content["provenance"], content["simulations"]))
+        if content_digest != record[DIGEST_FIELD]:
             raise ResultsError(
-                f"{path}: was edited: its content has digest {found}, and the file says {record[DIGEST]!r}; "
-                f"{RESTORE}"
+                f"{path}: was edited: its content has digest {content_digest}, but the file says "
+                f"{record[DIGEST_FIELD]!r}; "
+                f"{RESTORE_REMEDY}"
             )
     return evidence
 
 
 def read_evidence(path: Path) -> Evidence:
-    record = decode(path)
+    record = decode_results(path)
     if not is_evidence(record):
         raise ResultsError(
-            f"{path}: is not evidence of trace2evolve; save one with pytest --t2e-save-baseline NAME"
+            f"{path}: is not evidence of trace2evolve; save a baseline with pytest --t2e-save-baseline NAME"
         )
     return parse_evidence(record, path)

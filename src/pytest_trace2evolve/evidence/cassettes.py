@@ -1,7 +1,7 @@
 """Cassettes: the answers of a whole run in one text file, which a later run plays back.
 
 A cassette holds JSON lines in a fixed order, so recording the same run again gives the same file, and a
-change is a few lines of a diff. No content depends on time, and no request is stored.
+change is a few lines of a diff. The content does not depend on time, and requests are not stored.
 """
 
 import json
@@ -18,7 +18,13 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Answer
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.reading import RESULTS, parse_json, problem_in, reported, text_of
+from pytest_trace2evolve.utils.reading import (
+    MAX_RESULTS_BYTES,
+    convert_failures,
+    first_problem,
+    load_text,
+    parse_json,
+)
 
 CASSETTE_FORMAT = "trace2evolve-cassette"
 CASSETTE_VERSION = 1
@@ -26,7 +32,7 @@ CASSETTE_VERSION = 1
 
 _REMEDY = "restore it, or record it again with --t2e-record"
 
-_Record = TypeVar("_Record", bound=Record)
+_RecordT = TypeVar("_RecordT", bound=Record)
 
 
 class CassetteHeader(Record):
@@ -57,21 +63,21 @@ class Cassette:
     answers: Mapping[str, Answer] = field(repr=False)
 
 
-def render(header: Mapping[str, Any], answers: Iterable[tuple[str, Answer]]) -> str:
-    """The text of a cassette, given its answers and the header fields that do not follow from them."""
+def render_cassette(header: Mapping[str, Any], answers: Iterable[tuple[str, Answer]]) -> str:
+    """Render a cassette from its answers and the header fields that do not follow from them."""
     # The duration and the source of an answer differ between two recordings of one run.
-    left_out = {"completion": {"seconds", "cached"}}
+    excluded = {"completion": {"seconds", "cached"}}
     lines = [
-        _line({"key": key, **answer.model_dump(mode="json", exclude_defaults=True, exclude=left_out)})
+        _render_line({"key": key, **answer.model_dump(mode="json", exclude_defaults=True, exclude=excluded)})
         for key, answer in answers
     ]
-    head = CassetteHeader.model_validate(
+    full_header = CassetteHeader.model_validate(
         {**header, "answers": len(lines), "digest": digest_text("\n".join(lines))}
     )
-    return "\n".join([_line(head.model_dump(mode="json")), *lines, ""])
+    return "\n".join([_render_line(full_header.model_dump(mode="json")), *lines, ""])
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def _render_line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -79,55 +85,57 @@ def read_cassette(path: Path) -> Cassette:
     """Read a whole cassette. Any damage raises a `CassetteError` that names the line."""
     if not os.path.lexists(path):
         raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record")
-    with reported(f"cassette {path}", CassetteError, _REMEDY):
-        text = text_of(path, RESULTS)
+    with convert_failures(f"cassette {path}", CassetteError, _REMEDY):
+        text = load_text(path, MAX_RESULTS_BYTES)
     first, *lines = text.split("\n")
-    header = _parsed_header(path, first)
+    header = _parse_header(path, first)
     if not lines or lines.pop() != "":
-        raise _damaged(path, max(len(text.splitlines()), 1), "cut off in the middle of a line")
+        raise _damage_error(path, max(len(text.splitlines()), 1), "is cut off in the middle of a line")
     answers: dict[str, Answer] = {}
     for number, line in enumerate(lines, start=2):
-        record = _parsed(path, number, line)
+        record = _parse_line(path, number, line)
         key = record.pop("key", None)
         if not isinstance(key, str):
-            raise _damaged(path, number, "damaged at key: a text is missing")
+            raise _damage_error(path, number, "damaged at key: expected a text")
         if key in answers:
-            raise _damaged(path, number, f"a second answer of key {key}")
-        answers[key] = _validated(path, number, Answer, record)
+            raise _damage_error(path, number, f"has a second answer for key {key}")
+        answers[key] = _validate_record(path, number, Answer, record)
     if len(lines) != header.answers:
-        raise _damaged(path, len(lines) + 1, f"ends after {len(lines)} answers of {header.answers}")
+        raise _damage_error(path, len(lines) + 1, f"ends after {len(lines)} of {header.answers} answers")
     if digest_text("\n".join(lines)) != header.digest:
-        raise _damaged(path, 1, "its digest is not that of the lines below, which were changed")
+        raise _damage_error(path, 1, "the lines below were changed: their digest is not the recorded one")
     return Cassette(path, header, answers)
 
 
-def _parsed_header(path: Path, line: str) -> CassetteHeader:
-    record = _parsed(path, 1, line)
+def _parse_header(path: Path, text: str) -> CassetteHeader:
+    record = _parse_line(path, 1, text)
     if record.get("format") != CASSETTE_FORMAT:
-        raise CassetteError(f"cassette {path}:1: is no cassette of --t2e-record")
+        raise CassetteError(f"cassette {path}:1: is not a cassette of --t2e-record")
     version = record.get("version")
     if version != CASSETTE_VERSION:
         raise CassetteError(
-            f"cassette {path}:1: version {version} is not {CASSETTE_VERSION}, which this release reads; "
+            f"cassette {path}:1: has version {version}, but this release reads version {CASSETTE_VERSION}; "
             "record it again with --t2e-record"
         )
-    return _validated(path, 1, CassetteHeader, record)
+    return _validate_record(path, 1, CassetteHeader, record)
 
 
-def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
-    with reported(f"cassette {path}:{number}", CassetteError, _REMEDY):
-        record = parse_json(line)
+def _parse_line(path: Path, number: int, text: str) -> dict[str, Any]:
+    with convert_failures(f"cassette {path}:{number}", CassetteError, _REMEDY):
+        record = parse_json(text)
     if not isinstance(record, dict):
-        raise _damaged(path, number, "not a JSON object")
+        raise _damage_error(path, number, "is not a JSON object")
     return record
 
 
-def _validated(path: Path, number: int, kind: type[_Record], record: dict[str, Any]) -> _Record:
+def _validate_record(
+    path: Path, number: int, record_type: type[_RecordT], record: dict[str, Any]
+) -> _RecordT:
     try:
-        return kind.model_validate(record)
+        return record_type.model_validate(record)
     except ValidationError as error:
-        raise _damaged(path, number, f"damaged at {problem_in(error)}") from None
+        raise _damage_error(path, number, f"damaged at {first_problem(error)}") from None
 
 
-def _damaged(path: Path, number: int, problem: str) -> CassetteError:
+def _damage_error(path: Path, number: int, problem: str) -> CassetteError:
     return CassetteError(f"cassette {path}:{number}: {problem}; {_REMEDY}")

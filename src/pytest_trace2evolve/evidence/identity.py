@@ -21,19 +21,19 @@ from pathlib import Path, PurePath
 
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.code_files import CodeFiles, UnknownCodeError
-from pytest_trace2evolve.evidence.python_modules import is_foreign, is_kind, without_package
+from pytest_trace2evolve.evidence.python_modules import is_foreign, passes_test, strip_conftest_package
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
 
 
-def code_of(*roots: object, parts: bool = False, owner: object = None) -> Code:
-    """Identify the code behind some objects.
+def code_of(*roots: object, only_referenced: bool = False, owner: object = None) -> Code:
+    """Identify the code that objects depend on.
 
     Args:
         roots: Functions, classes, modules or instances; None is skipped. The first root may declare a
             `fingerprint`, which then stands for all roots.
-        parts: Whether to count only those definitions of a module that the objects refer to, and not other
-            code in the same file. Statements that are not definitions always count.
+        only_referenced: Whether to count only those definitions of a module that the objects refer to, and
+            not other code in the same file. Statements that are not definitions always count.
         owner: The result of the objects, such as a world. Its `fingerprint` takes precedence over the
             `fingerprint` of the first root.
 
@@ -44,19 +44,19 @@ def code_of(*roots: object, parts: bool = False, owner: object = None) -> Code:
         Trace2EvolveError: a fingerprint raised this error.
     """
     try:
-        declared = _declared_fingerprint(owner) or _declared_fingerprint(roots[0])
+        fingerprint = _declared_fingerprint(owner) or _declared_fingerprint(roots[0])
     except Trace2EvolveError:
         raise
     except Exception as error:
         return Code(unknown=" ".join(f"its fingerprint raises {type(error).__name__}: {error}".split()))
-    if declared:
-        return Code(fingerprint=declared)
-    found = _CodeOfObjects(CodeFiles(slices=parts))
+    if fingerprint:
+        return Code(fingerprint=fingerprint)
+    collector = _CodeCollector(CodeFiles(is_sliced=only_referenced))
     try:
         for root in roots:
             if root is not None:
-                found.add(root)
-        return Code(files=found.digests(), distributions=found.files.distributions)
+                collector.add(root)
+        return Code(files=collector.digests(), distributions=collector.files.distributions)
     except UnknownCodeError as error:
         return Code(unknown=" ".join(f"{error}".split()))
     except Exception as error:  # an attribute, a `repr` or a finder of third-party code may raise anything
@@ -78,7 +78,7 @@ def _declared_fingerprint(root: object) -> str:
 
 
 @dataclass
-class _CodeOfObjects:
+class _CodeCollector:
     """The files behind live objects, and the values that the objects hold."""
 
     files: CodeFiles
@@ -87,12 +87,12 @@ class _CodeOfObjects:
 
     def digests(self) -> dict[str, str]:
         """Digests by path. The key `(factory)` holds the digest of the values."""
-        found = self.files.digests()
+        digests_by_path = self.files.digests()
         if self._values:
-            found["(factory)"] = [digest_text("\n".join(self._values))]
+            digests_by_path["(factory)"] = [digest_text("\n".join(self._values))]
         return {
             key: digests[0] if len(digests) == 1 else digest_text("\n".join(sorted(digests)))
-            for key, digests in sorted(found.items())
+            for key, digests in sorted(digests_by_path.items())
         }
 
     def add(self, value: object) -> None:
@@ -123,7 +123,7 @@ class _CodeOfObjects:
             self._add_class(value)
         elif isinstance(value, list | tuple | set | frozenset):
             self._values.append(str(len(value)))
-            for part in sorted(value, key=_order) if isinstance(value, set | frozenset) else value:
+            for part in sorted(value, key=_sort_key) if isinstance(value, set | frozenset) else value:
                 self.add(part)
         elif isinstance(value, dict):
             self._values.append(str(len(value)))
@@ -143,13 +143,13 @@ class _CodeOfObjects:
         attributes = dict(getattr(value, "__dict__", {}))
         if "__wrapped__" in attributes:
             self.add(attributes["__wrapped__"])
-        if not _is_of_project(type(value)):
+        if not _is_project_class(type(value)):
             self._add_json(attributes)
             return
         names = (name for cls in type(value).__mro__ for name in _slots(cls))
         attributes |= {name: getattr(value, name) for name in names if hasattr(value, name)}
         for name, part in sorted(attributes.items()):
-            if isinstance(part, PurePath | enum.Enum) or _is_code(part) or _is_of_project(type(part)):
+            if isinstance(part, PurePath | enum.Enum) or _is_code(part) or _is_project_class(type(part)):
                 self._values.append(name)
                 self.add(part)
             else:
@@ -168,23 +168,23 @@ class _CodeOfObjects:
 
     def _add_function(self, function: types.FunctionType) -> None:
         # A wrapper bears the name of the wrapped function, and bytecode the path where it was compiled.
-        space, code = function.__globals__, function.__code__
-        self._values.append(f"{without_package(function.__module__)}.{function.__qualname__}")
-        top = code.co_qualname.partition(".")[0]
-        name = space.get("__name__") or function.__module__
-        file = space.get("__file__") or code.co_filename
-        self.files.add(name, file, None if top.startswith("<") else top)
+        module_globals, code = function.__globals__, function.__code__
+        self._values.append(f"{strip_conftest_package(function.__module__)}.{function.__qualname__}")
+        top_level_name = code.co_qualname.partition(".")[0]
+        name = module_globals.get("__name__") or function.__module__
+        file = module_globals.get("__file__") or code.co_filename
+        self.files.add(name, file, None if top_level_name.startswith("<") else top_level_name)
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # the cell is still empty
                 self.add(cell.cell_contents)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.add(default)
-        wrapped = getattr(function, "__wrapped__", None)
-        if wrapped is not None:
-            self.add(wrapped)
+        wrapped_function = getattr(function, "__wrapped__", None)
+        if wrapped_function is not None:
+            self.add(wrapped_function)
 
     def _add_class(self, cls: type) -> None:
-        self._values.append(f"{without_package(cls.__module__)}.{cls.__qualname__}")
+        self._values.append(f"{strip_conftest_package(cls.__module__)}.{cls.__qualname__}")
         for base in cls.__mro__:
             path = _file_of_methods(base) or getattr(sys.modules.get(base.__module__), "__file__", None)
             self.files.add(base.__module__, path, base.__qualname__.partition(".")[0])
@@ -193,7 +193,7 @@ class _CodeOfObjects:
 
 
 def _is_existing_path(text: str) -> bool:
-    return Path(text).is_absolute() and len(text) < 1_000 and is_kind(Path(text), Path.exists)
+    return Path(text).is_absolute() and len(text) < 1_000 and passes_test(Path(text), Path.exists)
 
 
 def _is_code(value: object) -> bool:
@@ -202,7 +202,7 @@ def _is_code(value: object) -> bool:
     )
 
 
-def _is_of_project(cls: type) -> bool:
+def _is_project_class(cls: type) -> bool:
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     path = Path(file or _file_of_methods(cls) or "").resolve()
     return path.is_file() and not is_foreign(path)
@@ -240,6 +240,6 @@ def _slots(cls: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _order(value: object) -> str:
+def _sort_key(value: object) -> str:
     """A sort key with the same order in every process; the `repr` of a function would hold its address."""
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.baselines import RESTORE, evidence_digest, read_evidence
-from pytest_trace2evolve.evidence.results import decode, traces_digest
+from pytest_trace2evolve.evidence.baselines import RESTORE_REMEDY, evidence_digest, read_evidence
+from pytest_trace2evolve.evidence.results import decode_results, traces_digest
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
-from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Evaluation, Traces
+from pytest_trace2evolve.records.ledger import BaselineSave, DatedEntry, Evaluation, TracesEntry
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
 from pytest_trace2evolve.utils.canonical import digest
 
@@ -21,12 +21,12 @@ VERDICT_NAME = "verdict.json"
 BaselineEntry = BaselineSave | Evaluation
 
 
-def evidence_place(suite: str) -> str:
+def evidence_file_path(suite: str) -> str:
     return f"evidence/{suite}.json"
 
 
 def verdict_digest(folder: Path) -> str:
-    return digest(decode(folder / VERDICT_NAME))
+    return digest(decode_results(folder / VERDICT_NAME))
 
 
 def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
@@ -39,10 +39,12 @@ def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
     )
 
 
-def check_baseline(entries: Sequence[Dated], suite: str, name: str, path: Path, evidence: Evidence) -> None:
+def check_baseline(
+    entries: Sequence[DatedEntry], suite: str, name: str, path: Path, evidence: Evidence
+) -> None:
     """Check that a baseline is unchanged since its last save, or its last use if no save is recorded.
 
-    A baseline that the ledger does not know passes: see `unverified_baseline`.
+    A baseline that the ledger does not know passes: see `baseline_suspicion`.
 
     Args:
         entries: All entries of the ledger.
@@ -53,20 +55,24 @@ def check_baseline(entries: Sequence[Dated], suite: str, name: str, path: Path, 
     Raises:
         ResultsError: the baseline was changed.
     """
-    known = _latest(entries, _entries_of_baseline(entries, suite, name))
-    found = evidence_digest(evidence)
-    if not known or any(_baseline_evidence(entry) == found for entry in known):
+    latest_entries = _latest_entries(entries, _entries_of_baseline(entries, suite, name))
+    found_digest = evidence_digest(evidence)
+    if not latest_entries or any(_baseline_evidence(entry) == found_digest for entry in latest_entries):
         return
-    entry = known[-1]
+    entry = latest_entries[-1]
     verb = "saved" if isinstance(entry, BaselineSave) else "used"
     raise ResultsError(
-        f"{path}: was edited: it holds evidence {found}, and run {entry.run} {verb} "
-        f"{_baseline_evidence(entry)} under this name ({_place(entry)}); {RESTORE}"
+        f"{path}: was edited: its evidence has digest {found_digest}, but run {entry.run} {verb} "
+        f"{_baseline_evidence(entry)} under this name ({_entry_text(entry)}); {RESTORE_REMEDY}"
     )
 
 
-def unverified_baseline(
-    entries: Iterable[Dated], suite: str, name: str, evidence: Evidence, splits: Mapping[str, Iterable[str]]
+def baseline_suspicion(
+    entries: Iterable[DatedEntry],
+    suite: str,
+    name: str,
+    evidence: Evidence,
+    splits: Mapping[str, Iterable[str]],
 ) -> str | None:
     """Check a saved baseline that the ledger does not know, as far as older entries allow.
 
@@ -82,7 +88,7 @@ def unverified_baseline(
     """
     if _entries_of_baseline(entries, suite, name):
         return None
-    old = (
+    older_evaluations = (
         entry
         for entry in entries
         if isinstance(entry, Evaluation)
@@ -90,7 +96,7 @@ def unverified_baseline(
         and (entry.suite, entry.baseline.id) == (suite, name)
         and entry.split in splits
     )
-    entry = max(old, key=_age, default=None)
+    entry = max(older_evaluations, key=_sort_key, default=None)
     if entry is None:
         return ""
     tasks = set(splits[entry.split])
@@ -98,43 +104,43 @@ def unverified_baseline(
     if outcomes == entry.baseline.digest:
         return ""
     return (
-        f"baseline {name!r} holds other outcomes on {entry.split} than run {entry.run} used "
-        f"({entry.at:%Y-%m-%d}); if nobody saved it anew since, restore it from git"
+        f"baseline {name!r} has different outcomes on {entry.split} from those that run {entry.run} used "
+        f"({entry.at:%Y-%m-%d}); if nobody has saved it again since, restore it from git"
     )
 
 
-def edits_in_run(folder: Path, entries: Iterable[Dated]) -> Iterator[ResultsError]:
+def find_run_edits(folder: Path, entries: Iterable[DatedEntry]) -> Iterator[ResultsError]:
     """Find edits of the verdict and the evidence in a run's folder, given the ledger entries of the run."""
-    own = [entry for entry in entries if isinstance(entry, Evaluation) and entry.verdict is not None]
+    evaluations = [entry for entry in entries if isinstance(entry, Evaluation) and entry.verdict is not None]
     path = folder / VERDICT_NAME
-    if own and path.exists():
+    if evaluations and path.exists():
         try:
-            found = verdict_digest(folder)
+            found_digest = verdict_digest(folder)
         except ResultsError as error:
-            found = str(error)
-        if wrong := next((entry for entry in own if entry.verdict != found), None):
+            found_digest = str(error)
+        if mismatch := next((entry for entry in evaluations if entry.verdict != found_digest), None):
             yield ResultsError(
-                f"{path}: was edited: its content has digest {found}, and run {wrong.run} recorded "
-                f"{wrong.verdict} (ledger entry {wrong.name}); run it again"
+                f"{path}: was edited: its content has digest {found_digest}, but run {mismatch.run} recorded "
+                f"{mismatch.verdict} (ledger entry {mismatch.name}); run it again"
             )
-    for suite in sorted({entry.suite for entry in own}):
-        path = folder / evidence_place(suite)
+    for suite in sorted({entry.suite for entry in evaluations}):
+        path = folder / evidence_file_path(suite)
         if not path.exists():
             continue
-        recorded = {entry.evidence for entry in own if entry.suite == suite}
+        recorded_digests = {entry.evidence for entry in evaluations if entry.suite == suite}
         try:
-            found = evidence_digest(read_evidence(path))
+            found_digest = evidence_digest(read_evidence(path))
         except ResultsError as error:
             yield error
             continue
-        if found not in recorded:
+        if found_digest not in recorded_digests:
             yield ResultsError(
-                f"{path}: was edited: it holds evidence {found}, and the run recorded "
-                f"{', '.join(map(str, recorded))}; run it again"
+                f"{path}: was edited: its evidence has digest {found_digest}, but the run recorded "
+                f"{', '.join(map(str, recorded_digests))}; run it again"
             )
 
 
-def check_traces(entries: Iterable[Dated], run: str, path: Path) -> None:
+def check_traces(entries: Iterable[DatedEntry], run: str, path: Path) -> None:
     """Check that a results file or folder is unchanged since the run that it names.
 
     Traces of a run that the ledger does not know pass.
@@ -145,21 +151,21 @@ def check_traces(entries: Iterable[Dated], run: str, path: Path) -> None:
     Raises:
         ResultsError: the traces were changed.
     """
-    known = _traces_of(entries, run)
-    if not known or (found := traces_digest(path)) in {entry.digest for entry in known}:
+    traces = _traces_of(entries, run)
+    if not traces or (found_digest := traces_digest(path)) in {entry.digest for entry in traces}:
         return
-    entry = known[-1]
+    entry = traces[-1]
     raise ResultsError(
-        f"{path}: was edited: it holds traces {found}, and run {run} left {entry.digest} ({_place(entry)}); "
-        "restore it, or run it again"
+        f"{path}: was edited: its traces have digest {found_digest}, but run {run} recorded "
+        f"{entry.digest} ({_entry_text(entry)}); restore it, or run it again"
     )
 
 
-def knows_traces(entries: Iterable[Dated], run: str) -> bool:
+def knows_traces(entries: Iterable[DatedEntry], run: str) -> bool:
     return bool(_traces_of(entries, run))
 
 
-def check_evidence(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> None:
+def check_evidence(entries: Iterable[DatedEntry], suite: str, path: Path, evidence: Evidence) -> None:
     """Check that evidence outside of `baselines/` is unchanged since the run that it names.
 
     Evidence of a run that the ledger does not know passes.
@@ -167,25 +173,26 @@ def check_evidence(entries: Iterable[Dated], suite: str, path: Path, evidence: E
     Raises:
         ResultsError: the evidence was changed.
     """
-    found = evidence_digest(evidence)
-    known = _evidence_of_suite(entries, suite)
+    found_digest = evidence_digest(evidence)
+    entries_by_digest = _evidence_of_suite(entries, suite)
     run = evidence.provenance.run_id
-    recorded = next((value for value, entry in known.items() if entry.run == run), None)
-    if found in known or recorded is None:
+    recorded_digest = next((value for value, entry in entries_by_digest.items() if entry.run == run), None)
+    if found_digest in entries_by_digest or recorded_digest is None:
         return
     raise ResultsError(
-        f"{path}: was edited: it holds evidence {found}, and run {run} recorded {recorded} "
-        f"({_place(known[recorded])}); restore it, or run it again"
+        f"{path}: was edited: its evidence has digest {found_digest}, but run {run} recorded "
+        f"{recorded_digest} "
+        f"({_entry_text(entries_by_digest[recorded_digest])}); restore it, or run it again"
     )
 
 
-def knows_evidence(entries: Iterable[Dated], suite: str, evidence: Evidence) -> bool:
+def knows_evidence(entries: Iterable[DatedEntry], suite: str, evidence: Evidence) -> bool:
     """Whether the ledger holds the digest of evidence of a suite."""
     return evidence_digest(evidence) in _evidence_of_suite(entries, suite)
 
 
 def check_promotion(
-    folder: Path, record: RunVerdict, entries: Iterable[Dated], suites: Iterable[str]
+    folder: Path, record: RunVerdict, entries: Iterable[DatedEntry], suites: Iterable[str]
 ) -> None:
     """Check that the ledger confirms a promotion before the promotion is relied on.
 
@@ -202,17 +209,17 @@ def check_promotion(
     """
     path = folder / VERDICT_NAME
     evaluations = [entry for entry in entries if isinstance(entry, Evaluation)]
-    own = [entry for entry in evaluations if entry.run == record.run]
+    run_evaluations = [entry for entry in evaluations if entry.run == record.run]
     for suite in suites:
-        if not any(entry.suite == suite for entry in own):
+        if not any(entry.suite == suite for entry in run_evaluations):
             raise ResultsError(
-                f"{path}: the ledger holds no entry of run {record.run} on {suite}, so nothing confirms this "
-                "verdict; bring back the run's entries of ledger/, or run it again"
+                f"{path}: the ledger has no entry of run {record.run} on {suite}, so nothing confirms this "
+                "verdict; restore the run's entries in ledger/, or run it again"
             )
-    for entry in own:
+    for entry in run_evaluations:
         if entry.decision is not Decision.PROMOTE:
             raise ResultsError(
-                f"{path}: was edited: ledger entry {entry.name} says {entry.decision.value} of run "
+                f"{path}: was edited: ledger entry {entry.name} records {entry.decision.value} for run "
                 f"{record.run} on {entry.suite}::{entry.split}; run it again"
             )
         if entry.verdict is None or entry.evidence is None:
@@ -224,29 +231,29 @@ def check_promotion(
             if _withdraws(later, entry):
                 raise ResultsError(
                     f"{path}: run {later.run} repeated this test on {entry.suite}::{entry.split} and ended "
-                    f"in {later.decision.value} ({_place(later)}); the worse of the two counts"
+                    f"in {later.decision.value} ({_entry_text(later)}); the worse of the two counts"
                 )
-    for edit in edits_in_run(folder, own):
+    for edit in find_run_edits(folder, run_evaluations):
         raise edit
 
 
 def _withdraws(later: Evaluation, entry: Evaluation) -> bool:
     """Whether a later verdict on the same claim withdraws a promotion."""
-    same = ("suite", "split", "lock", "agent", "policy", "goal", "baseline_identity")
+    claim_fields = ("suite", "split", "lock", "agent", "policy", "goal", "baseline_identity")
     return (
         later.decision is not Decision.PROMOTE
         and later.at > entry.at
         and later.has_verdict
         and later.candidate.digest == entry.candidate.digest
-        and all(getattr(later, name) == getattr(entry, name) for name in same)
+        and all(getattr(later, name) == getattr(entry, name) for name in claim_fields)
     )
 
 
-def _age(entry: Dated) -> tuple[datetime, str]:
+def _sort_key(entry: DatedEntry) -> tuple[datetime, str]:
     return entry.at, entry.name
 
 
-def _place(entry: Dated) -> str:
+def _entry_text(entry: DatedEntry) -> str:
     return f"{entry.at:%Y-%m-%d}, ledger entry {entry.name}"
 
 
@@ -254,37 +261,39 @@ def _baseline_evidence(entry: BaselineEntry) -> str | None:
     return entry.baseline.digest if isinstance(entry, BaselineSave) else entry.baseline_evidence
 
 
-def _entries_of_baseline(entries: Iterable[Dated], suite: str, name: str) -> list[BaselineEntry]:
+def _entries_of_baseline(entries: Iterable[DatedEntry], suite: str, name: str) -> list[BaselineEntry]:
     """The saves of a baseline, or else the runs that used it, oldest first."""
-    known = [
+    baseline_entries = [
         entry
         for entry in entries
         if isinstance(entry, BaselineEntry)
         and (entry.suite, entry.baseline.id) == (suite, name)
         and _baseline_evidence(entry) is not None
     ]
-    saves = [entry for entry in known if isinstance(entry, BaselineSave)]
-    return sorted(saves or known, key=_age)
+    saves = [entry for entry in baseline_entries if isinstance(entry, BaselineSave)]
+    return sorted(saves or baseline_entries, key=_sort_key)
 
 
-def _latest(entries: Iterable[Dated], known: Sequence[BaselineEntry]) -> list[BaselineEntry]:
-    """The entries of `known` that no other known entry follows: one, or one per merged branch."""
+def _latest_entries(
+    entries: Iterable[DatedEntry], baseline_entries: Sequence[BaselineEntry]
+) -> list[BaselineEntry]:
+    """Return the entries that are not ancestors of any other: one, or one per merged branch."""
     parents = {entry.name: entry.parents for entry in entries}
     ancestors: set[str] = set()
-    waiting = [name for entry in known for name in entry.parents]
-    while waiting:
-        name = waiting.pop()
+    stack = [name for entry in baseline_entries for name in entry.parents]
+    while stack:
+        name = stack.pop()
         if name not in ancestors:
             ancestors.add(name)
-            waiting += parents.get(name, ())
-    return [entry for entry in known if entry.name not in ancestors]
+            stack += parents.get(name, ())
+    return [entry for entry in baseline_entries if entry.name not in ancestors]
 
 
-def _traces_of(entries: Iterable[Dated], run: str) -> list[Traces]:
-    return [entry for entry in entries if isinstance(entry, Traces) and entry.run == run]
+def _traces_of(entries: Iterable[DatedEntry], run: str) -> list[TracesEntry]:
+    return [entry for entry in entries if isinstance(entry, TracesEntry) and entry.run == run]
 
 
-def _evidence_of_suite(entries: Iterable[Dated], suite: str) -> dict[str, BaselineEntry]:
+def _evidence_of_suite(entries: Iterable[DatedEntry], suite: str) -> dict[str, BaselineEntry]:
     """The saves and the gated runs of a suite, by the digest of the saved or measured evidence."""
     return {
         digest: entry

@@ -1,7 +1,7 @@
 """Journals: the answers of a simulation that is not stored yet, in order of arrival.
 
 An answer is written before it is used. A simulation that begins again after a kill or a loss takes its
-answers from the journal, so a run that was stopped in the middle draws no answer again. Each line carries a
+answers from the journal, so an interrupted run never samples an answer twice. Each line carries a
 digest of itself and all lines before it, which reveals edits. A journal that was cut off, for example by a
 kill, is valid up to its last whole line.
 
@@ -23,9 +23,9 @@ from pytest_trace2evolve.errors import ResultsError, StorageError
 from pytest_trace2evolve.records.completion import Answer, JournalEntry
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import lock_file
-from pytest_trace2evolve.utils.reading import RECORDS, cause_of, open_regular
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, describe_failure, open_regular
 
-FORMAT = 1
+JOURNAL_FORMAT = 1
 """The version of the journal's format; part of the digest before the first line."""
 
 
@@ -42,7 +42,7 @@ class Journal:
         remedy: The remedy for a damaged file, used in error messages.
 
     Attributes:
-        redrawn: Whether answers were discarded, which makes the simulation differ from the first attempt.
+        is_redrawn: Whether answers were discarded, which makes the simulation differ from the first attempt.
 
     Raises:
         BlockingIOError: another process holds the journal.
@@ -61,14 +61,14 @@ class Journal:
         self._handle = os.open(path, flags, 0o644)
         try:
             # On a file system without locks, two concurrent runs may make the same simulation twice.
-            lock_file(self._handle, wait=False, if_possible=True)
-            found = read(path, key, remedy)
-            os.ftruncate(self._handle, found.size)  # removes a partial line of a killed process
+            lock_file(self._handle, wait=False, ignore_unsupported=True)
+            content = read_journal(path, key, remedy)
+            os.ftruncate(self._handle, content.size)  # removes a partial line of a killed process
         except BaseException:
             self.close()
             raise
-        self._entries, self.redrawn, self._chain = found.entries, found.redrawn, found.chain
-        self._place = 0
+        self._entries, self.is_redrawn, self._chain = content.entries, content.is_redrawn, content.chain
+        self._position = 0
 
     def __enter__(self) -> Self:
         return self
@@ -81,11 +81,11 @@ class Journal:
         self.close()
 
     @property
-    def empty(self) -> bool:
-        return not self._entries and not self.redrawn
+    def is_empty(self) -> bool:
+        return not self._entries and not self.is_redrawn
 
     @property
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         try:
             return os.path.samestat(os.fstat(self._handle), self.path.stat())
         except FileNotFoundError:
@@ -94,25 +94,25 @@ class Journal:
     @property
     def seconds(self) -> float:
         """The recorded duration of the answers that have not been taken yet."""
-        answers = [entry.answer for entry in self._entries[self._place :]]
+        answers = [entry.answer for entry in self._entries[self._position :]]
         return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
 
     def take(self, request: str) -> JournalEntry | None:
         """Take the next answer if it belongs to this request; None if a model must be asked."""
-        if self._place == len(self._entries):
+        if self._position == len(self._entries):
             return None
-        entry = self._entries[self._place]
+        entry = self._entries[self._position]
         if entry.request == request:
-            self._place += 1
+            self._position += 1
             return entry
-        self._write(f'{{"redrawn": {self._place}}}')
-        self.redrawn = True
-        del self._entries[self._place :]
+        self._write(f'{{"redrawn": {self._position}}}')
+        self.is_redrawn = True
+        del self._entries[self._position :]
         return None
 
     def rewind(self) -> tuple[JournalEntry, ...]:
         """Return all answers so far, and take answers from the first one again."""
-        self._place = 0
+        self._position = 0
         return tuple(self._entries)
 
     def add(self, entry: JournalEntry) -> None:
@@ -123,7 +123,7 @@ class Journal:
             content = f'"answer": {entry.answer.model_dump_json(exclude_defaults=True)}'
         self._write(f'{{"request": {request}, {content}}}')
         self._entries.append(entry)
-        self._place += 1
+        self._position += 1
 
     def close(self) -> None:
         handle, self._handle = self._handle, -1
@@ -141,7 +141,7 @@ class Journal:
             if os.write(self._handle, line) < len(line):
                 raise OSError("no room for a whole line")
         except OSError as error:
-            raise StorageError.of(error, self.path) from None
+            raise StorageError.from_os_error(error, self.path) from None
 
 
 def journal_path(folder: Path, key: str) -> Path:
@@ -155,16 +155,16 @@ def remove_journal(folder: Path, key: str) -> None:
 
 
 @dataclass(frozen=True)
-class Content:
+class JournalContent:
     """The content of a journal. `size` is the number of bytes of its whole lines, `chain` their digest."""
 
     entries: list[JournalEntry]
-    redrawn: bool
+    is_redrawn: bool
     chain: str
     size: int
 
 
-def read(path: Path, key: str, remedy: str) -> Content:
+def read_journal(path: Path, key: str, remedy: str) -> JournalContent:
     """Read a journal, which another process may be writing.
 
     Raises:
@@ -172,29 +172,29 @@ def read(path: Path, key: str, remedy: str) -> Content:
         ResultsError: the journal was changed.
     """
     entries: list[JournalEntry] = []
-    redrawn, size = False, 0
-    chain = digest(["journal", FORMAT, key])
-    for number, raw in enumerate(_whole_lines(path, remedy), 1):
+    is_redrawn, size = False, 0
+    chain = digest(["journal", JOURNAL_FORMAT, key])
+    for number, line in enumerate(_whole_lines(path, remedy), 1):
         try:
-            stated, _, text = raw.decode("utf-8").rstrip("\n").partition(" ")
+            stated_digest, _, text = line.decode("utf-8").rstrip("\n").partition(" ")
             chain = digest_text(chain + text)
             record = json.loads(text)
-            is_sound = stated == chain
+            is_sound = stated_digest == chain
             if "redrawn" in record:
-                redrawn = True
+                is_redrawn = True
                 is_sound = is_sound and record["redrawn"] in range(len(entries))
                 del entries[record["redrawn"] :]
             else:
-                entries.append(_entry(record))
+                entries.append(_parse_entry(record))
         except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
             is_sound = False
         if not is_sound:
             raise ResultsError(f"{path}: was changed at line {number}; {remedy}")
-        size += len(raw)
-    return Content(entries, redrawn, chain, size)
+        size += len(line)
+    return JournalContent(entries, is_redrawn, chain, size)
 
 
-def _entry(record: Mapping[str, Any]) -> JournalEntry:
+def _parse_entry(record: Mapping[str, Any]) -> JournalEntry:
     if "answer" in record:
         return JournalEntry(record["request"], answer=Answer.model_validate(record["answer"]))
     return JournalEntry(record["request"], first_tokens=dict(record["first_tokens"]))
@@ -202,9 +202,9 @@ def _entry(record: Mapping[str, Any]) -> JournalEntry:
 
 def _whole_lines(path: Path, remedy: str) -> Iterator[bytes]:
     try:
-        with open_regular(path, RECORDS) as file:
-            yield from (raw for raw in file if raw.endswith(b"\n"))
+        with open_regular(path, MAX_RECORD_BYTES) as file:
+            yield from (line for line in file if line.endswith(b"\n"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise ResultsError(f"{path}: cannot be read ({cause_of(error)}); {remedy}") from None
+        raise ResultsError(f"{path}: cannot be read ({describe_failure(error)}); {remedy}") from None

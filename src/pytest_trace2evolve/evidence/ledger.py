@@ -20,35 +20,35 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.ledger import (
-    ENTRIES,
+    ENTRY_ADAPTER,
     LEDGER_SCHEMA,
     AnyEntry,
-    Dated,
+    DatedEntry,
     Entry,
     Evaluation,
     Repair,
     Root,
 )
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.files import alone_in, write_atomic
+from pytest_trace2evolve.utils.files import folder_lock, write_atomic
 from pytest_trace2evolve.utils.reading import (
-    RECORDS,
-    cause_of,
+    MAX_RECORD_BYTES,
+    describe_failure,
+    first_problem,
+    load_text,
     parse_json,
-    problem_in,
     read_bytes,
-    text_of,
 )
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-"""The lead of a different machine's clock above which its entry counts as dated in the future."""
+"""The maximum lead of a different machine's clock. Entries dated later count as dated in the future."""
 
-GIT_PATIENCE = 10.0
+GIT_TIMEOUT = 10.0
 """Seconds to wait for git."""
 
 _RESTORE = "restore it from git"
 
-Made = TypeVar("Made", bound=Dated)
+EntryT = TypeVar("EntryT", bound=DatedEntry)
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,24 @@ class History:
         entries: The unchanged entries of this ledger, by name.
         problems: One line per problem: the file, the cause and the remedy. Damage that a repair accepted is
             left out.
-        damaged: Digests of the files with these problems, by name of the entry; None for a missing file.
+        damaged_digests: Digests of the files with these problems, by name of the entry; None for a missing
+            file.
     """
 
     root: str | None
-    entries: Mapping[str, Dated]
+    entries: Mapping[str, DatedEntry]
     problems: tuple[str, ...]
-    damaged: Mapping[str, str | None] = field(default_factory=dict)
+    damaged_digests: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The parents of the next entry: all entries that are not a parent yet, or else the root."""
-        named = {parent for entry in self.entries.values() for parent in entry.parents}
-        heads = tuple(sorted(self.entries.keys() - named))
+        parents = {parent for entry in self.entries.values() for parent in entry.parents}
+        heads = tuple(sorted(self.entries.keys() - parents))
         return heads or (() if self.root is None else (self.root,))
 
     @property
-    def in_time(self) -> list[Dated]:
+    def entries_by_time(self) -> list[DatedEntry]:
         return sorted(self.entries.values(), key=lambda entry: (entry.at, entry.name))
 
 
@@ -94,16 +95,16 @@ class Ledger:
         """
         try:
             while True:
-                names = self._names()
-                history = self._verified(names, now or datetime.now(UTC))
+                names = self._entry_names()
+                history = self._verify(names, now or datetime.now(UTC))
                 # While a process writes, a child may become visible before its parent.
-                if not history.problems or self._names() == names:
+                if not history.problems or self._entry_names() == names:
                     return history
         except OSError as error:
-            why = error.strerror or error
-            return History(None, {}, (f"{self.folder.name}: cannot be read: {why}; {_RESTORE}",))
+            cause = error.strerror or error
+            return History(None, {}, (f"{self.folder.name}: cannot be read: {cause}; {_RESTORE}",))
 
-    def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
+    def append(self, make: Callable[[str, tuple[str, ...], datetime], EntryT]) -> EntryT:
         """Write an entry whose parents are the heads.
 
         Processes of one machine take turns. Processes on other machines or branches write concurrently.
@@ -113,63 +114,69 @@ class Ledger:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         # On a file system without locks, two entries may get the same parents.
-        with alone_in(self.folder, if_possible=True):
+        with folder_lock(self.folder, ignore_unsupported=True):
             return self._write(make)
 
     def append_once(
-        self, make: Callable[[str, tuple[str, ...], datetime], Made], same: Callable[[Dated], bool]
+        self, make: Callable[[str, tuple[str, ...], datetime], EntryT], is_same: Callable[[DatedEntry], bool]
     ) -> None:
-        """Write an entry like `append`, unless an existing entry is the `same`. Processes take turns."""
+        """Write an entry like `append`, unless `is_same` is true of an existing one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with alone_in(self.folder, if_possible=True):
-            if not any(same(entry) for entry in self.read().entries.values()):
+        with folder_lock(self.folder, ignore_unsupported=True):
+            if not any(is_same(entry) for entry in self.read().entries.values()):
                 self._write(make)
 
-    def _names(self) -> set[str]:
+    def _entry_names(self) -> set[str]:
         try:
             files = os.listdir(self.folder)  # noqa: PTH208 - a glob takes an unreadable folder for an empty one
         except FileNotFoundError:
             return set()
         return {file.removesuffix(".json") for file in files if file.endswith(".json") and file[0] != "."}
 
-    def _verified(self, present: set[str], now: datetime) -> History:
-        sound: dict[str, AnyEntry] = {}
-        broken: dict[str, str] = {}
-        for name in sorted(present):
+    def _verify(self, names: set[str], now: datetime) -> History:
+        valid_entries: dict[str, AnyEntry] = {}
+        parse_problems: dict[str, str] = {}
+        for name in sorted(names):
             try:
-                sound[name] = _parsed(self.folder / f"{name}.json", present)
+                valid_entries[name] = _parse_entry(self.folder / f"{name}.json", names)
             except ValueError as error:
-                broken[name] = str(error)
-        roots = {name: entry for name, entry in sound.items() if isinstance(entry, Root)}
-        dated = {name: entry for name, entry in sound.items() if isinstance(entry, Dated)}
-        root = self._own_root(roots, Counter(entry.root for entry in dated.values()))
-        found = broken | _problems_among(dated, roots.keys(), root, present, now + CLOCK_TOLERANCE)
-        entries = {name: entry for name, entry in dated.items() if entry.root == root}
-        for name, earliest in _ahead_of_their_time(entries).items():
+                parse_problems[name] = str(error)
+        roots = {name: entry for name, entry in valid_entries.items() if isinstance(entry, Root)}
+        dated_entries = {
+            name: entry for name, entry in valid_entries.items() if isinstance(entry, DatedEntry)
+        }
+        root = self._find_own_root(roots, Counter(entry.root for entry in dated_entries.values()))
+        problems = parse_problems | _find_problems(
+            dated_entries, roots.keys(), root, names, now + CLOCK_TOLERANCE
+        )
+        entries = {name: entry for name, entry in dated_entries.items() if entry.root == root}
+        for name, earliest in _earliest_times(entries).items():
             entries[name] = entries[name].model_copy(update={"earliest": earliest})
-        damaged = {name: self._digest(name) for name in sorted(found)}
+        damaged_digests = {name: self._file_digest(name) for name in sorted(problems)}
         for entry in entries.values():
             if isinstance(entry, Repair):
-                damaged = {name: file for name, file in damaged.items() if not entry.accepts(name, file)}
+                damaged_digests = {
+                    name: file for name, file in damaged_digests.items() if not entry.accepts(name, file)
+                }
         return History(
             root=root,
             entries=entries,
-            problems=tuple(f"{self.folder.name}/{name}.json: {found[name]}" for name in damaged),
-            damaged=damaged,
+            problems=tuple(f"{self.folder.name}/{name}.json: {problems[name]}" for name in damaged_digests),
+            damaged_digests=damaged_digests,
         )
 
-    def _own_root(self, roots: Mapping[str, Root], claimed: Counter[str]) -> str | None:
+    def _find_own_root(self, roots: Mapping[str, Root], root_counts: Counter[str]) -> str | None:
         """This project's root: the only root, or the root of this repository, or the root of most entries."""
-        names = {*roots, *claimed}
+        names = {*roots, *root_counts}
         if len(names) <= 1:
             return names.pop() if names else None
-        own = _first_commit(self.folder.parent)
+        origin = _repository_digest(self.folder.parent)
         for name, root in roots.items():
-            if root.origin == own:
+            if root.origin == origin:
                 return name
-        return max(names, key=lambda name: (name in roots, claimed[name], name))
+        return max(names, key=lambda name: (name in roots, root_counts[name], name))
 
-    def _digest(self, name: str) -> str | None:
+    def _file_digest(self, name: str) -> str | None:
         """The digest of an entry's current file; None if the file cannot be read."""
         try:
             content = read_bytes(self.folder / f"{name}.json", ResultsError)
@@ -177,126 +184,137 @@ class Ledger:
             return None
         return digest_text(content.decode("latin-1").replace("\r\n", "\n"))
 
-    def _write(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
+    def _write(self, make: Callable[[str, tuple[str, ...], datetime], EntryT]) -> EntryT:
         while True:
             history = self.read()
-            root = history.root or self._begin()
+            root = history.root or self._write_root()
             parents = history.heads or (root,)
-            before = {name: history.entries[name].at for name in parents if name in history.entries}
+            parent_times = {name: history.entries[name].at for name in parents if name in history.entries}
             now = datetime.now(UTC)
             # An entry is dated after its parents, even if their machine's clock is a little ahead. Parents
             # dated much later are listed in `ahead` instead, so that their wrong date does not spread.
-            ahead = tuple(name for name, at in before.items() if at > now + CLOCK_TOLERANCE)
-            after = [at + timedelta(microseconds=1) for name, at in before.items() if name not in ahead]
-            entry = make(root, parents, max([now, *after]))
+            ahead = tuple(name for name, at in parent_times.items() if at > now + CLOCK_TOLERANCE)
+            min_times = [
+                at + timedelta(microseconds=1) for name, at in parent_times.items() if name not in ahead
+            ]
+            entry = make(root, parents, max([now, *min_times]))
             if ahead:
                 entry = entry.model_copy(update={"ahead": ahead})
             try:
-                write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
+                write_atomic(self.folder / f"{entry.name}.json", render_entry(entry), exclusive=True)
             except FileExistsError:
                 continue  # a process without the lock wrote the same entry in the same microsecond
             return entry
 
-    def _begin(self) -> str:
-        root = Root(origin=_first_commit(self.folder.parent) or uuid4().hex)
+    def _write_root(self) -> str:
+        root = Root(origin=_repository_digest(self.folder.parent) or uuid4().hex)
         with contextlib.suppress(FileExistsError):
-            write_atomic(self.folder / f"{root.name}.json", render(root), exclusive=True)
+            write_atomic(self.folder / f"{root.name}.json", render_entry(root), exclusive=True)
         return root.name
 
 
-def render(entry: Entry) -> str:
-    """An entry's file: indented JSON with sorted keys."""
+def render_entry(entry: Entry) -> str:
+    """Render an entry's file: indented JSON with sorted keys."""
     return pydantic_core.to_json(dict(sorted(entry.to_json().items())), indent=1).decode("utf-8") + "\n"
 
 
-def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
+def _parse_entry(path: Path, names: Collection[str]) -> AnyEntry:
     """Parse an entry's file. Raises a ValueError with the remedy if it is not a valid, unchanged entry."""
     try:
-        text = text_of(path, RECORDS)
+        text = load_text(path, MAX_RECORD_BYTES)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{cause_of(error)}; {_RESTORE}") from None
+        raise ValueError(f"{describe_failure(error)}; {_RESTORE}") from None
     try:
         record = parse_json(text)
     except ValueError as error:
-        raise ValueError(f"is no entry ({error}); {_RESTORE}") from None
+        raise ValueError(f"is not a valid entry ({error}); {_RESTORE}") from None
     version = record.get("schema_version") if isinstance(record, dict) else None
     if isinstance(version, int) and version > LEDGER_SCHEMA:
-        raise ValueError(f"has format {version}, and this version reads {LEDGER_SCHEMA}; upgrade")
+        raise ValueError(f"has format {version}, but this version reads format {LEDGER_SCHEMA}; upgrade")
     try:
-        entry = ENTRIES.validate_json(text)
+        entry = ENTRY_ADAPTER.validate_json(text)
     except ValidationError as error:
-        raise ValueError(f"is no entry ({problem_in(error)}); {_RESTORE}") from None
+        raise ValueError(f"is not a valid entry ({first_problem(error)}); {_RESTORE}") from None
     if entry.name != path.stem:
-        if entry.name in present:
-            raise ValueError(f"is a copy of entry {entry.name} under another name; remove it")
+        if entry.name in names:
+            raise ValueError(f"is a copy of entry {entry.name} under a different name; remove it")
         raise ValueError(f"was edited or renamed: its content is that of {entry.name}; {_RESTORE}")
-    if text.replace("\r\n", "\n") != render(entry):
-        raise ValueError(f"was edited: its text is not as it was written; {_RESTORE}")
+    if text.replace("\r\n", "\n") != render_entry(entry):
+        raise ValueError(f"was edited: its text differs from the original; {_RESTORE}")
     return entry
 
 
-def _problems_among(
-    entries: Mapping[str, Dated],
+def _find_problems(
+    entries: Mapping[str, DatedEntry],
     roots: Collection[str],
     root: str | None,
-    present: Collection[str],
-    latest: datetime,
+    names: Collection[str],
+    max_time: datetime,
 ) -> dict[str, str]:
-    """The problems among entries whose own files are sound: at most one per entry, by its name.
+    """Find problems among entries whose own files are valid: at most one per entry, by its name.
 
     Args:
         roots: The names of all roots in the folder.
         root: The name of this project's root.
-        present: The names of all files, including damaged files, which are reported already.
-        latest: The time after which an entry counts as dated in the future.
+        names: The names of all files, including damaged files, which are reported already.
+        max_time: The time after which an entry counts as dated in the future.
     """
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for name in roots:
         if name != root:
-            found[name] = f"is the root of another ledger, and this project's is {root}; remove it"
-    own = {name: entry for name, entry in entries.items() if entry.root == root}
-    for name in entries.keys() - own.keys():
-        other = entries[name].root
-        found[name] = f"belongs to the ledger of root {other}, and this project's root is {root}; remove it"
+            problems[name] = (
+                f"is the root of a different ledger, but this project's root is {root}; remove it"
+            )
+    own_entries = {name: entry for name, entry in entries.items() if entry.root == root}
+    for name in entries.keys() - own_entries.keys():
+        other_root = entries[name].root
+        problems[name] = (
+            f"belongs to the ledger of root {other_root}, but this project's root is {root}; remove it"
+        )
     # Wrong dates do no more harm once an entry from a machine with the right time lists them as `ahead`.
-    ahead = _ahead_of_their_time(own)
-    for name, entry in sorted(own.items()):
+    earliest_times = _earliest_times(own_entries)
+    for name, entry in sorted(own_entries.items()):
         for parent in sorted({entry.root, *entry.parents}):
-            if parent not in present:
-                found[parent] = f"was deleted, and entry {name} names it; {_RESTORE}"
-            elif parent in own and own[parent].at >= entry.at and parent not in entry.ahead:
-                dates = f"{_utc(entry.at)}, not after its parent {parent} ({_utc(own[parent].at)})"
-                found.setdefault(name, f"is dated {dates}; {_RESTORE}")
-        if entry.at > latest and name not in ahead:
-            found.setdefault(name, f"is dated {_utc(entry.at)}, in the future; set the clock, or {_RESTORE}")
-    return found | _repeated(own, found)
+            if parent not in names:
+                problems[parent] = f"was deleted, but entry {name} names it; {_RESTORE}"
+            elif parent in own_entries and own_entries[parent].at >= entry.at and parent not in entry.ahead:
+                dates = (
+                    f"{_format_utc(entry.at)}, not after its parent {parent} "
+                    f"({_format_utc(own_entries[parent].at)})"
+                )
+                problems.setdefault(name, f"is dated {dates}; {_RESTORE}")
+        if entry.at > max_time and name not in earliest_times:
+            problems.setdefault(
+                name, f"is dated {_format_utc(entry.at)}, in the future; correct the clock, or {_RESTORE}"
+            )
+    return problems | _find_duplicates(own_entries, problems)
 
 
-def _ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
+def _earliest_times(entries: Mapping[str, DatedEntry]) -> dict[str, datetime]:
     """The entries dated after a later entry, with the earliest time at which each can have been written.
 
     The `ahead` field of a later entry lists them among its parents. Earlier entries of the same run have the
     same wrong clock and count too.
     """
-    found: set[str] = set()
+    wrongly_dated: set[str] = set()
     for entry in entries.values():
-        wrong: set[str] = set()
-        waiting = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
-        while waiting:
-            name = waiting.pop()
-            wrong.add(name)
+        reached: set[str] = set()
+        stack = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
+        while stack:
+            name = stack.pop()
+            reached.add(name)
             run = getattr(entries[name], "run", None)
-            waiting += [
+            stack += [
                 parent
-                for parent in {*entries[name].parents} - wrong
+                for parent in {*entries[name].parents} - reached
                 if parent in entries
                 and entries[parent].at > entry.at
                 and run is not None
                 and getattr(entries[parent], "run", None) == run
             ]
-        found |= wrong
+        wrongly_dated |= reached
     earliest: dict[str, datetime] = {}
-    for name in sorted(found, key=lambda name: (entries[name].at, name)):
+    for name in sorted(wrongly_dated, key=lambda name: (entries[name].at, name)):
         parents = [parent for parent in entries[name].parents if parent in entries]
         earliest[name] = max(
             (earliest.get(parent, entries[parent].at) for parent in parents),
@@ -305,42 +323,42 @@ def _ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
     return earliest
 
 
-def _repeated(entries: Mapping[str, Dated], reported: Collection[str]) -> dict[str, str]:
-    """The evaluations of a run's split that an earlier entry records already, with the problem of each."""
-    first: dict[tuple[str, str, str], str] = {}
-    found: dict[str, str] = {}
+def _find_duplicates(entries: Mapping[str, DatedEntry], problem_names: Collection[str]) -> dict[str, str]:
+    """Find evaluations of a run's split that an earlier entry already records, with the problem of each."""
+    first_names: dict[tuple[str, str, str], str] = {}
+    problems: dict[str, str] = {}
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].at, item[0])):
         if not isinstance(entry, Evaluation):
             continue
         key = (entry.run, entry.suite, entry.split)
-        if key in first and name not in reported:
-            what = f"run {entry.run} on {entry.suite}::{entry.split}"
-            found[name] = f"records {what} again, after {first[key]}; remove it"
-        first.setdefault(key, name)
-    return found
+        if key in first_names and name not in problem_names:
+            location = f"run {entry.run} on {entry.suite}::{entry.split}"
+            problems[name] = f"records {location} again after entry {first_names[key]}; remove it"
+        first_names.setdefault(key, name)
+    return problems
 
 
-def _utc(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+def _format_utc(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _first_commit(folder: Path) -> str | None:
+def _repository_digest(folder: Path) -> str | None:
     """A digest shared by all branches of a repository, from its first commit and the project's place in it.
 
     None without git, before the first commit, or in a shallow clone.
     """
-    if _git(folder, "rev-parse", "--is-shallow-repository") != "false":
+    if _run_git(folder, "rev-parse", "--is-shallow-repository") != "false":
         return None
-    commits = _git(folder, "rev-list", "--max-parents=0", "HEAD")
-    place = _git(folder, "rev-parse", "--show-prefix")
-    return digest([min(commits.split()), place]) if commits and place is not None else None
+    commits = _run_git(folder, "rev-list", "--max-parents=0", "HEAD")
+    prefix = _run_git(folder, "rev-parse", "--show-prefix")
+    return digest([min(commits.split()), prefix]) if commits and prefix is not None else None
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=GIT_PATIENCE
+        result = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=GIT_TIMEOUT
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -11,28 +11,30 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 """This package's folder."""
 
-INSTALLED = frozenset({"site-packages", "dist-packages"})
+INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Names of folders of installed distributions."""
 
-HARNESS = frozenset({"pytest", "_pytest", "pluggy", "pytest_trace2evolve"})
+HARNESS_PACKAGES = frozenset({"pytest", "_pytest", "pluggy", "pytest_trace2evolve"})
 """Packages that run simulations but do not affect them."""
 
-STDLIB = tuple(
+STDLIB_FOLDERS = tuple(
     Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
 
-_DYNAMIC = frozenset(
+_DYNAMIC_CALLS = frozenset(
     ["globals", "vars", "eval", "exec", "__import__", "import_module", "setattr", "__subclasses__"]
 )
 """Calls through which code may reach any definition of its module."""
 
-_PURE = frozenset({*sys.stdlib_module_names, *HARNESS, "attr", "attrs", "pydantic", "typing_extensions"})
+_PURE_PACKAGES = frozenset(
+    {*sys.stdlib_module_names, *HARNESS_PACKAGES, "attr", "attrs", "pydantic", "typing_extensions"}
+)
 """Packages whose decorators register nothing that a simulation reads."""
 
-_OPENERS = frozenset(
+_PATH_CALLS = frozenset(
     [
         "Path",
         "PurePath",
@@ -50,10 +52,10 @@ _OPENERS = frozenset(
 )
 """Calls whose arguments are parts of a path."""
 
-_LISTERS = frozenset({"glob", "iglob", "rglob", "iterdir", "listdir", "scandir"})
+_LISTING_CALLS = frozenset({"glob", "iglob", "rglob", "iterdir", "listdir", "scandir"})
 """Calls that list the files of a folder."""
 
-_RESOURCES = frozenset({"files", "PackageLoader", "get_data", "read_binary", "resource_filename"})
+_RESOURCE_CALLS = frozenset({"files", "PackageLoader", "get_data", "read_binary", "resource_filename"})
 """Calls that name a package and a file or folder in the package."""
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini")
@@ -83,10 +85,10 @@ class Module:
     def key(self) -> str:
         """The path of the module below its import root."""
         is_top = "." not in self.name and not self.is_package
-        if is_top or without_package(self.name) == "conftest":
+        if is_top or strip_conftest_package(self.name) == "conftest":
             return self.path.name
-        place = self.name.replace(".", "/")
-        return f"{place}/__init__.py" if self.is_package else f"{place}.py"
+        module_path = self.name.replace(".", "/")
+        return f"{module_path}/__init__.py" if self.is_package else f"{module_path}.py"
 
     @property
     def package(self) -> str:
@@ -102,44 +104,44 @@ class Module:
     def data_roots(self) -> list[Path]:
         """The folders that may hold data: the module's folder and its parents up to the project's root."""
         folders = (self.import_root, *self.import_root.parents)
-        last = next(filter(is_project_root, folders), self.import_root)
-        return [folder for folder in self.path.parents if folder.is_relative_to(last)]
+        project_root = next(filter(is_project_root, folders), self.import_root)
+        return [folder for folder in self.path.parents if folder.is_relative_to(project_root)]
 
     @functools.cached_property
     def bindings(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for place, node in enumerate(self.tree.body):
+        indexes: dict[str, list[int]] = {}
+        for index, node in enumerate(self.tree.body):
             for name in bound_names(node):
-                found.setdefault(name, []).append(place)
-        return found
+                indexes.setdefault(name, []).append(index)
+        return indexes
 
     @functools.cached_property
-    def used(self) -> frozenset[str]:
+    def used_names(self) -> frozenset[str]:
         """The names that the module reads or exports."""
         names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
-        for place in self.bindings.get("__all__", ()):
-            for node in ast.walk(self.tree.body[place]):
+        for index in self.bindings.get("__all__", ()):
+            for node in ast.walk(self.tree.body[index]):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     names.add(node.value)
         return frozenset(names)
 
     @functools.cached_property
-    def texts(self) -> dict[str, str]:
+    def text_constants(self) -> dict[str, str]:
         """The string constants of names that the module binds exactly once, keyed by name."""
-        found = {}
-        for name, places in self.bindings.items():
-            node = self.tree.body[places[0]]
-            if len(places) == 1 and isinstance(node, ast.Assign | ast.AnnAssign):
+        constants = {}
+        for name, indexes in self.bindings.items():
+            node = self.tree.body[indexes[0]]
+            if len(indexes) == 1 and isinstance(node, ast.Assign | ast.AnnAssign):
                 value = node.value
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    found[name] = value.value
-        return found
+                    constants[name] = value.value
+        return constants
 
     @functools.cached_property
     def is_dynamic(self) -> bool:
         """Whether the module may reach its definitions other than by name."""
         return any(
-            (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC)
+            (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC_CALLS)
             or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
             or (isinstance(node, ast.FunctionDef) and node.name == "__init_subclass__")
             or (isinstance(node, ast.Name) and node.id == "__doc__")
@@ -154,26 +156,26 @@ class Module:
         base = package[: len(package) - node.level + 1]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def registers(self, node: ast.stmt) -> bool:
+    def may_register(self, node: ast.stmt) -> bool:
         """Whether a decorator or a base class may register a definition.
 
         Decorators and base classes of the project or of an installed package may do so, except those of
-        `_PURE` packages.
+        `_PURE_PACKAGES` packages.
         """
         bases = node.bases if isinstance(node, ast.ClassDef) else ()
         for decorator in (*getattr(node, "decorator_list", ()), *bases):
             root = decorator
             while isinstance(root, ast.Call | ast.Attribute):
                 root = root.func if isinstance(root, ast.Call) else root.value
-            for place in self.bindings.get(root.id, ()) if isinstance(root, ast.Name) else ():
-                origin = self.tree.body[place]
+            for index in self.bindings.get(root.id, ()) if isinstance(root, ast.Name) else ():
+                origin = self.tree.body[index]
                 if isinstance(origin, ast.ImportFrom):
                     sources = [self.imported_module(origin)]
                 else:
                     sources = (
                         [alias.name for alias in origin.names] if isinstance(origin, ast.Import) else [""]
                     )
-                if any(source.partition(".")[0] not in _PURE for source in sources):
+                if any(source.partition(".")[0] not in _PURE_PACKAGES for source in sources):
                     return True
         return False
 
@@ -188,7 +190,7 @@ def is_project_root(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _PROJECT_FILES)
 
 
-def without_package(module: str) -> str:
+def strip_conftest_package(module: str) -> str:
     """A module's name, without the package of a `conftest`, which depends on pytest's import mode."""
     return "conftest" if f".{module}".endswith(".conftest") else module
 
@@ -217,22 +219,22 @@ def bound_names(node: ast.stmt) -> list[str]:
     return [part.id for part in parts if isinstance(part, ast.Name)]
 
 
-def is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
+def is_inert(node: ast.stmt, *, reject_else: bool = False) -> bool:
     """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
 
-    The statement may have an `else` branch that does run, unless `whole` is set.
+    The statement may have an `else` branch that does run, unless `reject_else` is set.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     if not isinstance(node, ast.If):
         return isinstance(node, ast.Pass)
-    if whole and node.orelse:
+    if reject_else and node.orelse:
         return False
     test = ast.unparse(node.test)
     return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 
 
-def run_modules(node: ast.AST) -> Iterator[str]:
+def modules_run_by(node: ast.AST) -> Iterator[str]:
     """The modules that a command line `python -m name` runs."""
     words = node.elts if isinstance(node, ast.List | ast.Tuple) else getattr(node, "args", ())
     for flag, name in itertools.pairwise(words) if isinstance(words, list) else ():
@@ -250,8 +252,8 @@ def enclosing_packages(package: str) -> Iterator[str]:
 def is_foreign(path: Path) -> bool:
     """Whether a file belongs to Python, an installed distribution or this package."""
     path = path.resolve()
-    return bool(INSTALLED & set(path.parts)) or any(
-        path.is_relative_to(folder) for folder in (*STDLIB, PACKAGE)
+    return bool(INSTALLED_FOLDERS & set(path.parts)) or any(
+        path.is_relative_to(folder) for folder in (*STDLIB_FOLDERS, PACKAGE_FOLDER)
     )
 
 
@@ -262,9 +264,9 @@ def is_standard(name: str, path: Path | None) -> bool:
     return path is None or not path.is_file() or is_foreign(path)
 
 
-def locate(name: str) -> Path | None:
+def locate_module(name: str) -> Path | None:
     """The file of a module, found without importing anything; None for built-in and missing modules."""
-    if not name or name.partition(".")[0] in HARNESS:
+    if not name or name.partition(".")[0] in HARNESS_PACKAGES:
         return None
     file = getattr(sys.modules.get(name), "__file__", None)
     path = Path(file) if file else _locate_unloaded(name)
@@ -275,32 +277,32 @@ def _locate_unloaded(name: str) -> Path | None:
     folders: list[str] | None = None
     spec = None
     for dotted in reversed([*enclosing_packages(name)]):
-        loaded = sys.modules.get(dotted)
-        if loaded is not None and dotted != name and hasattr(loaded, "__path__"):
-            folders = list(loaded.__path__)
+        module = sys.modules.get(dotted)
+        if module is not None and dotted != name and hasattr(module, "__path__"):
+            folders = list(module.__path__)
             continue
-        spec = _spec(dotted, folders)
+        spec = _find_spec(dotted, folders)
         if spec is None:
             return None
         folders = list(spec.submodule_search_locations or [])
     return Path(spec.origin) if spec is not None and spec.origin and spec.has_location else None
 
 
-def _spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+def _find_spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
     """The spec of a module on the path, or in the source folder of an editable installation."""
     # Only the last part, because a namespace package with a dotted name looks its parent up in `sys.modules`.
     if spec := importlib.machinery.PathFinder.find_spec(name.rpartition(".")[2], folders):
         return spec
     for finder in sys.meta_path:
-        place = getattr(finder, "__module__", None) or type(finder).__module__
-        if place.startswith(("__editable__", "_editable")):
-            found: importlib.machinery.ModuleSpec | None = finder.find_spec(name, folders)
-            if found is not None:
-                return found
+        finder_module = getattr(finder, "__module__", None) or type(finder).__module__
+        if finder_module.startswith(("__editable__", "_editable")):
+            module_spec: importlib.machinery.ModuleSpec | None = finder.find_spec(name, folders)
+            if module_spec is not None:
+                return module_spec
     return None
 
 
-def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
+def passes_test(path: Path, test: Callable[[Path], bool]) -> bool:
     """Whether a path passes a test such as `Path.is_file`; false if the path is invalid, e.g. too long."""
     try:
         return test(path)
@@ -308,7 +310,7 @@ def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
         return False
 
 
-def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
+def paths_named_by(module: Module, node: ast.AST) -> Iterator[Path]:
     """The existing files and folders that a node names, relative to any of the module's data roots."""
     yield from _listed_files(module, node)
     for text, is_path in _named_texts(module, node):
@@ -317,13 +319,13 @@ def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
             continue
         for folder in module.data_roots:
             path = folder / text
-            if is_kind(path, Path.is_file):
+            if passes_test(path, Path.is_file):
                 if is_path or _FILE_NAME.match(text):
                     yield path
             elif (
                 is_path
                 and _FOLDER_NAME.match(text)
-                and is_kind(path, Path.is_dir)
+                and passes_test(path, Path.is_dir)
                 and path.resolve() not in (folder, *folder.parents)
             ):
                 yield path
@@ -331,11 +333,13 @@ def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:
 
 def _listed_files(module: Module, node: ast.AST) -> Iterator[Path]:
     """The files of the module's folder that a call lists, such as `Path(__file__).parent.glob("*.md")`."""
-    if not isinstance(node, ast.Call) or (name := called_name(node)) not in _LISTERS:
+    if not isinstance(node, ast.Call) or (name := called_name(node)) not in _LISTING_CALLS:
         return
-    inner = node.args[0] if node.args else None
-    if isinstance(inner, ast.Call) and called_name(inner) == "join":  # glob.glob(os.path.join(…, "*.md"))
-        operands = inner.args
+    argument = node.args[0] if node.args else None
+    if (
+        isinstance(argument, ast.Call) and called_name(argument) == "join"
+    ):  # glob.glob(os.path.join(…, "*.md"))
+        operands = argument.args
     else:
         operands = [*([node.func.value] if isinstance(node.func, ast.Attribute) else []), *node.args]
     folders = [operand for operand in operands if _is_own_folder(module, operand)]
@@ -349,11 +353,11 @@ def _listed_files(module: Module, node: ast.AST) -> Iterator[Path]:
 def _is_own_folder(module: Module, node: ast.AST) -> bool:
     """Whether an expression, or the value of a name of the module, is the folder of the module's file."""
     if isinstance(node, ast.Name):
-        places = module.bindings.get(node.id, ())
-        bound = [getattr(module.tree.body[place], "value", None) for place in places]
-        if len(bound) != 1 or bound[0] is None:
+        indexes = module.bindings.get(node.id, ())
+        values = [getattr(module.tree.body[index], "value", None) for index in indexes]
+        if len(values) != 1 or values[0] is None:
             return False
-        node = bound[0]
+        node = values[0]
     parts = list(ast.walk(node))
     is_of_file = any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts)
     return is_of_file and not any(isinstance(part, ast.Constant) for part in parts)
@@ -363,10 +367,10 @@ def path_operands(node: ast.expr) -> list[ast.expr]:
     """The operands of a chain of divisions, or the arguments of a call that makes a path."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         return [*path_operands(node.left), node.right]
-    if not isinstance(node, ast.Call) or called_name(node) not in _OPENERS | _RESOURCES:
+    if not isinstance(node, ast.Call) or called_name(node) not in _PATH_CALLS | _RESOURCE_CALLS:
         return [node]
     first, rest = node.args[:1], node.args[1:]
-    if called_name(node) in _RESOURCES and first and isinstance(first[0], ast.Constant):
+    if called_name(node) in _RESOURCE_CALLS and first and isinstance(first[0], ast.Constant):
         first = [ast.Constant(str(first[0].value).replace(".", "/"))]
     if called_name(node) == "PackageLoader" and not rest:
         rest = [ast.Constant("templates")]
@@ -380,14 +384,14 @@ def _named_texts(module: Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
         if text and len(text) <= 200:
             yield text, not is_whole
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        yield from _joined(module, path_operands(node))
+        yield from _join_known_texts(module, path_operands(node))
     elif isinstance(node, ast.Call) and called_name(node) == "with_suffix":
         yield from ((f"{module.path.stem}{_known_text(module, part)[0]}", True) for part in node.args)
-    elif isinstance(node, ast.Call) and called_name(node) in _OPENERS | _RESOURCES:
-        yield from _joined(module, path_operands(node))
+    elif isinstance(node, ast.Call) and called_name(node) in _PATH_CALLS | _RESOURCE_CALLS:
+        yield from _join_known_texts(module, path_operands(node))
 
 
-def _joined(module: Module, parts: Iterable[ast.expr]) -> Iterator[tuple[str, bool]]:
+def _join_known_texts(module: Module, parts: Iterable[ast.expr]) -> Iterator[tuple[str, bool]]:
     """The longest path that the constants of an expression name."""
     names: list[str] = []
     for part in parts:
@@ -402,18 +406,18 @@ def _joined(module: Module, parts: Iterable[ast.expr]) -> Iterator[tuple[str, bo
 
 def _known_text(module: Module, node: ast.AST) -> tuple[str, bool]:
     """The known text, and whether it is complete. An incomplete text is cut to its leading folder."""
-    known, is_whole = _known_start(module, node)
-    return (known, True) if is_whole else (known.rpartition("/")[0], False)
+    start, is_whole = _known_start(module, node)
+    return (start, True) if is_whole else (start.rpartition("/")[0], False)
 
 
 def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
     """The constant start of a text, and whether the constant start is the whole text."""
-    if isinstance(node, ast.Name) and node.id in module.texts:
-        return module.texts[node.id], True
+    if isinstance(node, ast.Name) and node.id in module.text_constants:
+        return module.text_constants[node.id], True
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = _UNKNOWN_FOLDER.sub("", node.value)
-        head = _PLACEHOLDER.split(text, maxsplit=1)[0]
-        return head, head == text
+        constant_start = _PLACEHOLDER.split(text, maxsplit=1)[0]
+        return constant_start, constant_start == text
     if isinstance(node, ast.FormattedValue):
         return _known_start(module, node.value)
     if isinstance(node, ast.Call) and called_name(node) == "format" and isinstance(node.func, ast.Attribute):
@@ -427,10 +431,10 @@ def _known_start(module: Module, node: ast.AST) -> tuple[str, bool]:
         if not _known_start(module, parts[1])[0].startswith("/"):
             return "", False
         parts = parts[1:]  # the first part is an unknown folder
-    known = ""
+    start = ""
     for part in parts:
         text, is_whole = _known_start(module, part)
-        known += text
+        start += text
         if not is_whole:
-            return known, False
-    return known, bool(parts)
+            return start, False
+    return start, bool(parts)

@@ -12,12 +12,12 @@ from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.reading import RESULTS, problem_in, read_bytes, read_json
+from pytest_trace2evolve.utils.reading import MAX_RESULTS_BYTES, first_problem, read_bytes, read_json
 
-SIMULATIONS = "simulations"
+SIMULATIONS_KEY = "simulations"
 """The name of the field or folder that holds the simulations."""
 
-OWN_BLOCK = "trace2evolve"
+OWN_BLOCK_KEY = "trace2evolve"
 """The key of this project's fields in tau2's `info` blocks, which allow additional keys."""
 
 
@@ -35,68 +35,69 @@ class ResultsFile:
 
     @property
     def info(self) -> dict[str, Any]:
-        return _object(self.header, "info")
+        return _get_object(self.header, "info")
 
     @property
     def run(self) -> str:
         """The id of the run that made the file; empty if the file does not name a run."""
-        return _text(_object(self.info, OWN_BLOCK), "run_id") or ""
+        return _get_text(_get_object(self.info, OWN_BLOCK_KEY), "run_id") or ""
 
     @property
     def domain(self) -> str | None:
         """The domain that the file names, or the common domain of all its tasks; None if there is none."""
-        named = _text(_object(self.info, "environment_info"), "domain_name")
-        if named is not None:
-            return named
-        scenarios = {
-            _text(_object(task.user_scenario, "instructions"), "domain") for task in self.tasks.values()
+        domain_name = _get_text(_get_object(self.info, "environment_info"), "domain_name")
+        if domain_name is not None:
+            return domain_name
+        domains = {
+            _get_text(_get_object(task.user_scenario, "instructions"), "domain")
+            for task in self.tasks.values()
         }
-        return scenarios.pop() if len(scenarios) == 1 else None
+        return domains.pop() if len(domains) == 1 else None
 
 
-def _object(value: Any, name: str) -> dict[str, Any]:
+def _get_object(value: Any, name: str) -> dict[str, Any]:
     inner = value.get(name) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
 
-def _text(value: dict[str, Any], name: str) -> str | None:
+def _get_text(value: dict[str, Any], name: str) -> str | None:
     text = value.get(name)
     return text if isinstance(text, str) else None
 
 
-def decode(path: Path) -> Any:
-    return read_json(path, ResultsError, limit=RESULTS)
+def decode_results(path: Path) -> Any:
+    return read_json(path, ResultsError, max_bytes=MAX_RESULTS_BYTES)
 
 
 def read_results(path: Path, decoded: Any = None) -> ResultsFile:
     """Read `.json`, `.json.gz`, or a folder of `results.json` and `simulations/*.json`.
 
     Args:
-        decoded: The result of `decode` for the path of a file, if already available.
+        decoded: The result of `decode_results` for the path of a file, if already available.
 
     Raises:
         ResultsError: the file is missing, damaged or not a results file, or holds a number that is not
             finite; or a simulation lacks its task id or termination reason, runs a task that is not in the
             file, or carries recorded checks of a different task.
     """
-    meta, folder = _locate(path)
-    record = decode(meta) if decoded is None or meta != path else decoded
+    header_path, folder = _locate_files(path)
+    record = decode_results(header_path) if decoded is None or header_path != path else decoded
     if not isinstance(record, dict):
-        raise ResultsError(f"{path}: holds a JSON {type(record).__name__}, not a results object")
+        raise ResultsError(f"{path}: contains a JSON {type(record).__name__}, expected a results object")
     lists: dict[str, Any] = {
         "tasks": record.get("tasks"),
-        SIMULATIONS: _from_folder(path, folder, record) if folder else record.get(SIMULATIONS),
+        SIMULATIONS_KEY: _read_folder(path, folder, record) if folder else record.get(SIMULATIONS_KEY),
     }
-    for name, found in lists.items():
-        if not isinstance(found, list):
-            raise ResultsError(f"{path}: has no list {name!r}; is it a tau2 results file?")
-    tasks = _tasks(path, lists["tasks"])
-    simulations = _simulations(path, lists[SIMULATIONS])
+    for name, items in lists.items():
+        if not isinstance(items, list):
+            raise ResultsError(f"{path}: has no list {name!r}; expected a results file of tau2")
+    tasks = _parse_tasks(path, lists["tasks"])
+    simulations = _parse_simulations(path, lists[SIMULATIONS_KEY])
     for simulation in simulations:
         if simulation.task_id not in tasks:
             raise ResultsError(
                 f"{path}: simulation {simulation.id!r} ran task {simulation.task_id!r}, "
-                "which the file does not hold"
+                "which is not in the file"
             )
     _check_recorded_checks(path, simulations, tasks)
     header = {key: value for key, value in record.items() if key not in lists}
@@ -105,11 +106,13 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
 
 def traces_digest(path: Path) -> str:
     """The digest of everything that `read_results` reads from a path, independent of line endings."""
-    meta, folder = _locate(path)
-    files = {"results.json": meta}
+    header_path, folder = _locate_files(path)
+    files = {"results.json": header_path}
     if folder is not None:
-        files |= {f"{SIMULATIONS}/{file.name}": file for file in folder.glob("*.json")}
-    contents = {name: read_bytes(file, ResultsError, limit=RESULTS) for name, file in files.items()}
+        files |= {f"{SIMULATIONS_KEY}/{file.name}": file for file in folder.glob("*.json")}
+    contents = {
+        name: read_bytes(file, ResultsError, max_bytes=MAX_RESULTS_BYTES) for name, file in files.items()
+    }
     return digest(
         {
             name: digest_text(content.decode("latin-1").replace("\r\n", "\n"))
@@ -118,7 +121,7 @@ def traces_digest(path: Path) -> str:
     )
 
 
-def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
+def combine_results(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
     """Combine the simulations of one candidate's files, renumbering trials if numbers clash or are missing.
 
     Returns:
@@ -127,57 +130,65 @@ def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple
     Raises:
         ResultsError: a simulation id occurs twice.
     """
-    origin: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for file in files:
         for simulation in file.simulations:
-            if simulation.id in origin:
-                where = f"in {origin[simulation.id]} and {file.path}; give each run once"
-                if origin[simulation.id] == file.path:
-                    where = f"in {file.path}; ids must differ"
-                raise ResultsError(f"simulation {simulation.id!r} is twice {where}")
-            origin[simulation.id] = file.path
-    everything = [simulation for file in files for simulation in file.simulations]
-    keys = {(simulation.task_id, simulation.trial) for simulation in everything}
-    if len(keys) == len(everything) and all(trial is not None for _, trial in keys):
-        return tuple(everything), ()
+            if simulation.id in paths:
+                places = f"in {paths[simulation.id]} and {file.path}; give each run once"
+                if paths[simulation.id] == file.path:
+                    places = f"in {file.path}; ids must differ"
+                raise ResultsError(f"simulation {simulation.id!r} occurs twice {places}")
+            paths[simulation.id] = file.path
+    simulations = [simulation for file in files for simulation in file.simulations]
+    keys = {(simulation.task_id, simulation.trial) for simulation in simulations}
+    if len(keys) == len(simulations) and all(trial is not None for _, trial in keys):
+        return tuple(simulations), ()
     trials: dict[str, int] = {}
     renumbered = []
-    for simulation in everything:
+    for simulation in simulations:
         trial = trials.get(simulation.task_id, 0)
         trials[simulation.task_id] = trial + 1
         renumbered.append(simulation.model_copy(update={"trial": trial}))
-    most = max(trials.values())
-    if len(keys) == len(everything) and most == 1:
+    max_trials = max(trials.values())
+    if len(keys) == len(simulations) and max_trials == 1:
         return tuple(renumbered), ()  # one unnumbered simulation per task becomes trial 0 without a note
     names = ", ".join(file.path.name for file in files)
-    note = f"{names}: trials renumbered 0 to {most - 1}, since files or simulations share numbers"
+    note = f"{names}: trials renumbered 0 to {max_trials - 1}, since files or simulations share numbers"
     return tuple(renumbered), (note,)
 
 
-def _locate(path: Path) -> tuple[Path, Path | None]:
+def _locate_files(path: Path) -> tuple[Path, Path | None]:
     """The file with the header, and the folder of the simulations if they are separate files."""
-    meta = path / "results.json" if path.is_dir() else path
-    if path.is_dir() and not meta.exists():
-        raise ResultsError(f"{path}: a folder without results.json is no results folder")
-    folder = meta.parent / SIMULATIONS
-    is_separate = meta.name == "results.json" and folder.is_dir()
-    return meta, folder if is_separate else None
+    header_path = path / "results.json" if path.is_dir() else path
+    if path.is_dir() and not header_path.exists():
+        raise ResultsError(f"{path}: a folder without results.json is not a results folder")
+    folder = header_path.parent / SIMULATIONS_KEY
+    is_separate = header_path.name == "results.json" and folder.is_dir()
+    return header_path, folder if is_separate else None
 
 
-def _from_folder(path: Path, folder: Path, record: dict[str, Any]) -> list[Any]:
+def _read_folder(path: Path, folder: Path, record: dict[str, Any]) -> list[Any]:
     files = sorted(folder.glob("*.json"))
     index = record.get("simulation_index")
     if isinstance(index, list):
-        indexed = {str(entry.get("id")) for entry in index if isinstance(entry, dict)}
-        present = {file.stem for file in files}
-        for what, names in (("missing", indexed - present), ("not in its index", present - indexed)):
+        indexed_ids = {str(entry.get("id")) for entry in index if isinstance(entry, dict)}
+        present_ids = {file.stem for file in files}
+        for problem, names in (
+            ("missing", indexed_ids - present_ids),
+            ("not in its index", present_ids - indexed_ids),
+        ):
             if names:
-                some = ", ".join(sorted(names)[:3])
-                raise ResultsError(f"{path}: {len(names)} simulation files {what}: {some}")
-    return [decode(file) for file in files]
+                examples = ", ".join(sorted(names)[:3])
+                raise ResultsError(f"{path}: {len(names)} simulation files {problem}: {examples}")
+    return [decode_results(file) for file in files]
 
 
-def _tasks(path: Path, records: Iterable[Any]) -> dict[str, Task]:
+def _malformed_text(error: ValidationError) -> str:
+    problem = first_problem(error, "")
+    return f"malformed{problem}" if problem.startswith(": ") else f"malformed at {problem}"
+
+
+def _parse_tasks(path: Path, records: Iterable[Any]) -> dict[str, Task]:
     tasks: dict[str, Task] = {}
     for position, record in enumerate(records):
         if isinstance(record, dict) and isinstance(record.get("id"), int):
@@ -185,36 +196,33 @@ def _tasks(path: Path, records: Iterable[Any]) -> dict[str, Task]:
         try:
             task = Task.model_validate(record)
         except ValidationError as error:
-            raise ResultsError(
-                f"{path}: task {position} is malformed at {problem_in(error, 'itself')}"
-            ) from None
+            raise ResultsError(f"{path}: task {position} is {_malformed_text(error)}") from None
         if task.id in tasks:
-            raise ResultsError(f"{path}: holds task {task.id!r} twice")
+            raise ResultsError(f"{path}: contains task {task.id!r} twice")
         tasks[task.id] = task
     return tasks
 
 
-def _simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
+def _parse_simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
     for name in ("task_id", "termination_reason"):
-        lacking = [
+        incomplete = [
             record for record in records if isinstance(record, dict) and record.get(name) in (None, "")
         ]
-        if lacking:
-            first = lacking[0].get("id")
+        if incomplete:
+            first = incomplete[0].get("id")
             raise ResultsError(
-                f"{path}: {len(lacking)} of {len(records)} simulations have no {name} (first: id {first!r}); "
-                "they cannot be scored, use the file that tau2 wrote"
+                f"{path}: {len(incomplete)} of {len(records)} simulations have no {name} (first: id "
+                f"{first!r}); "
+                "they cannot be scored; use the file that tau2 wrote"
             )
     simulations: dict[str, Simulation] = {}
     for position, record in enumerate(records):
         try:
             simulation = Simulation.model_validate(record)
         except ValidationError as error:
-            raise ResultsError(
-                f"{path}: simulation {position} is malformed at {problem_in(error, 'itself')}"
-            ) from None
+            raise ResultsError(f"{path}: simulation {position} is {_malformed_text(error)}") from None
         if simulation.id in simulations:
-            raise ResultsError(f"simulation {simulation.id!r} is twice in {path}; ids must differ")
+            raise ResultsError(f"simulation {simulation.id!r} occurs twice in {path}; ids must differ")
         simulations[simulation.id] = simulation
     return tuple(simulations.values())
 
@@ -226,15 +234,18 @@ def _check_recorded_checks(path: Path, simulations: Sequence[Simulation], tasks:
         if task.actions:
             owners.setdefault(_signature(action.model_dump() for action in task.actions), task.id)
     for simulation in simulations:
-        recorded = (simulation.reward_info or {}).get("action_checks")
-        if not isinstance(recorded, list) or not recorded:
+        recorded_checks = (simulation.reward_info or {}).get("action_checks")
+        if not isinstance(recorded_checks, list) or not recorded_checks:
             continue
-        checked = _signature(check.get("action") for check in recorded if isinstance(check, dict))
-        own = _signature(action.model_dump() for action in tasks[simulation.task_id].actions)
-        if checked != own and checked in owners:
+        recorded_signature = _signature(
+            check.get("action") for check in recorded_checks if isinstance(check, dict)
+        )
+        task_signature = _signature(action.model_dump() for action in tasks[simulation.task_id].actions)
+        if recorded_signature != task_signature and recorded_signature in owners:
             raise ResultsError(
                 f"{path}: simulation {simulation.id!r} says task {simulation.task_id!r}, but its recorded "
-                f"checks are those of task {owners[checked]!r}; the task ids are wrong, use the file that "
+                f"checks are those of task {owners[recorded_signature]!r}; the task ids are wrong; "
+                "use the file that "
                 "tau2 wrote"
             )
 
@@ -251,9 +262,9 @@ def _signature(actions: Iterable[Any]) -> str:
     return "\n".join(parts)
 
 
-def written_findings(simulation: Simulation) -> tuple[Finding, ...] | None:
+def read_findings(simulation: Simulation) -> tuple[Finding, ...] | None:
     """The breaches of invariants that a run recorded; None if there is no readable record."""
-    findings = _object(getattr(simulation, "info", None), OWN_BLOCK).get("invariants")
+    findings = _get_object(getattr(simulation, "info", None), OWN_BLOCK_KEY).get("invariants")
     if not isinstance(findings, list):
         return None
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pydantic_core
 
-from pytest_trace2evolve.evidence.results import OWN_BLOCK, SIMULATIONS
+from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY, SIMULATIONS_KEY
 from pytest_trace2evolve.records.evidence import Provenance, SimulationEvidence
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Check, Score
@@ -30,65 +30,67 @@ class RunStore:
     folder: Path
 
     def write_simulation(self, record: dict[str, Any]) -> Path:
-        path = self.folder / SIMULATIONS / f"{record['id']}.json"
-        write_atomic(path, _rendered(record))
+        path = self.folder / SIMULATIONS_KEY / f"{record['id']}.json"
+        write_atomic(path, _render_json(record))
         return path
 
     def write_header(self, record: dict[str, Any]) -> Path:
         """Write `results.json`, which holds the header and the index of all simulations; return its path."""
         path = self.folder / "results.json"
-        (self.folder / SIMULATIONS).mkdir(parents=True, exist_ok=True)
-        write_atomic(path, _rendered(record))
+        (self.folder / SIMULATIONS_KEY).mkdir(parents=True, exist_ok=True)
+        write_atomic(path, _render_json(record))
         return path
 
-    def stored(self, records: Iterable[SimulationEvidence]) -> list[SimulationEvidence]:
-        present = {path.stem for path in self._simulations()}
-        return [record for record in records if record.id in present]
+    def stored_records(self, records: Iterable[SimulationEvidence]) -> list[SimulationEvidence]:
+        stored_ids = {path.stem for path in self._simulation_paths()}
+        return [record for record in records if record.id in stored_ids]
 
-    def drop_unreported(self, records: Iterable[SimulationEvidence]) -> list[str]:
+    def set_aside_unreported(self, records: Iterable[SimulationEvidence]) -> list[str]:
         """Set aside traces that a killed worker wrote but never reported; return their ids.
 
         The traces are moved to `unreported/`, so the index and the folder agree and no trace is lost.
         """
-        known = {record.id for record in records}
-        dropped = []
-        for path in self._simulations():
-            if path.stem not in known:
-                aside = self.folder / "unreported" / path.name
-                aside.parent.mkdir(exist_ok=True)
-                path.replace(aside)
-                dropped.append(path.stem)
-        return dropped
+        reported_ids = {record.id for record in records}
+        moved_ids = []
+        for path in self._simulation_paths():
+            if path.stem not in reported_ids:
+                target = self.folder / "unreported" / path.name
+                target.parent.mkdir(exist_ok=True)
+                path.replace(target)
+                moved_ids.append(path.stem)
+        return moved_ids
 
-    def _simulations(self) -> list[Path]:
-        return sorted((self.folder / SIMULATIONS).glob("*.json"))
+    def _simulation_paths(self) -> list[Path]:
+        return sorted((self.folder / SIMULATIONS_KEY).glob("*.json"))
 
 
-def _rendered(record: dict[str, Any]) -> str:
-    """Indented JSON. Uses pydantic's encoder, because the standard library's is slow with indentation."""
+def _render_json(record: dict[str, Any]) -> str:
+    """Render indented JSON with pydantic's encoder, because that of the standard library is slow."""
     return pydantic_core.to_json(record, indent=1, inf_nan_mode="strings").decode("utf-8")
 
 
-def safe_id(name: str) -> str:
-    """A simulation id that can be a file name: the id itself, or a digest of an unsuitable id."""
+def to_safe_id(name: str) -> str:
+    """Return a simulation id that can be a file name: the id itself, or a digest of an unsuitable id."""
     return name if _SAFE_NAME.match(name) else f"id-{digest_text(name)}"
 
 
-def simulation_record(simulation: Simulation, score: Score, found: Sequence[Finding] = ()) -> dict[str, Any]:
+def simulation_record(
+    simulation: Simulation, score: Score, findings: Sequence[Finding] = ()
+) -> dict[str, Any]:
     """The record of a simulation, with this project's score in place of the recorded score.
 
-    The recorded reward and the broken invariants are in the `OWN_BLOCK` of `info`.
+    The recorded reward and the broken invariants are under `OWN_BLOCK_KEY` in `info`.
     """
     record = simulation.model_dump(mode="json", exclude_unset=True)
-    own: dict[str, Any] = {"status": score.status.value}
+    own_block: dict[str, Any] = {"status": score.status.value}
     if simulation.recorded_reward is not None:
-        own["recorded_reward"] = simulation.recorded_reward
+        own_block["recorded_reward"] = simulation.recorded_reward
     if score.note:
-        own["note"] = score.note
+        own_block["note"] = score.note
     if score.judge is not None:
-        own["judge"] = score.judge.model_dump(mode="json")
-    if found:
-        own["invariants"] = [finding.model_dump(mode="json") for finding in found]
+        own_block["judge"] = score.judge.model_dump(mode="json")
+    if findings:
+        own_block["invariants"] = [finding.model_dump(mode="json") for finding in findings]
     return {
         # tau2 requires these fields, which older files lack.
         "timestamp": "",
@@ -97,7 +99,7 @@ def simulation_record(simulation: Simulation, score: Score, found: Sequence[Find
         "duration": 0.0,
         **record,
         "reward_info": _reward_info(score),
-        "info": {**(record.get("info") or {}), OWN_BLOCK: own},
+        "info": {**(record.get("info") or {}), OWN_BLOCK_KEY: own_block},
     }
 
 
@@ -106,7 +108,7 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
     if score.reward is None:
         return None
 
-    def justified(checks: Sequence[Check], name: str) -> list[dict[str, Any]]:
+    def to_justified_checks(checks: Sequence[Check], name: str) -> list[dict[str, Any]]:
         return [{name: check.wanted, "met": check.met, "justification": check.note} for check in checks]
 
     breakdown = {part.value: score.components[part] for part in score.basis if part in score.components}
@@ -127,15 +129,15 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
             }
             for check in score.actions
         ],
-        "communicate_checks": justified(score.communicate, "info"),
-        "nl_assertions": justified(score.nl_assertions, "nl_assertion") or None,
+        "communicate_checks": to_justified_checks(score.communicate, "info"),
+        "nl_assertions": to_justified_checks(score.nl_assertions, "nl_assertion") or None,
         "reward_basis": [component.value for component in score.basis] or None,
         "reward_breakdown": breakdown or None,
         "info": {"note": score.note} if score.note else None,
     }
 
 
-def header(
+def results_header(
     provenance: Provenance,
     tasks: Iterable[Task],
     simulations: Iterable[SimulationEvidence],
@@ -145,8 +147,8 @@ def header(
     trials: int,
     max_errors: int,
 ) -> dict[str, Any]:
-    """The content of `results.json`: tau2's header, the tasks, and an index of the simulations."""
-    agent = _participant(provenance.agent.model_dump(mode="json"))
+    """Return the content of `results.json`: tau2's header, the tasks, and an index of the simulations."""
+    agent = _participant_info(provenance.agent.model_dump(mode="json"))
     if provenance.mode.solo:
         # tau2 scores a file as solo only if it names tau2's own solo agent.
         agent["implementation"] = "llm_agent_solo"
@@ -157,10 +159,10 @@ def header(
             "num_trials": trials,
             "max_steps": provenance.max_steps or 0,
             "max_errors": max_errors,
-            "user_info": _participant(provenance.user.model_dump(mode="json")),
+            "user_info": _participant_info(provenance.user.model_dump(mode="json")),
             "agent_info": agent,
             "environment_info": {"domain_name": provenance.domain, "policy": policy},
-            OWN_BLOCK: provenance.model_dump(mode="json"),
+            OWN_BLOCK_KEY: provenance.model_dump(mode="json"),
         },
         "tasks": [task.model_dump(mode="json", exclude_unset=True) for task in tasks],
         "simulation_index": [
@@ -177,7 +179,7 @@ def header(
     }
 
 
-def _participant(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _participant_info(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "implementation": settings["implementation"] or "unknown",
         "llm": settings["model"],

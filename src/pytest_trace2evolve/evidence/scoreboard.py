@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.utils.files import lock_file
-from pytest_trace2evolve.utils.reading import RECORDS, read_text
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 
 
 class ScoreboardLine(Record):
@@ -35,13 +35,13 @@ class ScoreboardLine(Record):
     run: str
 
     def render(self) -> str:
-        return "\t".join(_cell(getattr(self, column)) for column in COLUMNS)
+        return "\t".join(_render_cell(getattr(self, column)) for column in COLUMNS)
 
 
 COLUMNS = tuple(ScoreboardLine.model_fields)
 
 
-def _cell(value: object) -> str:
+def _render_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
@@ -51,7 +51,7 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split())
 
 
-def append(path: Path, lines: list[ScoreboardLine]) -> None:
+def append_lines(path: Path, lines: list[ScoreboardLine]) -> None:
     """Append lines under a lock. If a write fails, restore the file and raise the OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Unbuffered, because a buffered file would flush again while it is being truncated.
@@ -75,16 +75,17 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
             raise
 
 
-def read(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of a scoreboard by column. Headings, which a merge may leave between lines, are skipped."""
+def read_lines(path: Path) -> Iterator[dict[str, str]]:
+    """Read the lines of a scoreboard by column. Skips headings, which a merge may leave between lines."""
     if not os.path.lexists(path):
         return
-    lines = read_text(path, ResultsError, "restore it from git", limit=RECORDS).splitlines()
+    lines = read_text(path, ResultsError, "restore it from git", max_bytes=MAX_RECORD_BYTES).splitlines()
     for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         if len(cells) != len(COLUMNS):
             raise ResultsError(
-                f"{path}:{number}: {len(cells)} columns, not {len(COLUMNS)}; restore the line from git"
+                f"{path}:{number}: expected {len(COLUMNS)} columns, got {len(cells)}; restore the "
+                "line from git"
             )
         if tuple(cells) != COLUMNS:
             yield dict(zip(COLUMNS, cells, strict=True))

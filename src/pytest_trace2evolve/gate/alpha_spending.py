@@ -19,20 +19,22 @@ FIRST_SHARE = 0.75
 """The first analysis' share of its test's level. Each later analysis has a quarter of the previous share."""
 
 
-def share(number: int, analysis: int | None = None) -> float:
+def alpha_share(test_number: int, analysis: int | None = None) -> float:
     """The share of α that a test, or one of its analyses, may spend.
 
     Args:
-        number: The test's number k, from 1. The test's share is 6/(π²k²).
+        test_number: The test's number k, from 1. The test's share is 6/(π²k²).
         analysis: The analysis' number j, from 1, with ¾·(¼)^(j-1) of the test's share; None for the whole.
     """
-    whole = 6.0 / (math.pi * number) ** 2
-    return whole if analysis is None else whole * FIRST_SHARE * (1.0 - FIRST_SHARE) ** (analysis - 1)
+    test_share = 6.0 / (math.pi * test_number) ** 2
+    return (
+        test_share if analysis is None else test_share * FIRST_SHARE * (1.0 - FIRST_SHARE) ** (analysis - 1)
+    )
 
 
-def uncounted_share(abandoned: int) -> float:
+def unnumbered_claim_share(abandoned_count: int) -> float:
     """The share of α of a claim without a test number: the whole α, unless draws were abandoned before it."""
-    return FIRST_SHARE * (1.0 - FIRST_SHARE) ** abandoned if abandoned else 1.0
+    return FIRST_SHARE * (1.0 - FIRST_SHARE) ** abandoned_count if abandoned_count else 1.0
 
 
 @dataclass(frozen=True)
@@ -41,31 +43,31 @@ class Stage:
 
     Attributes:
         number: The number of the stage, from 1.
-        of: The number of stages.
+        count: The number of stages.
         trials: Trials per task and side, up to and including this stage.
         alpha: The level of the test at this stage.
-        most: Trials per task and side, up to and including the last stage.
+        max_trials: Trials per task and side, up to and including the last stage.
         schedule: Trials at every stage.
     """
 
     number: int
-    of: int
+    count: int
     trials: int
     alpha: float
-    most: int = 0
+    max_trials: int = 0
     schedule: tuple[int, ...] = ()
 
     @property
-    def last(self) -> bool:
+    def is_last(self) -> bool:
         """Whether no further stage follows."""
-        return self.number == self.of
+        return self.number == self.count
 
     def __str__(self) -> str:
-        return f"stage {self.number} of {self.of}: {self.trials} trial{'' if self.trials == 1 else 's'}"
+        return f"stage {self.number} of {self.count}: {self.trials} trial{'' if self.trials == 1 else 's'}"
 
 
 def stage_alpha(alpha: float, schedule: Sequence[int]) -> float:
-    """The nominal level for each stage that gives a one-sided test over all stages the level `alpha`.
+    """The level of each stage at which a one-sided test over all stages has the overall level `alpha`.
 
     Args:
         alpha: The overall level, between 0 and 1.
@@ -81,15 +83,20 @@ def stage_alpha(alpha: float, schedule: Sequence[int]) -> float:
     from scipy.optimize import brentq
     from scipy.special import ndtri
 
-    crossing = _crossing_probability(schedule)
-    level = brentq(
-        lambda nominal: crossing(-ndtri(nominal)) - alpha, alpha / len(schedule) * 0.99, alpha, xtol=1e-9
+    crossing_probability = _crossing_probability(schedule)
+    nominal_level = brentq(
+        lambda nominal: crossing_probability(-ndtri(nominal)) - alpha,
+        alpha / len(schedule) * 0.99,
+        alpha,
+        xtol=1e-9,
     )
-    return float(level)
+    return float(nominal_level)
 
 
 def _crossing_probability(schedule: Sequence[int]) -> Callable[[float], float]:
-    """A function of a bound: the probability that any stage's statistic exceeds it if nothing differs.
+    """Return a function that maps a bound to the chance that the statistic of any stage exceeds it.
+
+    The chance is under the null hypothesis, that the sides do not differ.
 
     Computed by recursion over the stages (Armitage, McPherson and Rowe, 1969). The density of the sum so far,
     truncated at the bound where the run stops, is convolved with the independent increment of the next stage.
@@ -98,26 +105,26 @@ def _crossing_probability(schedule: Sequence[int]) -> Callable[[float], float]:
     from scipy.special import ndtr
 
     nodes, node_weights = np.polynomial.legendre.leggauss(200)  # exact to eight decimals
-    far = 8.0  # standard deviations at which the integration is cut off
+    cutoff = 8.0  # standard deviations at which the integration is cut off
 
     def density(x: np.ndarray, scale: float) -> np.ndarray:
         return np.asarray(np.exp(-((x / scale) ** 2) / 2.0) / np.sqrt(2.0 * np.pi) / scale)
 
-    def points(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-        half = (high - low) / 2.0
-        return low + half * (nodes + 1.0), node_weights * half
+    def quadrature(low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+        half_width = (high - low) / 2.0
+        return low + half_width * (nodes + 1.0), node_weights * half_width
 
-    def crossing(bound: float) -> float:
-        crossed = float(ndtr(-bound))
+    def crossing_probability(bound: float) -> float:
+        probability = float(ndtr(-bound))
         deviation = math.sqrt(schedule[0])
-        at, weights = points(-far * deviation, bound * deviation)
-        reached = density(at, deviation)
-        for before, now in pairwise(schedule):
-            step, limit = math.sqrt(now - before), bound * math.sqrt(now)
-            crossed += float(np.sum(weights * reached * ndtr(-(limit - at) / step)))
-            further, further_weights = points(-far * math.sqrt(now), limit)
-            reached = density(further[:, None] - at[None, :], step) @ (weights * reached)
-            at, weights = further, further_weights
-        return crossed
+        x, weights = quadrature(-cutoff * deviation, bound * deviation)
+        densities = density(x, deviation)
+        for previous_trials, trials in pairwise(schedule):
+            step_deviation, limit = math.sqrt(trials - previous_trials), bound * math.sqrt(trials)
+            probability += float(np.sum(weights * densities * ndtr(-(limit - x) / step_deviation)))
+            next_x, next_weights = quadrature(-cutoff * math.sqrt(trials), limit)
+            densities = density(next_x[:, None] - x[None, :], step_deviation) @ (weights * densities)
+            x, weights = next_x, next_weights
+        return probability
 
-    return crossing
+    return crossing_probability

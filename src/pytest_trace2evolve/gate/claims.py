@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
-from pytest_trace2evolve.records.ledger import Access, BaselineSave, Dated, Draw, Evaluation, Origin, Repair
+from pytest_trace2evolve.records.ledger import (
+    Access,
+    BaselineSave,
+    DatedEntry,
+    Draw,
+    DrawOrigin,
+    Evaluation,
+    Repair,
+)
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 
@@ -33,7 +41,7 @@ class FrozenCandidate(Protocol):
     def frozen_at(self) -> date | None:
         """The day after which the candidate's text may not change; None if it is not frozen."""
 
-    def saw(self, suite: str, split: str) -> bool:
+    def has_seen(self, suite: str, split: str) -> bool:
         """Whether the candidate's front matter says that its author had seen the split."""
 
 
@@ -46,8 +54,8 @@ class SealedSplit:
     domain: str
     tasks: Collection[str]
 
-    def shown_by(self, access: Access) -> bool:
-        """Whether an access names this split, or opened a task that the split holds now."""
+    def is_shown_by(self, access: Access) -> bool:
+        """Whether an access names this split, or opened a task that is now in this split."""
         if (access.suite, access.split) == (self.suite, self.split):
             return True
         return access.domain == self.domain and access.task in self.tasks
@@ -61,7 +69,7 @@ class EvidenceLabel(NamedTuple):
 
 
 def label_of(
-    lineage: Sequence[FrozenCandidate], split: SealedSplit, entries: Iterable[Dated]
+    lineage: Sequence[FrozenCandidate], split: SealedSplit, entries: Iterable[DatedEntry]
 ) -> EvidenceLabel:
     """The label of evidence on a sealed split, given the candidate's lineage and all entries of the ledger.
 
@@ -72,32 +80,35 @@ def label_of(
     """
     entries = list(entries)
     accesses = sorted(
-        (entry for entry in entries if isinstance(entry, Access) and split.shown_by(entry)),
+        (entry for entry in entries if isinstance(entry, Access) and split.is_shown_by(entry)),
         key=lambda access: (access.first_day, access.at, access.name),
     )
     versions = [version for entry in entries if isinstance(entry, Evaluation) for version in entry.versions]
     for candidate in lineage:
-        edited = any(each.id == candidate.id and each.digest != candidate.digest for each in versions)
-        if reason := _unclean(candidate, split, accesses, edited=edited):
+        is_edited = any(
+            version.id == candidate.id and version.digest != candidate.digest for version in versions
+        )
+        if reason := _unclean_reason(candidate, split, accesses, is_edited=is_edited):
             return EvidenceLabel(Label.DEVELOPMENT, reason)
     return EvidenceLabel(Label.CLEAN)
 
 
-def _unclean(
-    candidate: FrozenCandidate, split: SealedSplit, accesses: Sequence[Access], *, edited: bool
+def _unclean_reason(
+    candidate: FrozenCandidate, split: SealedSplit, accesses: Sequence[Access], *, is_edited: bool
 ) -> str:
     """The reason why a candidate's evidence on a split is not clean; empty if it is clean."""
-    name, frozen = f"{split.suite}::{split.split}", candidate.frozen_at
-    if candidate.saw(split.suite, split.split):
+    name, frozen_at = f"{split.suite}::{split.split}", candidate.frozen_at
+    if candidate.has_seen(split.suite, split.split):
         return f"candidate {candidate.id} was informed by {name}"
-    if not accesses or not (edited or frozen is None or accesses[0].first_day <= frozen):
+    if not accesses or not (is_edited or frozen_at is None or accesses[0].first_day <= frozen_at):
         return ""
-    seen = f"traces of {name} were looked at (task {accesses[0].task}, {accesses[0].first_day})"
-    if edited:
-        return f"{seen}, and candidate {candidate.id} was changed after it had been judged: give it a new id"
-    if frozen is None:
-        return f"{seen}, and candidate {candidate.id} is not frozen: it has no frozen_at"
-    return f"{seen}, and candidate {candidate.id} was frozen on {frozen}, not before"
+    access_text = f"traces of {name} were read (task {accesses[0].task}, {accesses[0].first_day})"
+    if is_edited:
+        change = "was changed after it had been judged: give it a new id"
+        return f"{access_text}, and candidate {candidate.id} {change}"
+    if frozen_at is None:
+        return f"{access_text}, and candidate {candidate.id} is not frozen: it has no frozen_at"
+    return f"{access_text}, and candidate {candidate.id} was frozen on {frozen_at}, not before"
 
 
 @dataclass(frozen=True)
@@ -111,15 +122,15 @@ class Claim:
         baseline: Identity of the baseline: a digest of its candidate, agent and lock, not of its simulations.
         policy: The gate's policy.
         trials: The candidate's trials per task.
-        most: The candidate's trials per task at the last stage of its run; 0 without stages.
+        max_trials: The candidate's trials per task at the last stage of its run; 0 without stages.
         evidence: Digest of the baseline's evidence on the split, by which entries without `baseline_identity`
             name their baseline.
         goal: The goal of the claim. Only `improve` on clean evidence is a test with a number.
-        counts: Whether the claim is a test with a number.
-        draw: The id of the judged draw; empty if it is not known.
-        recorded_run: Whether the draw was made before this run and not read from the store, as in a replay or
-            with a cassette.
-        measured: Digests of the baseline's candidate and agent; empty if they are not known.
+        is_numbered: Whether the claim is a test with a number.
+        draw_id: The id of the judged draw; empty if it is not known.
+        is_recorded_run: Whether the draw was made before this run and not read from the store, as in a replay
+            or with a cassette.
+        baseline_digests: Digests of the baseline's candidate and agent; empty if they are not known.
         baseline_run: The run that measured the baseline; empty if it is not known.
     """
 
@@ -131,13 +142,13 @@ class Claim:
     baseline: str
     policy: str
     trials: int
-    most: int = 0
+    max_trials: int = 0
     evidence: str = ""
     goal: Goal = Goal.IMPROVE
-    counts: bool = True
-    draw: str = ""
-    recorded_run: bool = False
-    measured: tuple[str, str] = ("", "")
+    is_numbered: bool = True
+    draw_id: str = ""
+    is_recorded_run: bool = False
+    baseline_digests: tuple[str, str] = ("", "")
     baseline_run: str = ""
 
 
@@ -149,23 +160,23 @@ class AlphaSpending:
         number: The number of the test, from 1; None for a claim without a test number.
         analysis: The number of the analysis within the test, from 1; None for a repeat of a test that was
             recorded before analyses were counted and has spent its whole level at once.
-        recorded: The recorded verdict that this run repeats; None if the run is a new analysis.
-        continued: The recorded inconclusive verdict whose test this run continues with more trials.
+        repeated_verdict: The recorded verdict that this run repeats; None if the run is a new analysis.
+        continued_verdict: The recorded inconclusive verdict whose test this run continues with more trials.
         trials: The most trials per task of this claim, including earlier runs. A run with more trials
             continues the test.
-        abandoned: The draws that were not judged, but on which the claim could have been made instead.
+        abandoned_draws: The draws that were not judged, but on which the claim could have been made instead.
     """
 
     number: int | None
     analysis: int | None = 1
-    recorded: Evaluation | None = None
-    continued: Evaluation | None = None
+    repeated_verdict: Evaluation | None = None
+    continued_verdict: Evaluation | None = None
     trials: int = 0
-    abandoned: tuple[Draw, ...] = ()
+    abandoned_draws: tuple[Draw, ...] = ()
 
 
-def spending_of(entries: Iterable[Dated], claim: Claim) -> AlphaSpending:
-    """The test and the analysis of a claim, given all entries of the ledger in any order.
+def spending_of(entries: Iterable[DatedEntry], claim: Claim) -> AlphaSpending:
+    """The test and analysis numbers of a claim, given all entries of the ledger in any order.
 
     Returns:
         A repeat if the same claim has a verdict, unless that verdict is inconclusive and this run has more
@@ -178,71 +189,89 @@ def spending_of(entries: Iterable[Dated], claim: Claim) -> AlphaSpending:
         most the n-th share, and all shares together are at most 1. Each entry that was lost before a repair
         counts as a test, and no test after the repair has a lower number than a recorded test.
     """
-    split = _SplitHistory(entries, claim)
-    return split.spending() if claim.counts else split.uncounted_spending()
+    history = _SplitHistory(entries, claim)
+    return history.spending() if claim.is_numbered else history.unnumbered_spending()
 
 
 class _SplitHistory:
     """The ledger's entries on the split of a claim."""
 
-    def __init__(self, entries: Iterable[Dated], claim: Claim) -> None:
+    def __init__(self, entries: Iterable[DatedEntry], claim: Claim) -> None:
         self.claim = claim
         self.entries = list(entries)
-        place = (claim.suite, claim.split, claim.lock)
-        here = [
+        split_key = (claim.suite, claim.split, claim.lock)
+        split_entries = [
             entry
             for entry in self.entries
-            if isinstance(entry, Draw | Evaluation) and (entry.suite, entry.split, entry.lock) == place
+            if isinstance(entry, Draw | Evaluation) and (entry.suite, entry.split, entry.lock) == split_key
         ]
-        self.draws = [entry for entry in here if isinstance(entry, Draw)]
-        self.judged = [entry for entry in here if isinstance(entry, Evaluation) and entry.has_verdict]
-        self.ended = {entry.draw for entry in self.judged}
-        clean = [entry for entry in here if isinstance(entry, Evaluation) and entry.claims_clean]
-        self.claims = sorted(clean, key=_age)
+        self.draws = [entry for entry in split_entries if isinstance(entry, Draw)]
+        self.verdicts = [
+            entry for entry in split_entries if isinstance(entry, Evaluation) and entry.has_verdict
+        ]
+        self.judged_draw_ids = {entry.draw for entry in self.verdicts}
+        clean_evaluations = [
+            entry for entry in split_entries if isinstance(entry, Evaluation) and entry.claims_clean
+        ]
+        self.clean_claims = sorted(clean_evaluations, key=_age_key)
 
     def spending(self) -> AlphaSpending:
         """The test and analysis of a claim with a test number."""
         claim = self.claim
-        same = [entry for entry in self.claims if entry.has_verdict and self._is_same(entry)]
-        trials = max(claim.trials, claim.most)
-        abandoned = self.abandoned_draws(same)
-        if same:
-            recorded = _standing(same)
-            analysed = max(entry.trials for entry in same)
-            if recorded.decision is not Decision.INCONCLUSIVE or trials <= analysed:
-                number, trials = _number(recorded), max(trials, analysed)
-                return AlphaSpending(number, recorded.analysis, recorded, None, trials, abandoned)
+        own_verdicts = [
+            entry for entry in self.clean_claims if entry.has_verdict and self._is_same_claim(entry)
+        ]
+        trials = max(claim.trials, claim.max_trials)
+        abandoned_draws = self.abandoned_draws(own_verdicts)
+        if own_verdicts:
+            standing_verdict = _standing_verdict(own_verdicts)
+            analysed_trials = max(entry.trials for entry in own_verdicts)
+            if standing_verdict.decision is not Decision.INCONCLUSIVE or trials <= analysed_trials:
+                test_number, trials = _test_number(standing_verdict), max(trials, analysed_trials)
+                return AlphaSpending(
+                    test_number, standing_verdict.analysis, standing_verdict, None, trials, abandoned_draws
+                )
             # Branches may have made the same analysis concurrently. Each has spent its level.
-            analyses = [entry for entry in same if entry.analysis is not None and entry.repeats is None]
+            analyses = [
+                entry for entry in own_verdicts if entry.analysis is not None and entry.repeats is None
+            ]
             if analyses:
-                number = max(_number(entry) for entry in analyses)
-                last = max(entry.analysis or 0 for entry in analyses)
-                analysis = 1 + max(last, len(analyses) + len(abandoned))
-                return AlphaSpending(number, analysis, None, recorded, trials, abandoned)
-        return AlphaSpending(self._next_number(), 1 + len(abandoned), None, None, trials, abandoned)
+                test_number = max(_test_number(entry) for entry in analyses)
+                last_analysis = max(entry.analysis or 0 for entry in analyses)
+                analysis = 1 + max(last_analysis, len(analyses) + len(abandoned_draws))
+                return AlphaSpending(test_number, analysis, None, standing_verdict, trials, abandoned_draws)
+        return AlphaSpending(
+            self._next_test_number(), 1 + len(abandoned_draws), None, None, trials, abandoned_draws
+        )
 
-    def uncounted_spending(self) -> AlphaSpending:
+    def unnumbered_spending(self) -> AlphaSpending:
         """The verdict that a claim without a test number repeats, if any, and its abandoned draws."""
-        same = [
+        own_verdicts = [
             entry
-            for entry in self.judged
-            if not entry.claims_clean and entry.goal is self.claim.goal and self._is_same(entry)
+            for entry in self.verdicts
+            if not entry.claims_clean and entry.goal is self.claim.goal and self._is_same_claim(entry)
         ]
-        trials = max(self.claim.trials, self.claim.most)
-        analysed = max((entry.trials for entry in same), default=0)
+        trials = max(self.claim.trials, self.claim.max_trials)
+        analysed_trials = max((entry.trials for entry in own_verdicts), default=0)
         # A run with more trials supersedes verdicts that are not final.
-        since = min((entry.at for entry in same if entry.trials == analysed), default=None)
-        final = [
-            entry for entry in same if entry.decision is Decision.DISCARD or entry.at >= (since or entry.at)
+        first_full_at = min(
+            (entry.at for entry in own_verdicts if entry.trials == analysed_trials), default=None
+        )
+        final_verdicts = [
+            entry
+            for entry in own_verdicts
+            if entry.decision is Decision.DISCARD or entry.at >= (first_full_at or entry.at)
         ]
-        recorded = min(final, key=lambda entry: entry.decision.rank, default=None)
-        if recorded is None or (recorded.decision is Decision.INCONCLUSIVE and trials > analysed):
+        worst_verdict = min(final_verdicts, key=lambda entry: entry.decision.rank, default=None)
+        if worst_verdict is None or (
+            worst_verdict.decision is Decision.INCONCLUSIVE and trials > analysed_trials
+        ):
             # The earlier verdict no longer counts, so its draw could have been chosen instead.
             return AlphaSpending(None, None, None, None, trials, self.abandoned_draws(()))
-        trials = max(trials, analysed)
-        return AlphaSpending(None, None, recorded, None, trials, self.abandoned_draws(same))
+        trials = max(trials, analysed_trials)
+        return AlphaSpending(None, None, worst_verdict, None, trials, self.abandoned_draws(own_verdicts))
 
-    def abandoned_draws(self, same: Collection[Evaluation]) -> tuple[Draw, ...]:
+    def abandoned_draws(self, own_verdicts: Collection[Evaluation]) -> tuple[Draw, ...]:
         """The draws on which the claim could have been made instead and that no verdict names, oldest first.
 
         For the candidate, these are the first draws of a store (deleted since, or on a different machine) and
@@ -254,42 +283,48 @@ class _SplitHistory:
         baselines that no test used, or all whole draws except one if the baseline is not a saved baseline.
 
         Args:
-            same: The verdicts of the same claim. Draws that they judged were not abandoned.
+            own_verdicts: The verdicts of the same claim. Draws that they judged were not abandoned.
         """
         claim = self.claim
-        first: dict[str, Draw] = {}
-        for draw in sorted(self.draws, key=_age):
-            first.setdefault(draw.draw, draw)
-        judged = {claim.draw, *(entry.draw for entry in same)}
-        own = [
+        first_draws: dict[str, Draw] = {}
+        for draw in sorted(self.draws, key=_age_key):
+            first_draws.setdefault(draw.draw, draw)
+        judged_ids = {claim.draw_id, *(entry.draw for entry in own_verdicts)}
+        own_draws = [
             draw
-            for draw in first.values()
-            if _drawn_by(draw) == (claim.candidate, claim.agent)
-            and draw.draw not in judged
+            for draw in first_draws.values()
+            if _agent_key(draw) == (claim.candidate, claim.agent)
+            and draw.draw not in judged_ids
             and self._could_be_judged(draw)
         ]
-        if claim.recorded_run and claim.draw not in first:
-            own = own[:-1]  # one of these draws is the recorded draw
-        if claim.measured == (claim.candidate, claim.agent):
-            return tuple(own[:-1])  # the baseline is one of these draws; the candidate's is not among them
-        of_baseline = [draw for draw in first.values() if _drawn_by(draw) == claim.measured]
-        measured = [
+        if claim.is_recorded_run and claim.draw_id not in first_draws:
+            own_draws = own_draws[:-1]  # one of these draws is the recorded draw
+        if claim.baseline_digests == (claim.candidate, claim.agent):
+            return tuple(
+                own_draws[:-1]
+            )  # the baseline is one of these draws; the candidate's is not among them
+        baseline_draws = [draw for draw in first_draws.values() if _agent_key(draw) == claim.baseline_digests]
+        unused_baseline_draws = [
             draw
-            for draw in of_baseline
-            if draw.draw not in self.ended | {claim.draw}
-            and (draw.made is Origin.KEPT or (draw.made is not Origin.PLAYED and draw.whole))
+            for draw in baseline_draws
+            if draw.draw not in self.judged_draw_ids | {claim.draw_id}
+            and (draw.made is DrawOrigin.KEPT or (draw.made is not DrawOrigin.PLAYED and draw.whole))
         ]
-        if claim.baseline_run in {draw.run for draw in of_baseline if draw.made is Origin.UNSTORED}:
-            saving = self._saving_runs(same) - {claim.baseline_run}
-            measured = [draw for draw in measured if draw.made is not Origin.UNSTORED or draw.run in saving]
+        if claim.baseline_run in {draw.run for draw in baseline_draws if draw.made is DrawOrigin.UNSTORED}:
+            saving_runs = self._runs_with_unused_baseline(own_verdicts) - {claim.baseline_run}
+            unused_baseline_draws = [
+                draw
+                for draw in unused_baseline_draws
+                if draw.made is not DrawOrigin.UNSTORED or draw.run in saving_runs
+            ]
         else:
-            measured = measured[:-1]
-        return tuple(sorted([*own, *measured], key=_age))
+            unused_baseline_draws = unused_baseline_draws[:-1]
+        return tuple(sorted([*own_draws, *unused_baseline_draws], key=_age_key))
 
-    def _is_same(self, entry: Evaluation) -> bool:
-        """Whether an entry is of the same claim. Only the trials may differ."""
+    def _is_same_claim(self, entry: Evaluation) -> bool:
+        """Whether an entry records the same claim. Only the number of trials may differ."""
         claim = self.claim
-        if _drawn_by(entry) != (claim.candidate, claim.agent):
+        if _agent_key(entry) != (claim.candidate, claim.agent):
             return False
         if _settings_part(entry.policy) != _settings_part(claim.policy):
             return False
@@ -298,47 +333,50 @@ class _SplitHistory:
         return entry.baseline_identity == claim.baseline
 
     def _could_be_judged(self, draw: Draw) -> bool:
-        if draw.made in (Origin.KEPT, Origin.CACHED, Origin.PLAYED) or self.claim.recorded_run:
+        if draw.made in (DrawOrigin.KEPT, DrawOrigin.CACHED, DrawOrigin.PLAYED) or self.claim.is_recorded_run:
             return True
-        return draw.gated and draw.whole and draw.draw not in self.ended
+        return draw.gated and draw.whole and draw.draw not in self.judged_draw_ids
 
-    def _saving_runs(self, same: Collection[Evaluation]) -> set[str]:
+    def _runs_with_unused_baseline(self, own_verdicts: Collection[Evaluation]) -> set[str]:
         """The runs that saved a baseline of the suite that no test used.
 
-        If the claim has no test number, only the verdicts of `same` count as uses.
+        If the claim has no test number, only the verdicts of `own_verdicts` count as uses.
         """
-        tests = self.claims if self.claim.counts else []
-        used = {entry.baseline_evidence for entry in [*same, *tests] if entry.has_verdict}
+        tests = self.clean_claims if self.claim.is_numbered else []
+        used_evidence = {entry.baseline_evidence for entry in [*own_verdicts, *tests] if entry.has_verdict}
         return {
             entry.run
             for entry in self.entries
             if isinstance(entry, BaselineSave)
             and entry.suite == self.claim.suite
-            and entry.baseline.digest not in used
+            and entry.baseline.digest not in used_evidence
         }
 
-    def _next_number(self) -> int:
+    def _next_test_number(self) -> int:
         """The number of a new test. After a loss of entries, it is never lower than before the loss."""
-        verdicts = {entry.name for entry in self.claims if entry.has_verdict}
+        verdict_names = {entry.name for entry in self.clean_claims if entry.has_verdict}
         tests: dict[str, set[tuple[object, ...]]] = {}
-        for entry in self.claims:
-            spent = tests.setdefault(entry.candidate.digest, set())
-            if entry.alpha is not None and entry.repeats not in verdicts:
-                spent.add(_identity(entry))
-        own = len(tests.pop(self.claim.candidate, ()))
-        others = sum(max(1, len(spent)) for spent in tests.values())
-        number = 1 + own + others + self._only_drawn()
+        for entry in self.clean_claims:
+            spent_tests = tests.setdefault(entry.candidate.digest, set())
+            if entry.alpha is not None and entry.repeats not in verdict_names:
+                spent_tests.add(_test_identity(entry))
+        own_count = len(tests.pop(self.claim.candidate, ()))
+        other_count = sum(max(1, len(spent_tests)) for spent_tests in tests.values())
+        test_number = 1 + own_count + other_count + self._count_unclaimed_agents()
         repairs = [
             entry for entry in self.entries if isinstance(entry, Repair) and self.claim.lock in entry.locks
         ]
-        lowest = [number + sum(repair.lost for repair in repairs)]
+        min_numbers = [test_number + sum(repair.lost for repair in repairs)]
         for repair in repairs:
-            known = [_number(entry) for entry in self.claims if entry.at < repair.at]
-            since = [_number(entry) for entry in self.claims if entry.at > repair.at]
-            lowest += [max(known, default=0) + repair.lost + 1, max(since, default=0) + 1]
-        return max(lowest)
+            numbers_before = [_test_number(entry) for entry in self.clean_claims if entry.at < repair.at]
+            numbers_after = [_test_number(entry) for entry in self.clean_claims if entry.at > repair.at]
+            min_numbers += [
+                max(numbers_before, default=0) + repair.lost + 1,
+                max(numbers_after, default=0) + 1,
+            ]
+        return max(min_numbers)
 
-    def _only_drawn(self) -> int:
+    def _count_unclaimed_agents(self) -> int:
         """The number of other candidates and agents that ran without a claim and could have been claimed
         instead.
 
@@ -347,34 +385,38 @@ class _SplitHistory:
         setting may be chosen by its results on the guards. A saved baseline that no test used counts too,
         since it could have been the claim's baseline. The claim's own baseline does not count.
         """
-        claim, saving = self.claim, self._saving_runs(())
-        elsewhere = [
+        claim, saving_runs = self.claim, self._runs_with_unused_baseline(())
+        other_split_draws = [
             entry
             for entry in self.entries
             if isinstance(entry, Draw)
             and (entry.suite, entry.lock, entry.candidate.digest)
             == (claim.suite, claim.lock, claim.candidate)
         ]
-        drawn = {
-            _drawn_by(draw)
-            for draw in (*self.draws, *elsewhere)
+        drawn_agents = {
+            _agent_key(draw)
+            for draw in (*self.draws, *other_split_draws)
             if self._could_be_judged(draw)
-            or (draw.whole and draw.run in saving)
+            or (draw.whole and draw.run in saving_runs)
             or (
                 draw.whole
-                and draw.made in (Origin.FRESH, Origin.CACHED)
-                and draw.candidate.digest == claim.measured[0]
+                and draw.made in (DrawOrigin.FRESH, DrawOrigin.CACHED)
+                and draw.candidate.digest == claim.baseline_digests[0]
             )
         }
-        known = {(claim.candidate, claim.agent), claim.measured, *map(_drawn_by, self.claims)}
-        return len(drawn - known)
+        claimed_agents = {
+            (claim.candidate, claim.agent),
+            claim.baseline_digests,
+            *map(_agent_key, self.clean_claims),
+        }
+        return len(drawn_agents - claimed_agents)
 
 
-def _age(entry: Dated) -> tuple[datetime, str]:
+def _age_key(entry: DatedEntry) -> tuple[datetime, str]:
     return entry.at, entry.name
 
 
-def _drawn_by(entry: Draw | Evaluation) -> tuple[str, str]:
+def _agent_key(entry: Draw | Evaluation) -> tuple[str, str]:
     """The digests of an entry's candidate and agent."""
     return entry.candidate.digest, entry.agent
 
@@ -384,24 +426,28 @@ def _settings_part(version: str) -> str:
     return version.rpartition(" ")[2]
 
 
-def _standing(same: Collection[Evaluation]) -> Evaluation:
+def _standing_verdict(own_verdicts: Collection[Evaluation]) -> Evaluation:
     """The verdict that stands among all verdicts of one claim, given oldest first.
 
     A discard is final. Otherwise the worst verdict of the latest analysis and its repeats stands. If all
     entries date from before analyses were counted, the worst of all stands.
     """
-    latest = max(entry.analysis or 0 for entry in same)
-    final = [entry for entry in same if entry.decision is Decision.DISCARD or (entry.analysis or 0) == latest]
-    return min(final, key=lambda entry: entry.decision.rank)
+    latest_analysis = max(entry.analysis or 0 for entry in own_verdicts)
+    final_verdicts = [
+        entry
+        for entry in own_verdicts
+        if entry.decision is Decision.DISCARD or (entry.analysis or 0) == latest_analysis
+    ]
+    return min(final_verdicts, key=lambda entry: entry.decision.rank)
 
 
-def _identity(entry: Evaluation) -> tuple[object, ...]:
+def _test_identity(entry: Evaluation) -> tuple[object, ...]:
     """The identity of a test. Before analyses were counted, each number of trials was a separate test."""
     if entry.baseline_identity is None or entry.analysis is None:
         return entry.agent, entry.baseline.digest, _settings_part(entry.policy), entry.trials
     return entry.agent, entry.baseline_identity, _settings_part(entry.policy)
 
 
-def _number(entry: Evaluation) -> int:
+def _test_number(entry: Evaluation) -> int:
     assert entry.look is not None, "a clean claim has a number"
     return entry.look

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-KINDS: Mapping[str, tuple[str, ...]] = {
+ACTION_METRICS: Mapping[str, tuple[str, ...]] = {
     "action_match": (),
     "read_action_match": (ToolType.READ,),
     "write_action_match": (ToolType.WRITE,),
@@ -28,9 +28,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 """The names of the shares of gold actions matched, with the tool types that count (empty for all types)."""
 
 INVARIANTS = "invariants"
-"""The name of the share of a task's trials that broke no invariant. The name is not in `KINDS`."""
+"""The name of the share of a task's trials that broke no invariant. The name is not in `ACTION_METRICS`."""
 
-BREACHES: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind for kind in Invariant}
+INVARIANT_METRICS: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind for kind in Invariant}
 """The invariants by the name of the share of a task's trials that kept the invariant. A side has a share
 only if at least one of its simulations broke the invariant."""
 
@@ -41,14 +41,14 @@ class Columns:
 
     Attributes:
         tasks, digests: Ids of the tasks, and digests of their contents, in order of first occurrence.
-        task, digest: Indices into `tasks` and `digests`.
+        task_index, digest_index: Indices into `tasks` and `digests`.
         measured: Whether the simulation has a reward.
         reward: The reward; 0 if nothing was measured.
         shares: By kind, the share of gold actions matched; NaN if the task has none or the share is unknown.
             The key `INVARIANTS` exists only if any simulation was checked for invariants; its value is 1 for
-            a simulation that broke none. A key of `BREACHES` exists only if any simulation broke that
-            invariant; its value is 1 for a simulation that kept it.
-        asks: By kind, whether the task is known to name such actions.
+            a simulation that broke none. A key of `INVARIANT_METRICS` exists only if any simulation broke
+            that invariant; its value is 1 for a simulation that kept it.
+        has_actions: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.
         cost, tokens: US dollars and tokens; NaN if not known.
@@ -56,12 +56,12 @@ class Columns:
 
     tasks: tuple[str, ...]
     digests: tuple[str, ...]
-    task: Counts
-    digest: Counts
+    task_index: Counts
+    digest_index: Counts
     measured: Flags
     reward: Floats
     shares: Mapping[str, Floats]
-    asks: Mapping[str, Flags]
+    has_actions: Mapping[str, Flags]
     max_steps: Flags
     ids: tuple[str, ...]
     cost: Floats
@@ -72,47 +72,47 @@ class Columns:
         """The number of simulations."""
         return len(self.ids)
 
-    def of_tasks(self, tasks: Collection[str]) -> "Columns":
-        """The simulations of some tasks; the names of the other tasks are dropped."""
-        kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
-        rows = kept[self.task]
-        plain = ("digest", "measured", "reward", "max_steps", "cost", "tokens")
+    def select_tasks(self, tasks: Collection[str]) -> "Columns":
+        """The columns with only the simulations of these tasks."""
+        is_kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
+        rows = is_kept[self.task_index]
+        plain_fields = ("digest_index", "measured", "reward", "max_steps", "cost", "tokens")
         return replace(
             self,
             tasks=tuple(name for name in self.tasks if name in tasks),
-            task=(np.cumsum(kept) - 1)[self.task[rows]],
+            task_index=(np.cumsum(is_kept) - 1)[self.task_index[rows]],
             shares={kind: share[rows] for kind, share in self.shares.items()},
-            asks={kind: asked[rows] for kind, asked in self.asks.items()},
+            has_actions={kind: flags[rows] for kind, flags in self.has_actions.items()},
             ids=tuple(np.array(self.ids, dtype=object)[rows]),
-            **{name: getattr(self, name)[rows] for name in plain},
+            **{name: getattr(self, name)[rows] for name in plain_fields},
         )
 
-    def contents(self) -> dict[str, str]:
-        """The digest of each task's content; empty if the id was run with several contents."""
-        found: dict[str, str] = {}
+    def content_digests(self) -> dict[str, str]:
+        """The digest of each task's content; empty if the task id was run with different contents."""
+        digests: dict[str, str] = {}
         width = max(1, len(self.digests))
-        for key in np.unique(self.task * width + self.digest).tolist():
+        for key in np.unique(self.task_index * width + self.digest_index).tolist():
             task, digest = divmod(key, width)
             name = self.tasks[task]
-            found[name] = "" if name in found else self.digests[digest]
-        return found
+            digests[name] = "" if name in digests else self.digests[digest]
+        return digests
 
 
-Pattern = tuple[tuple[str, int, int | None], ...]
+ActionTotals = tuple[tuple[str, int, int | None], ...]
 """Gold actions of a simulation: for each tool type the total and the matched number (None if unknown)."""
 
-_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(BREACHES)}
+_INVARIANT_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(INVARIANT_METRICS)}
 
 
 class ColumnsBuilder:
-    """Gathers columns, a batch of simulations at a time."""
+    """Builds columns from batches of simulations."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
         self._tasks: dict[str, int] = {}
         self._digests: dict[str, int] = {}
-        self._patterns: dict[Pattern, int] = {}
-        self._task, self._digest, self._trial, self._pattern = (array("q") for _ in range(4))
+        self._action_totals: dict[ActionTotals, int] = {}
+        self._task, self._digest, self._trial, self._action_totals_index = (array("q") for _ in range(4))
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
         self._max_steps = bytearray()
         self._breaches = array("h")
@@ -125,45 +125,47 @@ class ColumnsBuilder:
         trials: Sequence[int],
         digests: Sequence[str],
         rewards: Sequence[float],
-        ends: Sequence[str],
-        patterns: Sequence[Pattern],
+        termination_reasons: Sequence[str],
+        action_totals: Sequence[ActionTotals],
         costs: Sequence[float],
         tokens: Sequence[float],
         breaches: Sequence[int],
     ) -> None:
         """Add simulations by their fields, with one entry per simulation. Unknown numbers are NaN.
 
-        `breaches` are results of `breaches_of`.
+        `breaches` are results of `breach_bits`.
         """
         self._ids.extend(ids)
         self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
         self._digest.extend([self._digests.setdefault(digest, len(self._digests)) for digest in digests])
         self._trial.extend(trials)
         self._reward.extend(rewards)
-        self._max_steps.extend([end == TerminationReason.MAX_STEPS for end in ends])
+        self._max_steps.extend([reason == TerminationReason.MAX_STEPS for reason in termination_reasons])
         self._cost.extend(costs)
         self._tokens.extend(tokens)
         self._breaches.extend(breaches)
         # Simulations share a few patterns of gold actions, so `build` computes the shares once per pattern.
-        self._pattern.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
+        self._action_totals_index.extend(
+            [self._action_totals.setdefault(totals, len(self._action_totals)) for totals in action_totals]
+        )
 
     def add(self, records: Sequence[SimulationEvidence]) -> None:
-        """Add the simulations of some records."""
-        used = [_cost_and_tokens(record) for record in records]
+        """Add the simulations of these records."""
+        costs_and_tokens = [_cost_and_tokens(record) for record in records]
         self.extend(
             ids=[record.id for record in records],
             tasks=[record.task_id for record in records],
             trials=[record.trial for record in records],
             digests=[record.task_digest for record in records],
             rewards=[math.nan if record.reward is None else record.reward for record in records],
-            ends=[record.termination_reason for record in records],
-            patterns=[
+            termination_reasons=[record.termination_reason for record in records],
+            action_totals=[
                 tuple((kind, count.total, count.matched) for kind, count in record.actions.items())
                 for record in records
             ],
-            costs=[cost for cost, _ in used],
-            tokens=[tokens for _, tokens in used],
-            breaches=[breaches_of(record.invariants) for record in records],
+            costs=[cost for cost, _ in costs_and_tokens],
+            tokens=[tokens for _, tokens in costs_and_tokens],
+            breaches=[breach_bits(record.invariants) for record in records],
         )
 
     @property
@@ -173,35 +175,39 @@ class ColumnsBuilder:
 
     @property
     def trials(self) -> Counts:
-        """The numbers of the trials."""
+        """The trial number of each simulation so far."""
         return np.array(self._trial, dtype=np.int64)
 
     def build(self) -> Columns:
         """The columns of all simulations so far."""
         reward = np.array(self._reward, dtype=np.float64)
         measured = ~np.isnan(reward)
-        pattern = np.array(self._pattern, dtype=np.int64)
-        shares, asks = {}, {}
-        for name, types in KINDS.items():
-            known = [_matched_share(one, types) for one in self._patterns]
-            share = np.array([matched for matched, _ in known], dtype=np.float64)
-            shares[name] = np.where(measured, share[pattern], np.nan)
-            asks[name] = np.array([asked for _, asked in known], dtype=np.bool_)[pattern]
+        action_totals_index = np.array(self._action_totals_index, dtype=np.int64)
+        shares, has_actions = {}, {}
+        for name, types in ACTION_METRICS.items():
+            matched_and_known = [_matched_share(totals, types) for totals in self._action_totals]
+            share = np.array([matched for matched, _ in matched_and_known], dtype=np.float64)
+            shares[name] = np.where(measured, share[action_totals_index], np.nan)
+            has_actions[name] = np.array([has_any for _, has_any in matched_and_known], dtype=np.bool_)[
+                action_totals_index
+            ]
         breaches = np.array(self._breaches, dtype=np.int64)
-        if (watched := measured & (breaches >= 0)).any():
-            broken = np.where(watched, breaches, 0)
-            for name, bits in {INVARIANTS: -1, **_BITS}.items():
-                if name == INVARIANTS or (broken & bits).any():
-                    shares[name] = np.where(watched, ((broken & bits) == 0).astype(np.float64), np.nan)
+        if (is_watched := measured & (breaches >= 0)).any():
+            broken_bits = np.where(is_watched, breaches, 0)
+            for name, mask in {INVARIANTS: -1, **_INVARIANT_BITS}.items():
+                if name == INVARIANTS or (broken_bits & mask).any():
+                    shares[name] = np.where(
+                        is_watched, ((broken_bits & mask) == 0).astype(np.float64), np.nan
+                    )
         return Columns(
             tasks=tuple(self._tasks),
             digests=tuple(self._digests),
-            task=np.array(self._task, dtype=np.int64),
-            digest=np.array(self._digest, dtype=np.int64),
+            task_index=np.array(self._task, dtype=np.int64),
+            digest_index=np.array(self._digest, dtype=np.int64),
             measured=measured,
             reward=np.where(measured, reward, 0.0),
             shares=shares,
-            asks=asks,
+            has_actions=has_actions,
             max_steps=np.frombuffer(bytes(self._max_steps), dtype=np.bool_),
             ids=tuple(self._ids),
             cost=np.array(self._cost, dtype=np.float64),
@@ -209,33 +215,33 @@ class ColumnsBuilder:
         )
 
 
-def columns(records: Iterable[SimulationEvidence]) -> Columns:
-    """The columns of some records."""
+def build_columns(records: Iterable[SimulationEvidence]) -> Columns:
+    """Build the columns of these records."""
     builder = ColumnsBuilder()
     builder.add(list(records))
     return builder.build()
 
 
-def breaches_of(invariants: Mapping[Invariant, int] | None) -> int:
+def breach_bits(invariants: Mapping[Invariant, int] | None) -> int:
     """The invariants that a simulation broke, as a bit set; -1 if the simulation was not checked for them."""
     if invariants is None:
         return -1
-    return sum(bit for name, bit in _BITS.items() if invariants.get(BREACHES[name]))
+    return sum(bit for name, bit in _INVARIANT_BITS.items() if invariants.get(INVARIANT_METRICS[name]))
 
 
 def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
-    recorded = math.nan if record.cost is None else record.cost
+    recorded_cost = math.nan if record.cost is None else record.cost
     if not record.usage:
-        return recorded, math.nan
+        return recorded_cost, math.nan
     costs = [usage.cost for usage in record.usage.values()]
-    known = [cost for cost in costs if cost is not None]
-    cost = sum(known) if len(known) == len(costs) else recorded
+    known_costs = [cost for cost in costs if cost is not None]
+    cost = sum(known_costs) if len(known_costs) == len(costs) else recorded_cost
     return cost, float(sum(usage.tokens for usage in record.usage.values()))
 
 
-def _matched_share(pattern: Pattern, types: tuple[str, ...]) -> tuple[float, bool]:
+def _matched_share(action_totals: ActionTotals, types: tuple[str, ...]) -> tuple[float, bool]:
     """The share of gold actions matched (NaN if none or unknown), and whether the task names any."""
-    counts = [(total, matched) for kind, total, matched in pattern if not types or kind in types]
+    counts = [(total, matched) for kind, total, matched in action_totals if not types or kind in types]
     total = sum(count for count, _ in counts)
     if not total:
         return np.nan, False

@@ -9,11 +9,20 @@ tool errors and time. Versions of packages are recorded but never compared.
 from collections.abc import Iterator, Mapping
 
 from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, Code, Provenance, code_differences
-from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.records.task import natural_sort_key
 
-_FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
+_COMPARED_FIELDS = (
+    "domain",
+    "provider",
+    "suite",
+    "scorer_version",
+    "judge",
+    "max_steps",
+    "max_errors",
+    "timeout",
+)
 _USER_FIELDS = ("implementation", "model", "guidelines")
-_SHOWN_TASKS = 3
+_MAX_LISTED_TASKS = 3
 
 _IGNORED_ARGUMENTS = frozenset({"endpoint", "seed"})
 """Recorded arguments of an agent that do not change the distribution of its answers."""
@@ -22,7 +31,7 @@ _MODEL_ARGUMENTS = frozenset({"weights", "routed"})
 """Recorded arguments that identify the model, rather than the parameters of its calls."""
 
 
-def differences(
+def provenance_differences(
     baseline: Provenance,
     candidate: Provenance,
     *,
@@ -30,10 +39,10 @@ def differences(
     candidate_tasks: Mapping[str, str] | None = None,
     same_tasks: bool = True,
 ) -> Iterator[str]:
-    """The fields that both sides recorded with different values, one phrase each with both values.
+    """Yield a phrase for each field that both sides recorded with different values, with both values.
 
-    The candidate may differ, since candidates are compared. Differences of the agent are reported by
-    `agent_changes`. A field that one side did not record is not a difference; `unrecorded` reports it.
+    The candidate may differ, because candidates are what is compared. `agent_changes` reports differences of
+    the agent. A field that one side did not record is not a difference; `unrecorded_fields` reports it.
 
     Args:
         baseline, candidate: The provenance of the two sides.
@@ -41,30 +50,33 @@ def differences(
         same_tasks: Whether two locks must hold the same tasks. Otherwise the tasks that both hold must agree,
             and the locks' parts must be known.
     """
-    for name in (*_FIELDS, "policy"):
-        yield from _difference(name.replace("_", " "), *_both(baseline, candidate, name))
+    for name in (*_COMPARED_FIELDS, "policy"):
+        yield from _difference(name.replace("_", " "), *_values_of_both(baseline, candidate, name))
     tasks = baseline_tasks or {}, candidate_tasks or {}
     yield from lock_differences(baseline, candidate, *tasks, same_tasks=same_tasks)
-    for name, (old, new) in _user(baseline, candidate):
+    for name, (old, new) in _user_settings(baseline, candidate):
         yield from _difference(name, old, new)
     for part, old_code, new_code in (
         ("world", baseline.world, candidate.world),
         ("user", baseline.user.code, candidate.user.code),
     ):
         if not same_tasks:
-            old_code, new_code = _without_data(old_code), _without_data(new_code)
-        if changed := [*code_differences(old_code, new_code), *_identified_once(old_code, new_code)]:
-            yield f"code of the {part} ({', '.join(changed)}): measure the baseline again"
+            old_code, new_code = _without_data_files(old_code), _without_data_files(new_code)
+        if changes := [
+            *code_differences(old_code, new_code),
+            *_identification_difference(old_code, new_code),
+        ]:
+            yield f"code of the {part} ({', '.join(changes)}): measure the baseline again"
 
 
-def _identified_once(old: Code | None, new: Code | None) -> Iterator[str]:
-    """A phrase if the code could be identified on one side only, which means that it has changed."""
+def _identification_difference(old: Code | None, new: Code | None) -> Iterator[str]:
+    """Yield a phrase if the code could be identified on one side only, which counts as a change."""
     if old is not None and new is not None and bool(old.unknown) != bool(new.unknown):
         side = "baseline" if old.unknown else "candidate"
         yield f"cannot be identified on the {side}: {old.unknown or new.unknown}"
 
 
-def _without_data(code: Code | None) -> Code | None:
+def _without_data_files(code: Code | None) -> Code | None:
     """The code without its data files, which include added tasks. The locks identify all other data."""
     if code is None:
         return None
@@ -73,39 +85,39 @@ def _without_data(code: Code | None) -> Code | None:
 
 
 def agent_differences(first: Provenance, second: Provenance) -> Iterator[str]:
-    """The differences of two candidates and agents. Trials of one agent must not have any."""
+    """Yield the differences between two candidates and their agents. Trials of one agent have none."""
     old, new = first.candidate, second.candidate
     yield from _difference("candidate", old and old.id, new and new.id)
     if old and new and old.id == new.id:
         yield from _difference("candidate's text", old.digest, new.digest)
     for name in ("implementation", "model", "arguments"):
-        yield from _difference(f"agent {name}", *_both(first.agent, second.agent, name))
-    if changed := list(code_differences(first.agent.code, second.agent.code)):
-        yield f"code of the agent ({', '.join(changed)})"
+        yield from _difference(f"agent {name}", *_values_of_both(first.agent, second.agent, name))
+    if changes := list(code_differences(first.agent.code, second.agent.code)):
+        yield f"code of the agent ({', '.join(changes)})"
 
 
 def agent_changes(baseline: Provenance, candidate: Provenance) -> dict[str, list[str]]:
-    """The differences of two agents, one phrase each, under the keys `agent`, `model` and `parameters`.
+    """The differences between two agents as phrases, under the keys `agent`, `model` and `parameters`.
 
     A model's endpoint and seed are not compared, since they do not change the distribution of answers. A
     reference agent on one side differs from an unrecorded agent on the other side.
     """
-    found: dict[str, list[str]] = {"agent": [], "model": [], "parameters": []}
+    changes: dict[str, list[str]] = {"agent": [], "model": [], "parameters": []}
     old, new = baseline.agent, candidate.agent
     names = old.implementation, new.implementation
     if None in names and not REFERENCE_AGENTS.isdisjoint(names):
-        shown = ["not recorded" if name is None else repr(name) for name in names]
-        found["agent"].append(f"agent {' and '.join(shown)}")
-    found["agent"] += _difference("agent", *names)
-    found["model"] += _difference("model", old.model, new.model)
+        agent_texts = ["not recorded" if name is None else repr(name) for name in names]
+        changes["agent"].append(f"agent {' and '.join(agent_texts)}")
+    changes["agent"] += _difference("agent", *names)
+    changes["model"] += _difference("model", old.model, new.model)
     if old.arguments is not None and new.arguments is not None:
         for name in sorted((old.arguments.keys() | new.arguments.keys()) - _IGNORED_ARGUMENTS):
             values = old.arguments.get(name), new.arguments.get(name)
             if values[0] != values[1]:
-                kind = "model" if name in _MODEL_ARGUMENTS else "parameters"
-                before, after = ("not set" if value is None else repr(value) for value in values)
-                found[kind].append(f"{name.replace('_', ' ')} {before} and {after}")
-    return {kind: phrases for kind, phrases in found.items() if phrases}
+                group = "model" if name in _MODEL_ARGUMENTS else "parameters"
+                old_text, new_text = ("not set" if value is None else repr(value) for value in values)
+                changes[group].append(f"{name.replace('_', ' ')} {old_text} and {new_text}")
+    return {group: phrases for group, phrases in changes.items() if phrases}
 
 
 def lock_differences(
@@ -116,42 +128,51 @@ def lock_differences(
     *,
     same_tasks: bool = True,
 ) -> Iterator[str]:
-    """The differences between two locks. If a side did not record its lock's parts, the digests are given.
+    """Yield the differences between two locks; only digests if a side did not record its lock's parts.
 
     There are no differences if the locks agree or one side did not record a lock.
     """
     if None in (baseline.lock, candidate.lock) or baseline.lock == candidate.lock:
         return
     old, new = baseline.lock_parts, candidate.lock_parts
-    changed = [
+    task_changes = [
         f"content of task {name!r} {baseline_tasks[name]!r} and {candidate_tasks[name]!r}"
-        for name in sorted(baseline_tasks.keys() & candidate_tasks.keys(), key=natural_order)
+        for name in sorted(baseline_tasks.keys() & candidate_tasks.keys(), key=natural_sort_key)
         if baseline_tasks[name] != candidate_tasks[name]
     ]
-    if len(changed) > _SHOWN_TASKS:
-        changed[_SHOWN_TASKS:] = [f"content of {len(changed) - _SHOWN_TASKS} further tasks"]
+    if len(task_changes) > _MAX_LISTED_TASKS:
+        task_changes[_MAX_LISTED_TASKS:] = [
+            f"content of {len(task_changes) - _MAX_LISTED_TASKS} further tasks"
+        ]
     if old is None or new is None:
         yield f"lock {baseline.lock!r} and {candidate.lock!r}"
-        yield from changed
+        yield from task_changes
         return
-    parts = [text for name in type(old).model_fields for text in _difference(name, *_both(old, new, name))]
-    yield from parts
-    yield from changed
-    if same_tasks and not parts and not changed:
+    part_changes = [
+        text
+        for name in type(old).model_fields
+        for text in _difference(name, *_values_of_both(old, new, name))
+    ]
+    yield from part_changes
+    yield from task_changes
+    if same_tasks and not part_changes and not task_changes:
         yield (
             f"lock {baseline.lock!r} and {candidate.lock!r} (policy, tools, data and common tasks agree: "
-            "the suite got or lost tasks, or has other settings)"
+            "tasks were added or removed, or the suite has different settings)"
         )
 
 
-def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
+def unrecorded_fields(baseline: Provenance, candidate: Provenance) -> str:
     """One line that names the fields recorded on one side only; empty if there are none."""
-    pairs = {name.replace("_", " "): _both(baseline, candidate, name) for name in (*_FIELDS, "lock")}
-    del pairs["suite"]  # only a name: the lock identifies the suite's content
-    pairs |= dict(_user(baseline, candidate))
+    values_by_field = {
+        name.replace("_", " "): _values_of_both(baseline, candidate, name)
+        for name in (*_COMPARED_FIELDS, "lock")
+    }
+    del values_by_field["suite"]  # only a name: the lock identifies the suite's content
+    values_by_field |= dict(_user_settings(baseline, candidate))
     if not (baseline.lock and candidate.lock):
         # A lock covers the policy. Without a lock, only the policy recorded in the file can be compared.
-        pairs["policy"] = baseline.policy or baseline.lock, candidate.policy or candidate.lock
+        values_by_field["policy"] = baseline.policy or baseline.lock, candidate.policy or candidate.lock
     codes = {
         "world": (baseline.world, candidate.world),
         "agent": (baseline.agent.code, candidate.agent.code),
@@ -159,48 +180,56 @@ def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
     }
     for part, sides in codes.items():
         if any(code is not None and code.files for code in sides):
-            pairs[f"code of the {part}"] = sides
-    missing = {
-        "baseline": [name for name, (old, new) in pairs.items() if old is None and new is not None],
-        "candidate": [name for name, (old, new) in pairs.items() if new is None and old is not None],
+            values_by_field[f"code of the {part}"] = sides
+    missing_fields = {
+        "baseline": [name for name, (old, new) in values_by_field.items() if old is None and new is not None],
+        "candidate": [
+            name for name, (old, new) in values_by_field.items() if new is None and old is not None
+        ],
     }
     return "; ".join(
-        f"not recorded on the {side}: {', '.join(names)}" for side, names in missing.items() if names
+        f"not recorded on the {side}: {', '.join(names)}" for side, names in missing_fields.items() if names
     )
 
 
-def unequal_trials(baseline: Mapping[str, int], candidate: Mapping[str, int]) -> str:
-    """One line if the sides ran a common task in unequal numbers of trials; otherwise empty.
+def unequal_trials_reason(baseline: Mapping[str, int], candidate: Mapping[str, int]) -> str:
+    """One line if the sides ran a common task with different numbers of trials; otherwise empty.
 
     Args:
         baseline, candidate: Trials by task. A lost trial counts, since it was begun; the checks `measured`
             and `worst_case` cover it. A task without trials is not common.
     """
-    common = sorted(
-        (name for name, count in baseline.items() if count and candidate.get(name)), key=natural_order
+    common_tasks = sorted(
+        (name for name, count in baseline.items() if count and candidate.get(name)), key=natural_sort_key
     )
-    unequal = [name for name in common if baseline[name] != candidate[name]]
-    if not unequal:
+    unequal_tasks = [name for name in common_tasks if baseline[name] != candidate[name]]
+    if not unequal_tasks:
         return ""
-    first, more = unequal[0], len(unequal) - 1
-    others = f" ({more} more {'task differs' if more == 1 else 'tasks differ'})" if more else ""
-    trials = "trial" if baseline[first] == 1 else "trials"
+    first_task, other_count = unequal_tasks[0], len(unequal_tasks) - 1
+    others_text = (
+        f" ({other_count} more {'task differs' if other_count == 1 else 'tasks differ'})"
+        if other_count
+        else ""
+    )
+    trials = "trial" if baseline[first_task] == 1 else "trials"
     # If the baseline has unequal numbers itself, both sides must run again, with the largest number.
-    numbers = {baseline[name] for name in common}
+    numbers = {baseline[name] for name in common_tasks}
     if len(numbers) > 1:
-        numbers |= {candidate[name] for name in common}
+        numbers |= {candidate[name] for name in common_tasks}
     return (
-        f"the baseline has {baseline[first]} {trials} of task {first!r}, the candidate {candidate[first]}"
-        f"{others}; run the same number on both (--t2e-trials {max(numbers)})"
+        f"the baseline has {baseline[first_task]} {trials} of task {first_task!r}, but the candidate has "
+        f"{candidate[first_task]}{others_text}; run the same number on both (--t2e-trials {max(numbers)})"
     )
 
 
-def _user(baseline: Provenance, candidate: Provenance) -> Iterator[tuple[str, tuple[object, object]]]:
+def _user_settings(
+    baseline: Provenance, candidate: Provenance
+) -> Iterator[tuple[str, tuple[object, object]]]:
     """The recorded settings of both user simulators, by name."""
     if baseline.mode.solo and candidate.mode.solo:
         return  # nobody plays the user, so the settings of a user simulator do not matter
     for name in _USER_FIELDS:
-        yield f"user {name}", _both(baseline.user, candidate.user, name)
+        yield f"user {name}", _values_of_both(baseline.user, candidate.user, name)
     old, new = baseline.user.arguments, candidate.user.arguments
     if old is None or new is None:
         yield "user arguments", (old, new)
@@ -209,7 +238,7 @@ def _user(baseline: Provenance, candidate: Provenance) -> Iterator[tuple[str, tu
         yield f"user {name}", (old.get(name), new.get(name))
 
 
-def _both(old: object, new: object, name: str) -> tuple[object, object]:
+def _values_of_both(old: object, new: object, name: str) -> tuple[object, object]:
     return getattr(old, name), getattr(new, name)
 
 

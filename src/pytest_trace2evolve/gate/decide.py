@@ -1,4 +1,4 @@
-"""Decides comparisons by one rule: a single comparison with all its figures, or many at once."""
+"""Decides a single comparison with all its figures, or many comparisons at once, by the same rule."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
-from pytest_trace2evolve.gate.columns import KINDS, Counts, Flags, Floats
-from pytest_trace2evolve.gate.intervals import DETECTED, bounds
+from pytest_trace2evolve.gate.alpha_spending import alpha_share, unnumbered_claim_share
+from pytest_trace2evolve.gate.columns import ACTION_METRICS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.intervals import GUARDED_DROP, mean_bounds
 from pytest_trace2evolve.gate.pairs import (
     PASS_RATE,
     REWARD,
@@ -50,69 +50,77 @@ MIN_MEASURED = 0.9
 _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
 
 
-# The rule, on arrays of answers of shape (checks, R).
+# The rule, on arrays of status codes of shape (checks, R).
 
 
-def _ranks(answers: Counts, withheld: Flags) -> Counts:
+def _combine_codes(codes: Counts, is_withheld: Flags) -> Counts:
     """`Decision.rank` of each comparison: discard on a failed check, else promote if none is undecided.
 
-    `withheld` is whether the discard of each comparison is withheld, see `_discard_withheld`.
+    `is_withheld` is whether the discard of each comparison is withheld, see `_is_discard_withheld`.
     """
-    undecided = (answers == UNDECIDED).any(axis=0) | withheld
-    ranks = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
-    return np.where((answers == FAIL).any(axis=0) & ~withheld, Decision.DISCARD.rank, ranks)
+    is_undecided = (codes == UNDECIDED).any(axis=0) | is_withheld
+    ranks = np.where(is_undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
+    return np.where((codes == FAIL).any(axis=0) & ~is_withheld, Decision.DISCARD.rank, ranks)
 
 
-def _discard_withheld(answers: Counts, best_case: Counts) -> Flags:
-    """Whether checks failed, and none of them fails with the missing simulations at their best."""
-    failed = answers == FAIL
-    return np.asarray(failed.any(axis=0) & ~(failed & (best_case == FAIL)).any(axis=0))
+def _is_discard_withheld(codes: Counts, best_codes: Counts) -> Flags:
+    """Whether checks failed, but none of them fails if the missing simulations are at their best."""
+    has_failed = codes == FAIL
+    return np.asarray(has_failed.any(axis=0) & ~(has_failed & (best_codes == FAIL)).any(axis=0))
 
 
-def _worst_case(answers: Counts) -> Counts:
-    """PASS if every check still passes with the missing simulations at their worst, else UNDECIDED."""
-    return np.where(((answers == UNDECIDED) | (answers == FAIL)).any(axis=0), UNDECIDED, PASS)
+def _worst_case_code(codes: Counts) -> Counts:
+    """PASS if every check still passes if the missing simulations are at their worst, else UNDECIDED."""
+    return np.where(((codes == UNDECIDED) | (codes == FAIL)).any(axis=0), UNDECIDED, PASS)
 
 
-def _enough_measured(shares: Floats | float) -> Counts:
+def _measured_share_code(shares: Floats | float) -> Counts:
     return np.where(np.asarray(shares) < MIN_MEASURED, UNDECIDED, PASS)
 
 
-def _lost_whole(side: Tally) -> Flags:
+def _has_lost_all_trials(side: Tally) -> Flags:
     """Whether each task has several trials, all of which were lost."""
     return np.asarray((side.trials > 1) & (side.measured == 0))
 
 
-def ranks(
-    policy: Policy, compared: Comparisons, question: Question, asks: Mapping[str, Flags] | None = None
+def decision_ranks(
+    policy: Policy,
+    comparisons: Comparisons,
+    question: Question,
+    has_actions: Mapping[str, Flags] | None = None,
 ) -> Counts:
     """`Decision.rank` of each of many comparisons: 0 discard, 1 inconclusive, 2 promote.
 
-    For a guard, 2 means that no harm was detected. `asks` is required if simulations were lost: by kind,
-    whether a task may name such actions, shape (R, N).
+    For a guard, 2 means that no harm was detected. `has_actions` is required if simulations were lost. It
+    holds, by kind, whether a task may name such actions, shape (R, N).
     """
-    answers = policy.answers(compared, question)
-    old, new = compared.baseline, compared.candidate
-    lost = (old.missing > 0).any(axis=1) | (new.missing > 0).any(axis=1)
-    withheld, further = np.zeros_like(lost), []
-    if lost.any():
-        assert asks is not None, "lost simulations can only be filled in if their tasks' actions are known"
-        best, worst = (
-            policy.answers(compared.filled(asks, in_favour=in_favour), replace(question, filled=True))
-            for in_favour in (True, False)
+    codes = policy.status_codes(comparisons, question)
+    old, new = comparisons.baseline, comparisons.candidate
+    has_losses = (old.missing_counts > 0).any(axis=1) | (new.missing_counts > 0).any(axis=1)
+    is_withheld, further_codes = np.zeros_like(has_losses), []
+    if has_losses.any():
+        assert has_actions is not None, (
+            "lost simulations can only be filled in if their tasks' actions are known"
         )
-        withheld = lost & _discard_withheld(answers, best)
+        best_codes, worst_codes = (
+            policy.status_codes(
+                comparisons.fill_missing(has_actions, is_favourable=is_favourable),
+                replace(question, is_filled=True),
+            )
+            for is_favourable in (True, False)
+        )
+        is_withheld = has_losses & _is_discard_withheld(codes, best_codes)
         shares = [mean_of(side.measured.sum(axis=1), side.trials.sum(axis=1)) for side in (old, new)]
-        lost_whole = (_lost_whole(old) | _lost_whole(new)).any(axis=1)
-        further = [
-            np.where(lost, _worst_case(worst), PASS),
-            np.where(lost, _enough_measured(np.nan_to_num(np.minimum(*shares))), PASS),
-            np.where(lost_whole, UNDECIDED, PASS),
+        has_lost_all_trials = (_has_lost_all_trials(old) | _has_lost_all_trials(new)).any(axis=1)
+        further_codes = [
+            np.where(has_losses, _worst_case_code(worst_codes), PASS),
+            np.where(has_losses, _measured_share_code(np.nan_to_num(np.minimum(*shares))), PASS),
+            np.where(has_lost_all_trials, UNDECIDED, PASS),
         ]
-    if question.guard and question.goal is not Goal.NO_REGRESSION:
-        further.append(np.where(policy.detects(compared, question, DETECTED), PASS, UNDECIDED))
-    found = _ranks(np.vstack([answers, *further]), withheld)
-    return np.where(compared.both.any(axis=1), found, Decision.INCONCLUSIVE.rank)
+    if question.is_guard and question.goal is not Goal.NO_REGRESSION:
+        further_codes.append(np.where(policy.detects(comparisons, question, GUARDED_DROP), PASS, UNDECIDED))
+    ranks = _combine_codes(np.vstack([codes, *further_codes]), is_withheld)
+    return np.where(comparisons.measured_on_both.any(axis=1), ranks, Decision.INCONCLUSIVE.rank)
 
 
 # One comparison, with its figures.
@@ -126,13 +134,13 @@ def decide(
     label: Label,
     suite: str | None = None,
     split: str | None = None,
-    guard: bool = False,
-    partial: str = "",
-    expected: int | None = None,
-    look: int | None = None,
+    is_guard: bool = False,
+    partial_reason: str = "",
+    expected_tasks: int | None = None,
+    test_number: int | None = None,
     analysis: int | None = None,
-    abandoned: int = 0,
-    lost: Mapping[str, str] = MappingProxyType({}),
+    abandoned_count: int = 0,
+    lost_tasks: Mapping[str, str] = MappingProxyType({}),
     stage_alpha: float | None = None,
     schedule: tuple[int, ...] = (),
 ) -> Verdict:
@@ -145,20 +153,22 @@ def decide(
             clean.
         label: The label of the evidence.
         suite, split: The names of what was compared, for the record.
-        guard: Whether the split is a guard, which can block or discard but never promotes. If no harm is
+        is_guard: Whether the split is a guard, which can block or discard but never promotes. If no harm is
             detected, the decision is None. A guard blocks if any check has p ≤ α. Except under goal
             `no-regression`, it also blocks if it could not have detected a drop of 20 points of the mean
             reward.
-        partial: The reason if the split was not run whole. The verdict is then inconclusive, whatever the
-            figures.
-        expected: The number of tasks that should have been compared. Below 90 % of them, nothing is promoted.
-        look: The test number of the candidate's clean claim on this split; None if there is no such claim.
+        partial_reason: The reason why the split was not run whole, which makes the verdict inconclusive;
+            empty if it was run whole.
+        expected_tasks: The number of tasks that should have been compared. Below 90 % of them, nothing is
+            promoted.
+        test_number: The test number of the candidate's clean claim on this split; None if there is no such
+            claim.
         analysis: The number of the analysis within that test; None gives it the test's whole level.
-        abandoned: The number of draws that could have been judged instead but were not. For a claim with a
-            test number, `analysis` counts them already. Abandoned draws lower the level of the claim, never
-            the level of harm.
-        lost: Tasks with a simulation that is lost repeatedly, with the side. Such a loss may depend on the
-            agent's behaviour, so nothing is promoted.
+        abandoned_count: The number of draws that could have been judged instead but were not. For a claim
+            with a test number, `analysis` counts them already. Abandoned draws lower the level of the claim,
+            never the level of harm.
+        lost_tasks: Tasks with a simulation that is lost repeatedly, with the side. Such a loss may depend on
+            the agent's behaviour, so nothing is promoted.
         stage_alpha: Level of this stage, if there are several stages with growing numbers of trials.
         schedule: Trials of all these stages.
 
@@ -167,40 +177,45 @@ def decide(
         with every missing simulation filled in at its worst, and needs 90 % measured on both sides. A discard
         must also hold with every missing simulation filled in at its best; otherwise it is inconclusive.
     """
-    whole = 1.0 if goal is Goal.NO_REGRESSION else uncounted_share(abandoned)
+    unnumbered_share = 1.0 if goal is Goal.NO_REGRESSION else unnumbered_claim_share(abandoned_count)
     question = Question(
-        goal=Goal.HOLD if guard and goal is not Goal.NO_REGRESSION else goal,
-        guard=guard,
-        share=whole if look is None else share(look, analysis),
-        next_share=whole if look is None else share(look, (analysis or 0) + 1),
+        goal=Goal.HOLD if is_guard and goal is not Goal.NO_REGRESSION else goal,
+        is_guard=is_guard,
+        share=unnumbered_share if test_number is None else alpha_share(test_number, analysis),
+        next_share=unnumbered_share if test_number is None else alpha_share(test_number, (analysis or 0) + 1),
         stage_alpha=stage_alpha,
         schedule=schedule,
     )
-    judged = policy.judge(pairs, question)
-    results, reason = list(judged.results), partial
+    judgement = policy.judge(pairs, question)
+    results, reason = list(judgement.results), partial_reason
     decision: Decision | None = Decision.INCONCLUSIVE
-    blind = guard and goal is not Goal.NO_REGRESSION and not partial and not pairs.identical
-    blind = blind and not policy.detects(pairs.compared, question, DETECTED)[0]
-    if not pairs.both.any():
+    is_blind = is_guard and goal is not Goal.NO_REGRESSION and not partial_reason and not pairs.is_identical
+    is_blind = is_blind and not policy.detects(pairs.comparisons, question, GUARDED_DROP)[0]
+    if not pairs.measured_on_both.any():
         reason = reason or "no task was measured on both sides"
-    elif not partial:
-        results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question, results)]
-        results += _lost_again(pairs, lost)
-        decision = _decision(results, blind=blind)
-    answer, drop = None, None
-    if guard or goal is Goal.NO_REGRESSION:
-        drop = judged.sensitivity.drop if judged.sensitivity else None
-    if guard and not partial:
+    elif not partial_reason:
+        results += [
+            *_coverage_checks(pairs, expected_tasks),
+            *_missing_data_checks(pairs, policy, question, results),
+        ]
+        results += _repeated_loss_checks(pairs, lost_tasks)
+        decision = _decision(results, is_blind=is_blind)
+    guard_answer, detectable_drop = None, None
+    if is_guard or goal is Goal.NO_REGRESSION:
+        detectable_drop = judgement.sensitivity.drop if judgement.sensitivity else None
+    if is_guard and not partial_reason:
         assert decision is not None
-        answer = _GUARD_ANSWERS[decision]
-        reason = reason or _guard_reason(answer, results, judged, len(pairs.names) if blind else None)
-        decision = None if answer is GuardAnswer.NO_HARM_DETECTED else decision
+        guard_answer = _GUARD_ANSWERS[decision]
+        reason = reason or _guard_reason(
+            guard_answer, results, judgement, len(pairs.names) if is_blind else None
+        )
+        decision = None if guard_answer is GuardAnswer.NO_HARM_DETECTED else decision
     elif goal is Goal.NO_REGRESSION and decision is Decision.PROMOTE:
-        reason = f"no regression detected; {_could_have_detected(judged)}"
+        reason = f"no regression detected; {_detectable_drop_text(judgement)}"
     if goal is Goal.NO_REGRESSION and label is Label.CLEAN:
         label = Label.DEVELOPMENT
-    if kept_lost := [check.detail for check in results if check.id == LOST_AGAIN]:
-        reason = "; ".join(filter(None, (reason, f"lost in every attempt: simulations of {kept_lost[0]}")))
+    if lost_details := [check.detail for check in results if check.id == LOST_AGAIN]:
+        reason = "; ".join(filter(None, (reason, f"lost in every attempt: simulations of {lost_details[0]}")))
     return Verdict(
         decision=decision,
         policy=policy.name,
@@ -210,112 +225,135 @@ def decide(
         split=split,
         reason=reason,
         checks=tuple(results),
-        fixed=tuple(pairs.fixed()),
-        broken=tuple(pairs.broken()),
-        regressions=judged.regressions,
-        suspected=judged.suspected,
+        fixed=tuple(pairs.fixed_tasks()),
+        broken=tuple(pairs.broken_tasks()),
+        regressions=judgement.regressions,
+        suspected=judgement.suspected,
         tasks=len(pairs.names),
         left_out=left_out_lines(pairs.left_out),
-        partial=bool(partial),
-        identical=pairs.identical,
-        alpha=judged.alpha,
-        look=look,
+        partial=bool(partial_reason),
+        identical=pairs.is_identical,
+        alpha=judgement.alpha,
+        look=test_number,
         analysis=analysis,
-        settling=judged.settling if decision is Decision.INCONCLUSIVE and not partial else (),
-        guard=answer,
-        detectable=drop,
-        baseline=_figures(pairs, 0, judged),
-        candidate=_figures(pairs, 1, judged),
+        settling=judgement.needed_evidence
+        if decision is Decision.INCONCLUSIVE and not partial_reason
+        else (),
+        guard=guard_answer,
+        detectable=detectable_drop,
+        baseline=_side_figures(pairs, 0, judgement),
+        candidate=_side_figures(pairs, 1, judgement),
     )
 
 
-def worst(decisions: Iterable[Decision | None]) -> Decision | None:
+def worst_decision(decisions: Iterable[Decision | None]) -> Decision | None:
     """The worst decision over several splits or suites; None if there is no decision."""
-    known = [decision for decision in decisions if decision is not None]
-    return min(known, key=lambda decision: decision.rank, default=None)
+    known_decisions = [decision for decision in decisions if decision is not None]
+    return min(known_decisions, key=lambda decision: decision.rank, default=None)
 
 
-def unmeasured(verdict: Verdict) -> bool:
+def has_too_few_measured(verdict: Verdict) -> bool:
     """Whether too little was measured for a promotion, whatever the other checks show."""
-    too_few = (
+    is_too_few = (
         check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
         for check in verdict.checks
     )
-    return verdict.candidate.reward is None or any(too_few)
+    return verdict.candidate.reward is None or any(is_too_few)
 
 
-def _answers(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -> Counts:
-    """The answers of all checks of one comparison, or of the checks `ids`, shape (checks, 1)."""
-    answers = {result.id: STATUSES.index(result.status) for result in results}
-    column = [answers.get(name, NOT_APPLICABLE) for name in (answers if ids is None else ids)]
-    return np.array(column, dtype=np.int64)[:, None]
+def _codes_of(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -> Counts:
+    """The status codes of all checks of one comparison, or of the checks `ids`, shape (checks, 1)."""
+    codes_by_id = {result.id: STATUSES.index(result.status) for result in results}
+    codes = [codes_by_id.get(name, NOT_APPLICABLE) for name in (codes_by_id if ids is None else ids)]
+    return np.array(codes, dtype=np.int64)[:, None]
 
 
-def _decision(results: Sequence[CheckResult], *, blind: bool) -> Decision:
-    """The decision on one comparison. `blind` marks a guard that could not have detected `DETECTED`."""
-    withheld = any(result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results)
-    answers = np.vstack([_answers(results), [[UNDECIDED if blind else PASS]]])
-    return list(Decision)[int(_ranks(answers, np.array([withheld]))[0])]
+def _decision(results: Sequence[CheckResult], *, is_blind: bool) -> Decision:
+    """The decision on one comparison.
+
+    `is_blind` marks a guard that could not have detected `GUARDED_DROP`.
+    """
+    is_withheld = any(
+        result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results
+    )
+    codes = np.vstack([_codes_of(results), [[UNDECIDED if is_blind else PASS]]])
+    return list(Decision)[int(_combine_codes(codes, np.array([is_withheld]))[0])]
 
 
-def _result(name: str, answer: int, detail: str) -> CheckResult:
-    return CheckResult(id=name, status=STATUSES[answer], detail=detail)
+def _check_result(name: str, code: int, detail: str) -> CheckResult:
+    return CheckResult(id=name, status=STATUSES[code], detail=detail)
 
 
-def _share_result(name: str, measured: float, detail: str) -> CheckResult:
-    status = STATUSES[int(_enough_measured(measured))]
-    return CheckResult(id=name, status=status, estimate=measured, threshold=MIN_MEASURED, detail=detail)
+def _share_result(name: str, measured_share: float, detail: str) -> CheckResult:
+    status = STATUSES[int(_measured_share_code(measured_share))]
+    return CheckResult(id=name, status=status, estimate=measured_share, threshold=MIN_MEASURED, detail=detail)
 
 
-def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
+def _coverage_checks(pairs: Pairs, expected_tasks: int | None) -> list[CheckResult]:
     """The check that withholds a promotion if too many tasks were left out; absent if no task was."""
     tasks = len(pairs.names)
-    if not expected or tasks >= expected:
+    if not expected_tasks or tasks >= expected_tasks:
         return []
-    return [_share_result(_COMPARED, tasks / expected, f"{tasks} of {expected} tasks")]
+    return [_share_result(_COMPARED, tasks / expected_tasks, f"{tasks} of {expected_tasks} tasks")]
 
 
-def _missing_data(
-    pairs: Pairs, policy: Policy, question: Question, judged: Sequence[CheckResult]
+def _missing_data_checks(
+    pairs: Pairs, policy: Policy, question: Question, results_so_far: Sequence[CheckResult]
 ) -> list[CheckResult]:
     """The checks of missing data, which can withhold a promotion or a discard; none if nothing is missing."""
     totals = [(int(side.measured.sum()), int(side.trials.sum())) for side in pairs.sides]
     shares = [measured / trials if trials else 0.0 for measured, trials in totals]
-    lost_fresh = (
-        pairs.fresh is not None
-        and pairs.fresh_worst is not None
-        and not np.array_equal(pairs.fresh, pairs.fresh_worst, equal_nan=True)
+    has_lost_fresh_trials = (
+        pairs.fresh_p is not None
+        and pairs.fresh_worst_p is not None
+        and not np.array_equal(pairs.fresh_p, pairs.fresh_worst_p, equal_nan=True)
     )
-    results, least = [], min(shares)
-    if least == 1.0 and not lost_fresh:
+    results, min_share = [], min(shares)
+    if min_share == 1.0 and not has_lost_fresh_trials:
         return []
-    if least < 1.0:
-        results.append(_share_result(_MEASURED, least, f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
+    if min_share < 1.0:
+        results.append(_share_result(_MEASURED, min_share, f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
 
-    def bound(in_favour: bool) -> tuple[CheckResult, ...]:
-        return policy.judge(pairs.filled(in_favour=in_favour), replace(question, filled=True)).results
+    def judge_filled(is_favourable: bool) -> tuple[CheckResult, ...]:
+        return policy.judge(
+            pairs.fill_missing(is_favourable=is_favourable), replace(question, is_filled=True)
+        ).results
 
-    if failed := [result.id for result in judged if result.status is CheckStatus.FAIL]:
-        best = bound(in_favour=True)
-        withheld = _discard_withheld(_answers(judged, failed), _answers(best, failed))[0]
-        still = [each.id for each in best if each.status is CheckStatus.FAIL and each.id in failed]
-        detail = f"would not fail: {', '.join(failed)}" if withheld else f"still fails: {', '.join(still)}"
-        results.append(_result(_BEST_CASE, UNDECIDED if withheld else PASS, detail))
-    worst = bound(in_favour=False)
-    lost = [each.id for each in worst if each.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)]
-    detail = f"would not pass: {', '.join(lost)}" if lost else "every check still passes"
-    results.append(_result(_WORST_CASE, int(_worst_case(_answers(worst))[0]), detail))
+    if failed_ids := [result.id for result in results_so_far if result.status is CheckStatus.FAIL]:
+        best_results = judge_filled(is_favourable=True)
+        is_withheld = _is_discard_withheld(
+            _codes_of(results_so_far, failed_ids), _codes_of(best_results, failed_ids)
+        )[0]
+        still_failing = [
+            result.id
+            for result in best_results
+            if result.status is CheckStatus.FAIL and result.id in failed_ids
+        ]
+        detail = (
+            f"would not fail: {', '.join(failed_ids)}"
+            if is_withheld
+            else f"still fails: {', '.join(still_failing)}"
+        )
+        results.append(_check_result(_BEST_CASE, UNDECIDED if is_withheld else PASS, detail))
+    worst_results = judge_filled(is_favourable=False)
+    undetermined_ids = [
+        result.id for result in worst_results if result.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)
+    ]
+    detail = (
+        f"would not pass: {', '.join(undetermined_ids)}" if undetermined_ids else "every check still passes"
+    )
+    results.append(_check_result(_WORST_CASE, int(_worst_case_code(_codes_of(worst_results))[0]), detail))
     return results
 
 
-def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
+def _repeated_loss_checks(pairs: Pairs, lost_tasks: Mapping[str, str]) -> list[CheckResult]:
     """The check that withholds a promotion if simulations of a task are lost repeatedly; otherwise absent."""
-    found = {name: side for name, side in lost.items() if name in pairs.names}
+    side_of_task = {name: side for name, side in lost_tasks.items() if name in pairs.names}
     for side, name in zip(pairs.sides, ("baseline", "candidate"), strict=True):
-        for task in pairs.named(_lost_whole(side)):
-            found.setdefault(task, name)
-    detail = ", ".join(f"{task} ({side})" for task, side in found.items())
-    return [_result(LOST_AGAIN, UNDECIDED, detail)] if found else []
+        for task in pairs.select_names(_has_lost_all_trials(side)):
+            side_of_task.setdefault(task, name)
+    detail = ", ".join(f"{task} ({side})" for task, side in side_of_task.items())
+    return [_check_result(LOST_AGAIN, UNDECIDED, detail)] if side_of_task else []
 
 
 # Guards.
@@ -328,43 +366,49 @@ _GUARD_ANSWERS = {
 
 
 def _guard_reason(
-    answer: GuardAnswer, results: Sequence[CheckResult], judged: Judgement, too_few: int | None
+    answer: GuardAnswer, results: Sequence[CheckResult], judgement: Judgement, blind_tasks: int | None
 ) -> str:
-    """The reason of a guard's answer. `too_few` is the number of tasks if they cannot detect `DETECTED`."""
+    """The reason of a guard's answer.
+
+    `blind_tasks` is the number of tasks if they cannot detect `GUARDED_DROP`; otherwise None.
+    """
     if answer is GuardAnswer.NO_HARM_DETECTED:
-        return f"{answer.value}; {_could_have_detected(judged)}"
+        return f"{answer.value}; {_detectable_drop_text(judgement)}"
     if answer is GuardAnswer.HARM_SHOWN:
         reasons = [check.id for check in results if check.status is CheckStatus.FAIL]
         return f"{answer.value}: {', '.join(reasons)}"
-    open_ = [
+    undecided_checks = [
         check.id if check.p is None else f"{check.id} (p = {check.p:.4f})"
         for check in results
         if check.status is CheckStatus.UNDECIDED
     ]
-    few = "" if too_few is None else _too_few(judged, too_few)
-    reason = "; ".join(filter(None, (", ".join(open_), few)))
+    too_few_reason = "" if blind_tasks is None else _too_few_tasks_reason(judgement, blind_tasks)
+    reason = "; ".join(filter(None, (", ".join(undecided_checks), too_few_reason)))
     return f"{answer.value}: {reason}" if reason else answer.value
 
 
-def _too_few(judged: Judgement, tasks: int) -> str:
-    known = judged.sensitivity
-    assert known is not None, "a policy that states no uncertainty detects every drop"
-    smallest = "none" if known.drop is None else f"{_points(known.drop)} or more"
-    enough = f"; about {known.tasks} tasks would detect it" if known.tasks is not None else ""
+def _too_few_tasks_reason(judgement: Judgement, tasks: int) -> str:
+    sensitivity = judgement.sensitivity
+    assert sensitivity is not None, "a policy that states no uncertainty detects every drop"
+    smallest_text = "none" if sensitivity.drop is None else f"{_format_points(sensitivity.drop)} or more"
+    sufficient_text = (
+        f"; about {sensitivity.tasks} tasks would detect it" if sensitivity.tasks is not None else ""
+    )
     count = f"{tasks} task{'' if tasks == 1 else 's'}"
-    return f"{count} cannot detect a drop of {100 * DETECTED:.0f} points (detectable: {smallest}){enough}"
+    drop = f"{100 * GUARDED_DROP:.0f} points"
+    return f"{count} cannot detect a drop of {drop} (detectable: {smallest_text}){sufficient_text}"
 
 
-def _could_have_detected(judged: Judgement) -> str:
-    known = judged.sensitivity
-    if known is None:
+def _detectable_drop_text(judgement: Judgement) -> str:
+    sensitivity = judgement.sensitivity
+    if sensitivity is None:
         return "the policy compares point estimates and states no detectable change"
-    if known.drop is None:
+    if sensitivity.drop is None:
         return "no drop of the mean reward could have been detected"
-    return f"could have detected a drop of {_points(known.drop)}"
+    return f"could have detected a drop of {_format_points(sensitivity.drop)}"
 
 
-def _points(drop: float) -> str:
+def _format_points(drop: float) -> str:
     """A drop of the mean reward in points, rounded up."""
     return f"{math.ceil(100 * drop - 1e-6)} points"
 
@@ -372,28 +416,37 @@ def _points(drop: float) -> str:
 # Figures of the sides.
 
 
-def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
+def _side_figures(pairs: Pairs, index: int, judgement: Judgement) -> SideFigures:
     """One side's figures, each over the tasks with the figure on both sides, so sides can be subtracted."""
     side = pairs.sides[index]
     means: dict[str, float | None] = {}
-    for name in (REWARD, PASS_RATE, *KINDS):
+    for name in (REWARD, PASS_RATE, *ACTION_METRICS):
         # The pass rate counts tasks, by the majority of their trials, rather than trials.
-        old, new = (each.majority if name == PASS_RATE else each.figure(name) for each in pairs.sides)
-        known = ~np.isnan(old) & ~np.isnan(new)
-        means[name] = float((old, new)[index][known].mean()) if known.any() else None
+        old, new = (
+            tally_of_side.pass_indicator if name == PASS_RATE else tally_of_side.figure(name)
+            for tally_of_side in pairs.sides
+        )
+        is_known = ~np.isnan(old) & ~np.isnan(new)
+        means[name] = float((old, new)[index][is_known].mean()) if is_known.any() else None
     return SideFigures(
         **means,
         max_steps=int(side.max_steps.sum()),
         measured=int(side.measured.sum()),
-        missing=int(side.missing.sum()),
-        pass_hat={} if judged.alpha is None else _pass_hat(side, pairs.both, judged.alpha),
+        missing=int(side.missing_counts.sum()),
+        pass_hat={}
+        if judgement.alpha is None
+        else _pass_hat_intervals(side, pairs.measured_on_both, judgement.alpha),
     )
 
 
-def _pass_hat(side: Tally, tasks: Flags, alpha: float) -> dict[int, Interval]:
-    """pass^k over some tasks, by k, with its interval; each bound is one-sided at alpha."""
-    found = {}
+def _pass_hat_intervals(side: Tally, tasks: Flags, alpha: float) -> dict[int, Interval]:
+    """pass^k over the selected tasks with its interval, by k; each bound is one-sided at alpha."""
+    intervals = {}
     for k, chances in side.pass_hat(tasks).items():
-        at = bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)
-        found[k] = Interval(estimate=float(at.estimate[0]), low=float(at.low[0]), high=float(at.high[0]))
-    return found
+        chance_bounds = mean_bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)
+        intervals[k] = Interval(
+            estimate=float(chance_bounds.estimate[0]),
+            low=float(chance_bounds.low[0]),
+            high=float(chance_bounds.high[0]),
+        )
+    return intervals

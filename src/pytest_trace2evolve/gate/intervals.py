@@ -17,20 +17,20 @@ import scipy
 from pytest_trace2evolve.gate.columns import Flags, Floats
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.significance import mcnemar
-from pytest_trace2evolve.records.verdict import Obstacle, Settling
+from pytest_trace2evolve.records.verdict import NeededEvidence, Obstacle
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 """The level of a two-sided interval, or of all intervals of one report together."""
 
 PSEUDO_TASK = 0.5
 """The effect of the pseudo-task, as a share of the distance from the centre of the range to either end."""
 
-_FLAT = 1e-12
+_MIN_STANDARD_ERROR = 1e-12
 
 
-def student(chance: Floats | float, freedom: Floats | float) -> Floats:
+def student_quantile(probability: Floats | float, degrees_of_freedom: Floats | float) -> Floats:
     """The quantile of Student's t-distribution; NaN without degrees of freedom."""
-    return np.asarray(scipy.special.stdtrit(freedom, chance))
+    return np.asarray(scipy.special.stdtrit(degrees_of_freedom, probability))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Bounds:
     deviation: Floats
 
 
-def bounds(values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maximum: float = 1.0) -> Bounds:
+def mean_bounds(
+    values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maximum: float = 1.0
+) -> Bounds:
     """Bounds of the mean of rows of values, each one-sided at level alpha.
 
     The lower bound is the smaller of Student's with and without a pseudo-task a quarter of the range above
@@ -63,48 +65,48 @@ def bounds(values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maxi
         alpha: Level, one for all rows or one per row.
         minimum, maximum: The range of a value.
     """
-    known = ~np.isnan(values)
-    n = known.sum(axis=1).astype(np.float64)
-    clean = np.where(known, values, 0.0)
-    half = PSEUDO_TASK * (maximum - minimum) / 2.0
+    is_known = ~np.isnan(values)
+    n = is_known.sum(axis=1).astype(np.float64)
+    values_or_zero = np.where(is_known, values, 0.0)
+    half_range = PSEUDO_TASK * (maximum - minimum) / 2.0
     centre = (maximum + minimum) / 2.0
     level = np.broadcast_to(np.asarray(alpha, dtype=np.float64), n.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = clean.sum(axis=1) / n
-        squares = np.where(known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
+        mean = values_or_zero.sum(axis=1) / n
+        squares = np.where(is_known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
         error = np.sqrt(squares / (n - 1) / n)
-        flat = ~(error > _FLAT)
-        reach = np.where(flat, 1.0 - level ** (1.0 / n), student(1.0 - level, n - 1) * error)
-        guarded_low, _ = _with_task(mean, squares, n, level, centre - half)
-        _, guarded_high = _with_task(mean, squares, n, level, centre + half)
-        low, high = np.minimum(mean - reach, guarded_low), np.maximum(mean + reach, guarded_high)
-        deviation = np.sqrt((squares + half**2) / n)
-    none = n == 0
+        is_flat = ~(error > _MIN_STANDARD_ERROR)
+        half_width = np.where(is_flat, 1.0 - level ** (1.0 / n), student_quantile(1.0 - level, n - 1) * error)
+        pseudo_low, _ = _bounds_with_task(mean, squares, n, level, centre - half_range)
+        _, pseudo_high = _bounds_with_task(mean, squares, n, level, centre + half_range)
+        low, high = np.minimum(mean - half_width, pseudo_low), np.maximum(mean + half_width, pseudo_high)
+        deviation = np.sqrt((squares + half_range**2) / n)
+    is_empty = n == 0
     return Bounds(
-        estimate=np.where(none, np.nan, mean),
-        low=np.where(none, np.nan, np.maximum(low, minimum)),
-        high=np.where(none, np.nan, np.minimum(high, maximum)),
+        estimate=np.where(is_empty, np.nan, mean),
+        low=np.where(is_empty, np.nan, np.maximum(low, minimum)),
+        high=np.where(is_empty, np.nan, np.minimum(high, maximum)),
         tasks=n,
-        deviation=np.where(none, np.nan, deviation),
+        deviation=np.where(is_empty, np.nan, deviation),
     )
 
 
-def _with_task(
+def _bounds_with_task(
     mean: Floats, squares: Floats, n: Floats, level: Floats, value: float
 ) -> tuple[Floats, Floats]:
     """Student's bounds after adding a task with the given value."""
-    more = n + 1
-    moved = (mean * n + value) / more
-    spread = squares + (value - mean) ** 2 * n / more
-    reach = student(1.0 - level, more - 1) * np.sqrt(spread / (more - 1) / more)
-    return moved - reach, moved + reach
+    count = n + 1
+    new_mean = (mean * n + value) / count
+    new_squares = squares + (value - mean) ** 2 * n / count
+    half_width = student_quantile(1.0 - level, count - 1) * np.sqrt(new_squares / (count - 1) / count)
+    return new_mean - half_width, new_mean + half_width
 
 
-def clopper_pearson(count: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+def clopper_pearson(count: int, total: int, level: float = CONFIDENCE_LEVEL) -> tuple[float, float]:
     """The exact two-sided interval of a share (Clopper and Pearson, 1934)."""
-    miss = (1 - level) / 2
-    low = scipy.special.betaincinv(count, total - count + 1, miss) if count else 0.0
-    high = scipy.special.betaincinv(count + 1, total - count, 1 - miss) if count < total else 1.0
+    tail = (1 - level) / 2
+    low = scipy.special.betaincinv(count, total - count + 1, tail) if count else 0.0
+    high = scipy.special.betaincinv(count + 1, total - count, 1 - tail) if count < total else 1.0
     return float(low), float(high)
 
 
@@ -112,8 +114,8 @@ def wilson(share: float, count: float, z: float) -> tuple[float, float]:
     """Wilson's score interval (1927) of a share of `count` cases; z is the normal quantile of its level."""
     scale = 1 + z * z / count
     centre = (share + z * z / (2 * count)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+    half_width = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(centre - half_width, 0.0), min(centre + half_width, 1.0)
 
 
 @dataclass(frozen=True)
@@ -121,18 +123,22 @@ class Cluster:
     """Counts of one task's traces, averaged over runs of the labeller, so they need not be whole numbers.
 
     Attributes:
-        lacking: Traces that lack the capability.
-        shown: Traces that show the capability or lack it.
+        lacking_count: Traces that lack the capability.
+        labelled_count: Traces that show the capability or lack it.
     """
 
-    lacking: float
-    shown: float
+    lacking_count: float
+    labelled_count: float
 
 
 def difference_interval(
-    first: Sequence[Cluster], second: Sequence[Cluster], *, comparisons: int = 1, level: float = LEVEL
+    first: Sequence[Cluster],
+    second: Sequence[Cluster],
+    *,
+    comparisons: int = 1,
+    level: float = CONFIDENCE_LEVEL,
 ) -> tuple[float, float] | None:
-    """The interval of the first share minus the second; None if a side has no trace.
+    """The confidence interval of the first share minus the second; None if a side has no trace.
 
     Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10:
     two Wilson intervals combined. Trials of one task resemble each other, so each side counts as the number
@@ -146,11 +152,11 @@ def difference_interval(
         comparisons: The number of intervals that hold simultaneously at the level (Bonferroni).
         level: The level of all these intervals together.
     """
-    sides = [[cluster for cluster in side if cluster.shown > 0] for side in (first, second)]
+    sides = [[cluster for cluster in side if cluster.labelled_count > 0] for side in (first, second)]
     if not all(sides):
         return None
-    alike = correlation(sides)
-    (p, n), (q, m) = (_share(side, alike) for side in sides)
+    rho = correlation(sides)
+    (p, n), (q, m) = (_share_and_effective_count(side, rho) for side in sides)
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(comparisons, 1)))
     low_p, high_p = wilson(p, n, z)
     low_q, high_q = wilson(q, m, z)
@@ -167,30 +173,36 @@ def correlation(sides: Sequence[Sequence[Cluster]]) -> float:
     the correlation, so the other side determines it. If the traces of both sides all agree, each task counts
     as a single trace.
     """
-    found = least = most = 0.0
+    squares = min_squares = max_squares = 0.0
     for side in sides:
-        total = sum(cluster.shown for cluster in side)
-        share = min(sum(cluster.lacking for cluster in side) / total, 1.0)
+        total = sum(cluster.labelled_count for cluster in side)
+        share = min(sum(cluster.lacking_count for cluster in side) / total, 1.0)
         spread, count = share * (1 - share), len(side)
         if count > 1:
-            residuals = sum((cluster.lacking - share * cluster.shown) ** 2 for cluster in side)
-            found += count / (count - 1) * residuals
-            least += spread * total
-            most += spread * sum(cluster.shown**2 for cluster in side)
-    if not least:
+            residual_squares = sum(
+                (cluster.lacking_count - share * cluster.labelled_count) ** 2 for cluster in side
+            )
+            squares += count / (count - 1) * residual_squares
+            min_squares += spread * total
+            max_squares += spread * sum(cluster.labelled_count**2 for cluster in side)
+    if not min_squares:
         return 1.0
-    return min(max((found - least) / (most - least), 0.0), 1.0) if most > least else 0.0
+    return (
+        min(max((squares - min_squares) / (max_squares - min_squares), 0.0), 1.0)
+        if max_squares > min_squares
+        else 0.0
+    )
 
 
-def _share(side: Sequence[Cluster], alike: float) -> tuple[float, float]:
+def _share_and_effective_count(side: Sequence[Cluster], rho: float) -> tuple[float, float]:
     """The share of a side, and its effective number of traces.
 
     The effective number is n / (1 + (m − 1)ρ), where m is the mean size of a trace's cluster.
     """
-    total = sum(cluster.shown for cluster in side)
-    mean = sum(cluster.shown**2 for cluster in side) / total
-    share = min(sum(cluster.lacking for cluster in side) / total, 1.0)
-    return share, total / (1 + max(mean - 1, 0.0) * alike)
+    total = sum(cluster.labelled_count for cluster in side)
+    mean_size = sum(cluster.labelled_count**2 for cluster in side) / total
+    share = min(sum(cluster.lacking_count for cluster in side) / total, 1.0)
+    return share, total / (1 + max(mean_size - 1, 0.0) * rho)
 
 
 # Detectable effects.
@@ -198,43 +210,45 @@ def _share(side: Sequence[Cluster], alike: float) -> tuple[float, float]:
 POWER = 0.8
 """An effect counts as detectable if four of five comparisons would show it."""
 
-DETECTED = 0.20
+GUARDED_DROP = 0.20
 """The drop of the mean reward that a guard must have been able to detect."""
 
 MAX_TRIALS, MAX_TASKS = 64, 2_000
 """The largest numbers of trials and tasks that are suggested."""
 
-_ROUNDING = 1e-9
+_MAX_ROUNDING_ERROR = 1e-9
 """Effects up to this size count as 0, because a mean of differences that cancel out is seldom exactly 0."""
 
 _DROPS = np.linspace(0.001, 1.0, 1_000)
 
 
-def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
+def detectable_change(deviation: float, tasks: float, alpha: float) -> float | None:
     """The smallest mean difference that a one-sided t-test at alpha shows in four of five comparisons.
 
     `deviation` is the standard deviation of the differences over tasks. The result is None below two tasks.
     """
     if tasks < 2 or np.isnan(deviation):
         return None
-    return float(min(_quantiles(alpha, tasks) * deviation / np.sqrt(tasks), 1.0))
+    return float(min(_quantile_sum(alpha, tasks) * deviation / np.sqrt(tasks), 1.0))
 
 
-def _quantiles(alpha: float, tasks: float) -> float:
+def _quantile_sum(alpha: float, tasks: float) -> float:
     """The sum of Student's quantiles of the level and of the power."""
-    return float(student(np.array([1 - alpha, POWER]), tasks - 1).sum())
+    return float(student_quantile(np.array([1 - alpha, POWER]), tasks - 1).sum())
 
 
-def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
+def detectable_task_share(better_count: int, tasks: float, alpha: float) -> float | None:
     """The smallest net share of tasks that must turn worse for McNemar's test to show it.
 
-    The net share subtracts the `better` tasks that turned better. None if no share is enough.
+    The net share subtracts the `better_count` tasks that turned better. None if no share is enough.
     """
     if not tasks:
         return None
-    worse = np.arange(int(tasks) + 1, dtype=np.float64)
-    enough = worse[mcnemar(worse, np.full(worse.shape, float(better))) <= alpha]
-    return float(enough[0] - better) / float(tasks) if enough.size else None
+    worse_counts = np.arange(int(tasks) + 1, dtype=np.float64)
+    sufficient_counts = worse_counts[
+        mcnemar(worse_counts, np.full(worse_counts.shape, float(better_count))) <= alpha
+    ]
+    return float(sufficient_counts[0] - better_count) / float(tasks) if sufficient_counts.size else None
 
 
 def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floats, alpha: float) -> Flags:
@@ -249,19 +263,23 @@ def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floa
 
     Source: the power of a randomisation test by its normal approximation (Lehmann, Nonparametrics, 1975,
     section 4.2), with Student's quantiles at n − 1 degrees of freedom in place of the normal ones. s²
-    includes the pseudo-task of `bounds`, so that a few tasks that all agree do not count as certainty.
+    includes the pseudo-task of `mean_bounds`, so that a few tasks that all agree do not count as certainty.
 
     Args:
         drop: Sizes between 0 and 1; broadcast with the other arrays.
-        deviation: s, as returned by `bounds`.
+        deviation: s, as returned by `mean_bounds`.
         tasks: n; nothing is detected below two tasks.
         trials: K, the trials of a task on either side.
         alpha: Level of the one-sided test.
     """
     spread = drop * (1 - drop) / trials
     with np.errstate(invalid="ignore"):
-        reject, miss = (student(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER))
-        needed = reject * np.sqrt(deviation**2 + drop**2 + spread) + miss * np.sqrt(deviation**2 + spread)
+        level_quantile, power_quantile = (
+            student_quantile(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER)
+        )
+        needed = level_quantile * np.sqrt(deviation**2 + drop**2 + spread) + power_quantile * np.sqrt(
+            deviation**2 + spread
+        )
         return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
 
 
@@ -272,28 +290,30 @@ class Sensitivity:
     Attributes:
         drop: The smallest drop that four of five comparisons would have detected, 0 to 1; None if no drop is
             detectable.
-        tasks: The number of tasks with the same spread and trials that would detect `DETECTED`; None if it is
-            more than `MAX_TASKS`.
+        tasks: The number of tasks with the same spread and trials that would detect `GUARDED_DROP`; None if
+            it is more than `MAX_TASKS`.
     """
 
     drop: float | None
     tasks: int | None
 
 
-def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
-    """The sensitivity of one comparison, in steps of a tenth of a point; for the arguments see `detects`."""
+def drop_sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
+    """The sensitivity of one comparison, in steps of a tenth of a point; `detects` explains the arguments."""
     # Further tasks would vary like the present ones; the pseudo-task's share of the variance shrinks.
-    own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
+    task_variance = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
 
-    def finds(drop: float, spread: float, number: float) -> bool:
+    def is_detected(drop: float, spread: float, number: float) -> bool:
         return bool(detects(drop, np.asarray(spread), np.asarray(number), np.asarray(trials), alpha))
 
-    smallest = _first(range(len(_DROPS)), lambda place: finds(_DROPS[place], deviation, tasks))
-    enough = _first(
-        range(2, MAX_TASKS + 1),
-        lambda number: finds(DETECTED, math.sqrt(own + PSEUDO_TASK**2 / number), number),
+    smallest_index = _first_sufficient(
+        range(len(_DROPS)), lambda index: is_detected(_DROPS[index], deviation, tasks)
     )
-    return Sensitivity(None if smallest is None else float(_DROPS[smallest]), enough)
+    sufficient_tasks = _first_sufficient(
+        range(2, MAX_TASKS + 1),
+        lambda number: is_detected(GUARDED_DROP, math.sqrt(task_variance + PSEUDO_TASK**2 / number), number),
+    )
+    return Sensitivity(None if smallest_index is None else float(_DROPS[smallest_index]), sufficient_tasks)
 
 
 @dataclass(frozen=True)
@@ -311,7 +331,7 @@ class Spread:
     trials: int
     tasks: int
 
-    def error(self, trials: int, tasks: int) -> float:
+    def standard_error(self, trials: int, tasks: int) -> float:
         """The standard error of the mean difference for the given numbers of tasks and trials."""
         return float(np.sqrt((self.between + self.within / trials) / tasks))
 
@@ -323,53 +343,55 @@ def spread_of(pairs: Pairs, deviation: float) -> Spread:
     which is correct for a candidate that does not differ.
     """
     old, new = pairs.sides
-    both = pairs.both
-    trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[both])))
-    variances = (old.variance + new.variance)[both]
-    known = variances[~np.isnan(variances)]
-    within = float(known.mean()) if known.size and trials > 1 else deviation**2 * trials
+    is_measured = pairs.measured_on_both
+    trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[is_measured])))
+    variances = (old.variance + new.variance)[is_measured]
+    known_variances = variances[~np.isnan(variances)]
+    within = float(known_variances.mean()) if known_variances.size and trials > 1 else deviation**2 * trials
     between = max(0.0, deviation**2 - within / trials)
-    return Spread(between, within, trials, int(both.sum()))
+    return Spread(between, within, trials, int(is_measured.sum()))
 
 
-def settling(
-    check: str, effect: float, spread: Spread, pairs: Pairs, *, alpha: float, further_alpha: float
-) -> Settling:
+def estimate_needed_evidence(
+    check_id: str, effect: float, spread: Spread, pairs: Pairs, *, alpha: float, next_alpha: float
+) -> NeededEvidence:
     """The numbers of trials and tasks that would show an effect of this size in four of five comparisons.
 
     Args:
-        check: The undecided check.
+        check_id: The undecided check.
         effect: The distance to the check's threshold, if the estimate is right. Nothing settles an effect of
             0 or less: below 0 the change points the wrong way, and 0 is too small to detect.
         spread: The spread of differences over tasks.
         pairs: The compared pairs, which also hold the cost of a simulation.
-        alpha, further_alpha: The check's level now, and in an analysis with more trials.
+        alpha, next_alpha: The check's level now, and in an analysis with more trials.
     """
-    if effect < -_ROUNDING:
-        return Settling(check=check, obstacle=Obstacle.WRONG_DIRECTION)
-    if effect <= _ROUNDING:
-        return Settling(check=check, obstacle=Obstacle.TOO_SMALL)
+    if effect < -_MAX_ROUNDING_ERROR:
+        return NeededEvidence(check=check_id, obstacle=Obstacle.WRONG_DIRECTION)
+    if effect <= _MAX_ROUNDING_ERROR:
+        return NeededEvidence(check=check_id, obstacle=Obstacle.TOO_SMALL)
 
-    def enough(trials: int, tasks: int, level: float) -> bool:
-        return tasks >= 2 and bool(_quantiles(level, tasks) * spread.error(trials, tasks) <= effect)
+    def is_enough(trials: int, tasks: int, level: float) -> bool:
+        return tasks >= 2 and bool(
+            _quantile_sum(level, tasks) * spread.standard_error(trials, tasks) <= effect
+        )
 
-    more_trials = range(spread.trials + 1, MAX_TRIALS + 1)
-    trials = _first(more_trials, lambda count: enough(count, spread.tasks, further_alpha))
-    more_tasks = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
-    tasks = _first(more_tasks, lambda count: enough(spread.trials, count, alpha))
-    more = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
-    return Settling(
-        check=check,
+    trial_range = range(spread.trials + 1, MAX_TRIALS + 1)
+    trials = _first_sufficient(trial_range, lambda count: is_enough(count, spread.tasks, next_alpha))
+    task_range = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+    tasks = _first_sufficient(task_range, lambda count: is_enough(spread.trials, count, alpha))
+    simulations = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
+    return NeededEvidence(
+        check=check_id,
         trials=trials,
         tasks=tasks,
         obstacle=Obstacle.TOO_SMALL if trials is None and tasks is None else None,
-        simulations=more,
-        cost=None if more is None or pairs.cost is None else more * pairs.cost,
-        tokens=None if more is None or pairs.tokens is None else round(more * pairs.tokens),
+        simulations=simulations,
+        cost=None if simulations is None or pairs.cost is None else simulations * pairs.cost,
+        tokens=None if simulations is None or pairs.tokens is None else round(simulations * pairs.tokens),
     )
 
 
-def _first(numbers: range, enough: Callable[[int], bool]) -> int | None:
+def _first_sufficient(numbers: range, is_enough: Callable[[int], bool]) -> int | None:
     """The first number that is enough, assuming that every later number is enough too; None if none is."""
-    place = bisect_left(numbers, True, key=enough)
-    return numbers[place] if place < len(numbers) else None
+    index = bisect_left(numbers, True, key=is_enough)
+    return numbers[index] if index < len(numbers) else None

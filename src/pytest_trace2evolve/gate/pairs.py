@@ -1,4 +1,4 @@
-"""Both sides' evidence: sums over the trials of each task, and the two sides paired by task.
+"""The evidence of both sides: sums over the trials of each task, paired by task.
 
 The last axis of every array is the axis of tasks (N). A side of `Pairs` has arrays of shape (N,). Arrays of
 `Comparisons` have shape (R, N), with one row per comparison. The gate has one row; calibration and simulation
@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 
 from pytest_trace2evolve.gate.columns import (
-    BREACHES,
+    ACTION_METRICS,
+    INVARIANT_METRICS,
     INVARIANTS,
-    KINDS,
     Columns,
     Counts,
     Flags,
     Floats,
-    columns,
+    build_columns,
 )
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.significance import SignFlip, sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
-METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS, INVARIANTS)
+METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, INVARIANTS)
 """The metrics that policy `calibrated` checks, in the order in which they are printed."""
 
 PASS_HAT = (1, 2, 4, 8, 16)
@@ -47,11 +47,11 @@ class Tally:
         trials: Simulations of the task, measured or not.
         measured: Simulations that have a reward.
         reward, squares: Sums of the rewards and of their squares.
-        passed: Successes.
+        successes: Successes.
         matched: By kind, the sum over trials of the share of gold actions matched. `INVARIANTS` counts the
-            trials that broke no invariant; a name of `BREACHES` counts the trials that kept that invariant. A
-            side that was not checked for invariants lacks these keys. A kind that no trial of the side broke
-            has no key either.
+            trials that broke no invariant; a name of `INVARIANT_METRICS` counts the trials that kept that
+            invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
+            the side broke has no key either.
         checked: By kind, the number of trials in which that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -60,7 +60,7 @@ class Tally:
     measured: Counts
     reward: Floats
     squares: Floats
-    passed: Counts
+    successes: Counts
     matched: Mapping[str, Floats]
     checked: Mapping[str, Counts]
     max_steps: Counts
@@ -69,60 +69,60 @@ class Tally:
     def combine(cls, function: Callable[[list[Any]], Any], sides: Sequence["Tally"]) -> "Tally":
         """Combine tallies with the same kinds, applying a function to each list of corresponding arrays."""
 
-        def combined(name: str) -> Any:
-            values = [getattr(side, name) for side in sides]
-            if isinstance(values[0], Mapping):
-                return {kind: function([value[kind] for value in values]) for kind in values[0]}
-            return function(values)
+        def combine_field(name: str) -> Any:
+            arrays = [getattr(side, name) for side in sides]
+            if isinstance(arrays[0], Mapping):
+                return {kind: function([value[kind] for value in arrays]) for kind in arrays[0]}
+            return function(arrays)
 
-        return cls(**{each.name: combined(each.name) for each in fields(cls)})
+        return cls(**{item.name: combine_field(item.name) for item in fields(cls)})
 
     def map(self, function: Callable[[Any], Any]) -> "Tally":
         """The tally with a function applied to every array."""
         return Tally.combine(lambda arrays: function(arrays[0]), [self])
 
     @property
-    def missing(self) -> Counts:
-        """Simulations without a reward."""
+    def missing_counts(self) -> Counts:
+        """The number of simulations of each task without a reward."""
         return self.trials - self.measured
 
     @property
     def passes(self) -> Flags:
         """Whether more than half of a task's measured trials are successes."""
-        return 2 * self.passed > self.measured
+        return 2 * self.successes > self.measured
 
     @property
-    def majority(self) -> Floats:
-        """1 if a task passes, else 0; NaN if nothing was measured."""
+    def pass_indicator(self) -> Floats:
+        """By task, 1 if it passes, else 0; NaN if nothing was measured."""
         return np.where(self.measured > 0, self.passes.astype(np.float64), np.nan)
 
     @property
-    def binary(self) -> Flags:
+    def is_binary(self) -> Flags:
         """Whether all rewards of a side are 0 or 1."""
-        return np.asarray(np.all(np.abs(self.reward - self.passed) < 1 - SUCCESS, axis=-1))
+        return np.asarray(np.all(np.abs(self.reward - self.successes) < 1 - SUCCESS, axis=-1))
 
     def figure(self, metric: str) -> Floats:
         """The mean of a metric over the trials of each task; NaN if it is not known.
 
-        The metric is `REWARD`, `PASS_RATE`, one of `KINDS`, or a name of `BREACHES`. For the last, the mean
-        is the share of trials that kept that invariant.
+        The metric is `REWARD`, `PASS_RATE`, one of `ACTION_METRICS`, or one of `INVARIANT_METRICS`. For the
+        last, the mean is the share of trials that kept that invariant.
         """
         if metric == REWARD:
             return mean_of(self.reward, self.measured)
         if metric == PASS_RATE:
-            return mean_of(self.passed, self.measured)
-        if metric in BREACHES:
-            return mean_of(self.kept(metric), self.checked[INVARIANTS])
+            return mean_of(self.successes, self.measured)
+        if metric in INVARIANT_METRICS:
+            return mean_of(self.kept_counts(metric), self.checked[INVARIANTS])
         return mean_of(self.matched[metric], self.checked[metric])
 
     @property
-    def watched(self) -> Flags:
-        """Tasks with at least one trial checked for invariants, and no measured trial left unchecked."""
+    def is_watched(self) -> Flags:
+        """Whether each task has trials checked for invariants, and no measured trial left unchecked."""
         checked = self.checked.get(INVARIANTS, np.zeros_like(self.measured))
         return np.asarray((checked > 0) & (checked == self.measured))
 
-    def kept(self, breach: str) -> Floats:
-        """By task, the number of checked trials that kept an invariant (a name of `BREACHES`)."""
+    def kept_counts(self, breach: str) -> Floats:
+        """By task, the number of checked trials that kept an invariant (a name of `INVARIANT_METRICS`)."""
         return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
 
     @property
@@ -133,30 +133,30 @@ class Tally:
             variance = (self.squares - self.measured * mean**2) / (self.measured - 1)
         return np.where(self.measured > 1, np.maximum(variance, 0.0), np.nan)
 
-    def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Tally":
+    def fill_missing(self, has_actions: Mapping[str, Flags], *, is_favourable: bool) -> "Tally":
         """The tally with every missing simulation filled in at its best or worst possible outcome.
 
         Args:
-            asks: By kind, whether a task may name such actions, or is checked for invariants.
-            in_favour: Fill in successes with all actions matched and all invariants kept; otherwise failures
-                at max steps with none matched or kept.
+            has_actions: By kind, whether a task may name such actions, or is checked for invariants.
+            is_favourable: Whether to fill in successes with all actions matched and all invariants kept;
+                otherwise failures at max steps with none matched or kept.
         """
-        missing = self.missing
-        gain = missing if in_favour else np.zeros_like(missing)
+        missing_counts = self.missing_counts
+        successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
         matched, checked = dict(self.matched), dict(self.checked)
         if INVARIANTS in checked:
-            asks = {**asks, **dict.fromkeys(BREACHES, asks[INVARIANTS])}
-            matched |= {name: self.kept(name) for name in BREACHES}
-            checked |= dict.fromkeys(BREACHES, checked[INVARIANTS])
+            has_actions = {**has_actions, **dict.fromkeys(INVARIANT_METRICS, has_actions[INVARIANTS])}
+            matched |= {name: self.kept_counts(name) for name in INVARIANT_METRICS}
+            checked |= dict.fromkeys(INVARIANT_METRICS, checked[INVARIANTS])
         return replace(
             self,
             measured=self.trials,
-            reward=self.reward + gain,
-            squares=self.squares + gain,
-            passed=self.passed + gain,
-            matched={kind: sums + gain * asks[kind] for kind, sums in matched.items()},
-            checked={kind: count + missing * asks[kind] for kind, count in checked.items()},
-            max_steps=self.max_steps if in_favour else self.max_steps + missing,
+            reward=self.reward + successes,
+            squares=self.squares + successes,
+            successes=self.successes + successes,
+            matched={kind: sums + successes * has_actions[kind] for kind, sums in matched.items()},
+            checked={kind: count + missing_counts * has_actions[kind] for kind, count in checked.items()},
+            max_steps=self.max_steps if is_favourable else self.max_steps + missing_counts,
         )
 
     def pass_hat(self, tasks: Flags) -> dict[int, Floats]:
@@ -166,16 +166,16 @@ class Tally:
 
         Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
         """
-        passed, measured = self.passed[tasks], self.measured[tasks]
-        found = {}
+        passed, measured = self.successes[tasks], self.measured[tasks]
+        chances_by_k = {}
         for k in PASS_HAT:
             if not measured.size or k > measured.min():
                 break
             chance = np.ones(passed.shape)
             for step in range(k):
                 chance *= np.maximum(passed - step, 0) / (measured - step)
-            found[k] = chance
-        return found
+            chances_by_k[k] = chance
+        return chances_by_k
 
 
 def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
@@ -184,117 +184,123 @@ def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def tally(side: Columns, places: Counts, size: int) -> Tally:
+def tally(side: Columns, new_indices: Counts, size: int) -> Tally:
     """Sum one side's simulations over the trials of each task.
 
     Args:
         side: The simulations.
-        places: The position of each of the side's tasks among `size` tasks; -1 leaves a task out.
+        new_indices: The position of each of the side's tasks among `size` tasks; -1 leaves a task out.
         size: The number of tasks.
     """
-    place = places[side.task] if side.size else np.empty(0, dtype=np.int64)
-    kept = place >= 0
-    place, measured, reward = place[kept], side.measured[kept], side.reward[kept]
+    indices = new_indices[side.task_index] if side.size else np.empty(0, dtype=np.int64)
+    is_selected = indices >= 0
+    indices, measured, reward = indices[is_selected], side.measured[is_selected], side.reward[is_selected]
 
     def count(flags: Flags) -> Counts:
-        return np.bincount(place[flags], minlength=size)
+        return np.bincount(indices[flags], minlength=size)
 
     def total(values: Floats, flags: Flags) -> Any:
-        return _sums(values[flags], place[flags], size)
+        return _sum_by_index(values[flags], indices[flags], size)
 
-    shares = {kind: share[kept] for kind, share in side.shares.items()}
-    known = {kind: measured & ~np.isnan(share) for kind, share in shares.items()}
+    shares = {kind: share[is_selected] for kind, share in side.shares.items()}
+    is_known = {kind: measured & ~np.isnan(share) for kind, share in shares.items()}
     return Tally(
-        trials=np.bincount(place, minlength=size),
+        trials=np.bincount(indices, minlength=size),
         measured=count(measured),
         reward=total(reward, measured),
         squares=total(reward**2, measured),
-        passed=count(measured & (reward >= SUCCESS)),
-        matched={kind: total(share, known[kind]) for kind, share in shares.items()},
-        checked={kind: count(flags) for kind, flags in known.items()},
-        max_steps=count(side.max_steps[kept]),
+        successes=count(measured & (reward >= SUCCESS)),
+        matched={kind: total(share, is_known[kind]) for kind, share in shares.items()},
+        checked={kind: count(flags) for kind, flags in is_known.items()},
+        max_steps=count(side.max_steps[is_selected]),
     )
 
 
-def _sums(values: Floats, place: Counts, size: int) -> Any:
-    """Sums by place; even the last digit does not depend on the order of the values."""
+def _sum_by_index(values: Floats, indices: Counts, size: int) -> Any:
+    """Sum the values by index, so that not even the last digit depends on the order of the values."""
     if np.array_equal(values, np.rint(values)):
-        return np.bincount(place, weights=values, minlength=size)
-    order = np.lexsort((values, place))
-    return np.bincount(place[order], weights=values[order], minlength=size)
+        return np.bincount(indices, weights=values, minlength=size)
+    order = np.lexsort((values, indices))
+    return np.bincount(indices[order], weights=values[order], minlength=size)
 
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Comparisons: two tallies with arrays of shape (R, N), and p-values of fresh trials.
+    """Comparisons of two sides: tallies with arrays of shape (R, N), and p-values of fresh trials.
 
     Attributes:
-        fresh: p-values that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN for a
+        fresh_p: p-values that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN for a
             task without fresh trials. None if nothing could be confirmed (recorded runs).
-        binary: By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing.
+        is_binary: By comparison, whether every reward is 0 or 1. If so, the pass rate adds nothing.
     """
 
     baseline: Tally
     candidate: Tally
-    fresh: Floats | None = None
-    binary: bool | Flags = True
-    _flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
+    fresh_p: Floats | None = None
+    is_binary: bool | Flags = True
+    _sign_flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def both(self) -> Flags:
-        """Tasks with a measured trial on both sides."""
+    def measured_on_both(self) -> Flags:
+        """Whether each task has a measured trial on both sides."""
         return (self.baseline.measured > 0) & (self.candidate.measured > 0)
 
     @property
-    def broken(self) -> Flags:
-        """Tasks that pass on the baseline and not on the candidate."""
-        return self.both & self.baseline.passes & ~self.candidate.passes
+    def is_broken(self) -> Flags:
+        """Whether each task passes on the baseline, but not on the candidate."""
+        return self.measured_on_both & self.baseline.passes & ~self.candidate.passes
 
     @property
-    def fixed(self) -> Flags:
-        """Tasks that pass on the candidate and not on the baseline."""
-        return self.both & ~self.baseline.passes & self.candidate.passes
+    def is_fixed(self) -> Flags:
+        """Whether each task passes on the candidate, but not on the baseline."""
+        return self.measured_on_both & ~self.baseline.passes & self.candidate.passes
 
     @property
-    def suspected(self) -> Flags:
-        """Broken tasks that fresh trials neither confirmed nor cleared."""
-        return self.broken if self.fresh is None else self.broken & np.isnan(self.fresh)
+    def is_suspected(self) -> Flags:
+        """Whether each task is broken and has no fresh trials that could confirm or clear it."""
+        return self.is_broken if self.fresh_p is None else self.is_broken & np.isnan(self.fresh_p)
 
     @property
-    def watched(self) -> Flags:
-        """Tasks whose measured trials were all checked for invariants, on both sides."""
-        return self.baseline.watched & self.candidate.watched
+    def is_watched(self) -> Flags:
+        """Whether all measured trials of each task were checked for invariants, on both sides."""
+        return self.baseline.is_watched & self.candidate.is_watched
 
     @property
-    def usual_trials(self) -> Floats:
+    def mean_trials(self) -> Floats:
         """By comparison, the mean over tasks of the smaller of both sides' measured trials; at least 1."""
-        fewer = np.where(self.both, np.minimum(self.baseline.measured, self.candidate.measured), 0)
-        return np.asarray(np.maximum(fewer.sum(axis=1) / np.maximum(self.both.sum(axis=1), 1), 1.0))
+        smaller_counts = np.where(
+            self.measured_on_both, np.minimum(self.baseline.measured, self.candidate.measured), 0
+        )
+        return np.asarray(
+            np.maximum(smaller_counts.sum(axis=1) / np.maximum(self.measured_on_both.sum(axis=1), 1), 1.0)
+        )
 
     def difference(self, metric: str) -> Floats:
         """Candidate minus baseline by task (see `Tally.figure`); NaN if a side's figure is not known."""
         change = self.candidate.figure(metric) - self.baseline.figure(metric)
-        return np.where(self.watched, change, np.nan) if metric in BREACHES else np.asarray(change)
+        return (
+            np.where(self.is_watched, change, np.nan) if metric in INVARIANT_METRICS else np.asarray(change)
+        )
 
-    def flips(self, metric: str) -> SignFlip:
+    def sign_flip_test(self, metric: str) -> SignFlip:
         """The sign-flip test of a metric, computed once for all questions about these comparisons."""
-        if metric not in self._flips:
-            self._flips[metric] = sign_flip(self.difference(metric), self._common_trials)
-        return self._flips[metric]
+        if metric not in self._sign_flips:
+            self._sign_flips[metric] = sign_flip(self.difference(metric), self._common_trials)
+        return self._sign_flips[metric]
 
     @property
     def _common_trials(self) -> int:
         """The least common multiple of all tasks' numbers of measured trials; 1 if it would be too large."""
         counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
-        common = math.lcm(*counts[counts > 0].tolist())
-        return common if common <= _MAX_COMMON_TRIALS else 1
+        multiple = math.lcm(*counts[counts > 0].tolist())
+        return multiple if multiple <= _MAX_COMMON_TRIALS else 1
 
-    def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Comparisons":
+    def fill_missing(self, has_actions: Mapping[str, Flags], *, is_favourable: bool) -> "Comparisons":
         """Fill in missing simulations at the best or the worst possible outcome for the candidate."""
         return replace(
             self,
-            baseline=self.baseline.filled(asks, in_favour=not in_favour),
-            candidate=self.candidate.filled(asks, in_favour=in_favour),
+            baseline=self.baseline.fill_missing(has_actions, is_favourable=not is_favourable),
+            candidate=self.candidate.fill_missing(has_actions, is_favourable=is_favourable),
         )
 
 
@@ -305,27 +311,27 @@ class Pairs:
     Attributes:
         names: The ids of the N tasks.
         baseline, candidate: The tally of either side, with arrays of shape (N,).
-        asks: By kind, whether a task names such gold actions. A task whose actions are unknown, because it
-            was measured on neither side, counts as naming them. Under `INVARIANTS`, whether both sides were
-            checked for invariants.
+        has_actions: By kind, whether a task names such gold actions. A task whose actions are unknown,
+            because it was measured on neither side, counts as naming them. Under `INVARIANTS`, whether both
+            sides were checked for invariants.
         left_out: The reason for leaving out each omitted task, by task id.
-        identical: Whether both sides hold the same simulations.
+        is_identical: Whether both sides hold the same simulations.
         cost, tokens: Mean cost and tokens of a simulation; None if no simulation records them.
-        fresh: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
+        fresh_p: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
             nothing could be confirmed.
-        fresh_worst: The same, but with every lost fresh trial counted as a sign of a regression.
+        fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
     """
 
     names: tuple[str, ...]
     baseline: Tally
     candidate: Tally
-    asks: Mapping[str, Flags]
+    has_actions: Mapping[str, Flags]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    identical: bool = False
+    is_identical: bool = False
     cost: float | None = None
     tokens: float | None = None
-    fresh: Floats | None = None
-    fresh_worst: Floats | None = None
+    fresh_p: Floats | None = None
+    fresh_worst_p: Floats | None = None
 
     @property
     def sides(self) -> tuple[Tally, Tally]:
@@ -333,69 +339,69 @@ class Pairs:
         return self.baseline, self.candidate
 
     @cached_property
-    def compared(self) -> Comparisons:
+    def comparisons(self) -> Comparisons:
         """The same evidence as one row of comparisons."""
         baseline, candidate = (side.map(lambda array: array[None, :]) for side in self.sides)
         return Comparisons(
             baseline,
             candidate,
-            fresh=None if self.fresh is None else self.fresh[None, :],
-            binary=bool(self.baseline.binary & self.candidate.binary),
+            fresh_p=None if self.fresh_p is None else self.fresh_p[None, :],
+            is_binary=bool(self.baseline.is_binary & self.candidate.is_binary),
         )
 
     @property
-    def both(self) -> Flags:
-        """Tasks with a measured trial on both sides."""
-        return np.asarray(self.compared.both[0])
+    def measured_on_both(self) -> Flags:
+        """Whether each task has a measured trial on both sides."""
+        return np.asarray(self.comparisons.measured_on_both[0])
 
-    def fixed(self) -> list[str]:
+    def fixed_tasks(self) -> list[str]:
         """Tasks that fail on the baseline and pass on the candidate."""
-        return self.named(self.compared.fixed[0])
+        return self.select_names(self.comparisons.is_fixed[0])
 
-    def broken(self) -> list[str]:
+    def broken_tasks(self) -> list[str]:
         """Tasks that pass on the baseline and fail on the candidate."""
-        return self.named(self.compared.broken[0])
+        return self.select_names(self.comparisons.is_broken[0])
 
-    def named(self, flags: Flags) -> list[str]:
+    def select_names(self, flags: Flags) -> list[str]:
         """The names of the tasks that `flags` selects."""
-        return [self.names[place] for place in np.flatnonzero(flags)]
+        return [self.names[index] for index in np.flatnonzero(flags)]
 
-    def leaving_out(self, reasons: Mapping[str, str]) -> "Pairs":
+    def with_left_out(self, reasons: Mapping[str, str]) -> "Pairs":
         """Add tasks that were left out before pairing; their reasons take precedence over existing ones."""
         return replace(self, left_out={**self.left_out, **reasons})
 
-    def tried_again(self, fresh: Mapping[str, FreshResult]) -> "Pairs":
+    def with_fresh_results(self, fresh: Mapping[str, FreshResult]) -> "Pairs":
         """Add the results of fresh trials, by task id."""
         results = [fresh.get(name, FreshResult(np.nan, np.nan)) for name in self.names]
         return replace(
             self,
-            fresh=np.array([result.p for result in results], dtype=np.float64),
-            fresh_worst=np.array([result.worst for result in results], dtype=np.float64),
+            fresh_p=np.array([result.p for result in results], dtype=np.float64),
+            fresh_worst_p=np.array([result.worst_p for result in results], dtype=np.float64),
         )
 
-    def filled(self, *, in_favour: bool) -> "Pairs":
+    def fill_missing(self, *, is_favourable: bool) -> "Pairs":
         """Fill in missing simulations at the best or the worst possible outcome for the candidate.
 
-        The result is a bound that a discard or a promotion must survive, never a score. `fresh` already
+        The result is a bound that a discard or a promotion must survive, never a score. `fresh_p` already
         counts lost trials against a regression.
         """
         return replace(
             self,
-            baseline=self.baseline.filled(self.asks, in_favour=not in_favour),
-            candidate=self.candidate.filled(self.asks, in_favour=in_favour),
-            fresh=self.fresh if in_favour else self.fresh_worst,
+            baseline=self.baseline.fill_missing(self.has_actions, is_favourable=not is_favourable),
+            candidate=self.candidate.fill_missing(self.has_actions, is_favourable=is_favourable),
+            fresh_p=self.fresh_p if is_favourable else self.fresh_worst_p,
         )
 
 
-def means_line(old: Floats, new: Floats) -> str:
+def format_means(old: Floats, new: Floats) -> str:
     """The means of a figure on both sides, over the tasks that have it on both."""
-    known = ~np.isnan(old) & ~np.isnan(new)
-    return f"{old[known].mean():.3f} → {new[known].mean():.3f} (n={int(known.sum())})"
+    is_known = ~np.isnan(old) & ~np.isnan(new)
+    return f"{old[is_known].mean():.3f} → {new[is_known].mean():.3f} (n={int(is_known.sum())})"
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
     """Lines of text with each omitted task and its reason, in order of task ids."""
-    return tuple(f"{name}: {left_out[name]}" for name in sorted(left_out, key=natural_order))
+    return tuple(f"{name}: {left_out[name]}" for name in sorted(left_out, key=natural_sort_key))
 
 
 Simulations = Columns | Iterable[SimulationEvidence]
@@ -408,62 +414,82 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
     A task is left out, and named in `left_out`, if only one side ran it or if the two sides ran different
     content under the same id.
     """
-    old, new = (side if isinstance(side, Columns) else columns(side) for side in (baseline, candidate))
-    content = old.contents(), new.contents()
+    old, new = (side if isinstance(side, Columns) else build_columns(side) for side in (baseline, candidate))
+    digests_of_sides = old.content_digests(), new.content_digests()
     names, left_out = [], {}
-    for name in sorted({*old.tasks, *new.tasks}, key=natural_order):
-        digests = [side.get(name) for side in content]
+    for name in sorted({*old.tasks, *new.tasks}, key=natural_sort_key):
+        digests = [side.get(name) for side in digests_of_sides]
         if None in digests:
             left_out[name] = f"only the {'baseline' if digests[1] is None else 'candidate'} ran it"
         elif digests[0] != digests[1] or digests[0] == "":
             left_out[name] = "the two sides ran different content under this id"
         else:
             names.append(name)
-    place = {name: number for number, name in enumerate(names)}
-    places = [np.array([place.get(name, -1) for name in side.tasks], dtype=np.int64) for side in (old, new)]
-    sums = [tally(side, where, len(names)) for side, where in zip((old, new), places, strict=True)]
+    index_of = {name: index for index, name in enumerate(names)}
+    indices_of_sides = [
+        np.array([index_of.get(name, -1) for name in side.tasks], dtype=np.int64) for side in (old, new)
+    ]
+    tallies = [
+        tally(side, indices, len(names)) for side, indices in zip((old, new), indices_of_sides, strict=True)
+    ]
     return Pairs(
         names=tuple(names),
-        baseline=sums[0],
-        candidate=sums[1],
-        asks=_asks((old, new), places, sums),
+        baseline=tallies[0],
+        candidate=tallies[1],
+        has_actions=_tasks_with_actions((old, new), indices_of_sides, tallies),
         left_out=left_out,
-        identical=_identical(old, new, places),
-        cost=_mean(old.cost, new.cost),
-        tokens=_mean(old.tokens, new.tokens),
+        is_identical=_are_identical(old, new, indices_of_sides),
+        cost=_mean_or_none(old.cost, new.cost),
+        tokens=_mean_or_none(old.tokens, new.tokens),
     )
 
 
-def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally]) -> dict[str, Flags]:
-    size = len(sums[0].trials)
-    asks: dict[str, Flags] = {kind: np.zeros(size, dtype=np.bool_) for kind in KINDS}
-    for side, where in zip(sides, places, strict=True):
-        for kind in KINDS:
-            here = where[side.task[side.asks[kind]]] if side.size else np.empty(0, dtype=np.int64)
-            asks[kind][here[here >= 0]] = True
-    unknown = (sums[0].measured == 0) & (sums[1].measured == 0) & ~np.any(list(asks.values()), axis=0)
-    watched = _may_be_watched(sums[0]) & _may_be_watched(sums[1])
-    return {**{kind: flags | unknown for kind, flags in asks.items()}, INVARIANTS: watched}
+def _tasks_with_actions(
+    sides: tuple[Columns, Columns], indices_of_sides: list[Counts], tallies: list[Tally]
+) -> dict[str, Flags]:
+    size = len(tallies[0].trials)
+    has_actions: dict[str, Flags] = {kind: np.zeros(size, dtype=np.bool_) for kind in ACTION_METRICS}
+    for side, indices in zip(sides, indices_of_sides, strict=True):
+        for kind in ACTION_METRICS:
+            task_indices = (
+                indices[side.task_index[side.has_actions[kind]]] if side.size else np.empty(0, dtype=np.int64)
+            )
+            has_actions[kind][task_indices[task_indices >= 0]] = True
+    is_unknown = (
+        (tallies[0].measured == 0) & (tallies[1].measured == 0) & ~np.any(list(has_actions.values()), axis=0)
+    )
+    may_be_watched = _may_be_watched(tallies[0]) & _may_be_watched(tallies[1])
+    return {**{kind: flags | is_unknown for kind, flags in has_actions.items()}, INVARIANTS: may_be_watched}
 
 
 def _may_be_watched(side: Tally) -> Flags:
-    """Tasks checked for invariants; a task without measured trials counts as checked if any other was."""
-    return np.asarray(side.watched | ((side.measured == 0) & side.watched.any()))
+    """Whether each task was checked for invariants.
+
+    A task without measured trials counts as checked if any other task was.
+    """
+    return np.asarray(side.is_watched | ((side.measured == 0) & side.is_watched.any()))
 
 
-def _identical(old: Columns, new: Columns, places: list[Counts]) -> bool:
+def _are_identical(old: Columns, new: Columns, indices_of_sides: list[Counts]) -> bool:
     """Whether both sides hold the same simulations of the compared tasks, with the same rewards."""
-    kept = [np.flatnonzero(where[side.task] >= 0) for side, where in zip((old, new), places, strict=True)]
-    if len(kept[0]) != len(kept[1]) or not len(kept[0]) or old.ids[kept[0][0]] not in set(new.ids):
-        return False  # the usual case; avoids building a set of half a million records
-    held = [
-        {(side.ids[row], bool(side.measured[row]), float(side.reward[row])) for row in rows}
-        for side, rows in zip((old, new), kept, strict=True)
+    rows_of_sides = [
+        np.flatnonzero(indices[side.task_index] >= 0)
+        for side, indices in zip((old, new), indices_of_sides, strict=True)
     ]
-    return held[0] == held[1]
+    if (
+        len(rows_of_sides[0]) != len(rows_of_sides[1])
+        or not len(rows_of_sides[0])
+        or old.ids[rows_of_sides[0][0]] not in set(new.ids)
+    ):
+        return False  # the usual case; avoids building a set of half a million records
+    records_of_sides = [
+        {(side.ids[row], bool(side.measured[row]), float(side.reward[row])) for row in rows}
+        for side, rows in zip((old, new), rows_of_sides, strict=True)
+    ]
+    return records_of_sides[0] == records_of_sides[1]
 
 
-def _mean(*columns: Floats) -> float | None:
-    values = np.concatenate(columns)
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else None
+def _mean_or_none(*arrays: Floats) -> float | None:
+    values = np.concatenate(arrays)
+    known_values = values[~np.isnan(values)]
+    return float(known_values.mean()) if known_values.size else None

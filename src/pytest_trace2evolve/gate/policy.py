@@ -23,8 +23,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from pytest_trace2evolve.errors import PolicyError, nearest
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP, Calibrated
+from pytest_trace2evolve.errors import PolicyError, name_suggestion
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP, Calibrated
 from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.pairs import (
     MAX_STEPS,
@@ -34,8 +34,8 @@ from pytest_trace2evolve.gate.pairs import (
     Comparisons,
     Pairs,
     Tally,
+    format_means,
     mean_of,
-    means_line,
 )
 from pytest_trace2evolve.gate.protocols import (
     FAIL,
@@ -51,7 +51,7 @@ from pytest_trace2evolve.gate.protocols import (
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import problem_in, read_toml
+from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 TOLERANCE = 1e-9
 """Differences up to this size are rounding errors, not effects."""
@@ -65,94 +65,102 @@ class PointCheck:
         id: The check's name.
         estimate: Returns the estimate of each comparison; NaN if the check does not apply.
         passes: Returns whether an estimate passes.
-        detail: Returns a line that explains the estimate of one comparison.
-        absent: The reason that is reported if the check does not apply.
+        format_detail: Returns a line that explains the estimate of one comparison.
+        not_applicable_reason: The reason that is reported if the check does not apply.
     """
 
     id: str
     estimate: Callable[[Comparisons], Floats]
     passes: Callable[[Floats], Flags]
-    detail: Callable[[Pairs], str]
-    absent: str = "nothing was measured on both sides"
+    format_detail: Callable[[Pairs], str]
+    not_applicable_reason: str = "nothing was measured on both sides"
 
-    def answers(self, compared: Comparisons) -> Counts:
-        """`PASS`, `FAIL` or `NOT_APPLICABLE` by comparison."""
-        found = self.estimate(compared)
-        return np.where(np.isnan(found), NOT_APPLICABLE, np.where(self.passes(found), PASS, FAIL))
+    def status_codes(self, comparisons: Comparisons) -> Counts:
+        """The status code of each comparison: `PASS`, `FAIL` or `NOT_APPLICABLE`."""
+        estimates = self.estimate(comparisons)
+        return np.where(np.isnan(estimates), NOT_APPLICABLE, np.where(self.passes(estimates), PASS, FAIL))
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
-        """The answer of one comparison, with its figures."""
-        status = STATUSES[self.answers(pairs.compared)[0]]
+        """The result of the check on one comparison, with its figures."""
+        status = STATUSES[self.status_codes(pairs.comparisons)[0]]
         if status is CheckStatus.NOT_APPLICABLE:
-            return CheckResult(id=self.id, status=status, detail=self.absent)
-        estimate = float(self.estimate(pairs.compared)[0])
+            return CheckResult(id=self.id, status=status, detail=self.not_applicable_reason)
+        estimate = float(self.estimate(pairs.comparisons)[0])
         return CheckResult(
-            id=self.id, status=status, estimate=estimate, threshold=0.0, detail=self.detail(pairs)
+            id=self.id, status=status, estimate=estimate, threshold=0.0, detail=self.format_detail(pairs)
         )
 
 
-def _rises(change: Floats) -> Flags:
+def _is_rise(change: Floats) -> Flags:
     return np.asarray(change > TOLERANCE)
 
 
-def _does_not_decline(change: Floats) -> Flags:
+def _is_no_decline(change: Floats) -> Flags:
     return np.asarray(change >= -TOLERANCE)
 
 
-def _is_none(count: Floats) -> Flags:
+def _is_zero(count: Floats) -> Flags:
     return np.asarray(count == 0)
 
 
 def _mean_check(
     name: str,
     figure: Callable[[Tally], Floats],
-    passes: Callable[[Floats], Flags] = _does_not_decline,
-    absent: str = PointCheck.absent,
+    passes: Callable[[Floats], Flags] = _is_no_decline,
+    not_applicable_reason: str = PointCheck.not_applicable_reason,
 ) -> PointCheck:
     """A check of the change of a figure's mean, over the tasks that have it on both sides."""
 
-    def change(compared: Comparisons) -> Floats:
-        by_task = figure(compared.candidate) - figure(compared.baseline)
-        known = ~np.isnan(by_task)
-        return mean_of(np.where(known, by_task, 0.0).sum(axis=1), known.sum(axis=1))
+    def change(comparisons: Comparisons) -> Floats:
+        by_task = figure(comparisons.candidate) - figure(comparisons.baseline)
+        is_known = ~np.isnan(by_task)
+        return mean_of(np.where(is_known, by_task, 0.0).sum(axis=1), is_known.sum(axis=1))
 
-    return PointCheck(name, change, passes, lambda pairs: means_line(*map(figure, pairs.sides)), absent)
+    return PointCheck(
+        name, change, passes, lambda pairs: format_means(*map(figure, pairs.sides)), not_applicable_reason
+    )
 
 
 def _share_check(kind: str, actions: str) -> PointCheck:
-    absent = f"no gold {actions} checked"
-    return _mean_check(f"{kind}_not_worse", lambda side: side.figure(kind), absent=absent)
+    reason = f"no gold {actions} checked"
+    return _mean_check(f"{kind}_not_worse", lambda side: side.figure(kind), not_applicable_reason=reason)
 
 
-def _broken(compared: Comparisons) -> Floats:
-    return np.where(compared.both.any(axis=1), compared.broken.sum(axis=1), np.nan)
+def _count_broken(comparisons: Comparisons) -> Floats:
+    return np.where(comparisons.measured_on_both.any(axis=1), comparisons.is_broken.sum(axis=1), np.nan)
 
 
-def _max_steps(compared: Comparisons) -> Floats:
-    hits = compared.candidate.max_steps
+def _count_max_steps(comparisons: Comparisons) -> Floats:
+    hits = comparisons.candidate.max_steps
     return np.where(hits.shape[1] > 0, hits.sum(axis=1), np.nan)
 
 
-def _max_steps_line(pairs: Pairs) -> str:
-    before, after = (int(side.max_steps.sum()) for side in pairs.sides)
-    return f"{before} → {after} simulations"
+def _format_max_steps(pairs: Pairs) -> str:
+    old_count, new_count = (int(side.max_steps.sum()) for side in pairs.sides)
+    return f"{old_count} → {new_count} simulations"
 
 
-REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.figure(REWARD), _rises)
+REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.figure(REWARD), _is_rise)
 REWARD_NOT_WORSE = _mean_check("reward_not_worse", lambda side: side.figure(REWARD))
 
-WATCHED: tuple[Check, ...] = (
-    _mean_check("pass_rate_not_worse", lambda side: side.majority),
+WATCHED_CHECKS: tuple[Check, ...] = (
+    _mean_check("pass_rate_not_worse", lambda side: side.pass_indicator),
     _share_check("action_match", "actions"),
     _share_check("read_action_match", "read actions"),
     _share_check("write_action_match", "write actions"),
     PointCheck(
         "no_task_regressions",
-        _broken,
-        _is_none,
-        lambda pairs: f"{len(pairs.broken())} broken, {len(pairs.fixed())} fixed",
+        _count_broken,
+        _is_zero,
+        lambda pairs: f"{len(pairs.broken_tasks())} broken, {len(pairs.fixed_tasks())} fixed",
     ),
-    PointCheck("no_max_steps", _max_steps, _is_none, _max_steps_line, absent="no task was compared"),
+    PointCheck(
+        "no_max_steps",
+        _count_max_steps,
+        _is_zero,
+        _format_max_steps,
+        not_applicable_reason="no task was compared",
+    ),
 )
 """The checks of `strict` besides the reward."""
 
@@ -162,44 +170,52 @@ class Strict(Policy):
     """A policy on point estimates: one check of the reward for each goal, and further checks."""
 
     name: str
-    improve: Check
-    hold: Check
-    watched: tuple[Check, ...]
-    confirms: bool = False
-    confirm: int = 0
+    improve_check: Check
+    hold_check: Check
+    watched_checks: tuple[Check, ...]
+    confirms_regressions: bool = False
+    max_fresh_simulations: int = 0
     alpha: float = 0.05
 
-    equal_trials = False
+    needs_equal_trials = False
 
     def checks(self, goal: Goal) -> tuple[Check, ...]:
         """The checks in the order in which they are printed."""
-        return (self.improve if goal is Goal.IMPROVE else self.hold, *self.watched)
+        return (self.improve_check if goal is Goal.IMPROVE else self.hold_check, *self.watched_checks)
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
-        """Answer every check."""
+        """Evaluate every check."""
         return Judgement(tuple(run_check(check, pairs) for check in self.checks(question.goal)))
 
-    def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
+    def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
         """True for every comparison, because a policy on point estimates states no uncertainty."""
-        return np.ones(len(compared.both), dtype=np.bool_)
+        return np.ones(len(comparisons.measured_on_both), dtype=np.bool_)
 
-    def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
+    def status_codes(self, comparisons: Comparisons, question: Question) -> Counts:
+        """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
         checks = self.checks(question.goal)
-        return np.stack([check.answers(compared) for check in checks if isinstance(check, PointCheck)])
+        return np.stack(
+            [check.status_codes(comparisons) for check in checks if isinstance(check, PointCheck)]
+        )
 
 
-STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)
+STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED_CHECKS)
 """Trace2Evolve's rule, based on point estimates."""
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
 
-_STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED, REWARD_NOT_WORSE)
+_STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED_CHECKS, REWARD_NOT_WORSE)
 
-_RESERVED = {*METRICS, DROP, "measured", "compared", "worst_case", "best_case", "lost_again"}.union(
-    check.id for check in _STRICT_CHECKS
-)
+_RESERVED_IDS = {
+    *METRICS,
+    REWARD_DROP,
+    "measured",
+    "compared",
+    "worst_case",
+    "best_case",
+    "lost_again",
+}.union(check.id for check in _STRICT_CHECKS)
 """Ids that no check of a plugin may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
@@ -220,29 +236,33 @@ class _Settings(Record):
     checks: dict[str, _CheckSettings] = Field(default_factory=dict)
 
 
-def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Check] | None = None) -> Policy:
+def get_policy(
+    name: str, folder: Path | None = None, plugin_checks: Mapping[str, Check] | None = None
+) -> Policy:
     """Return the policy with a name: a built-in one, or `<name>.toml` in a project's folder of policies.
 
     Args:
         name: The policy's name.
         folder: The folder of the project's own policies.
-        further: Checks of plugins by their ids; a policy uses the checks that it names.
+        plugin_checks: Checks of plugins by their ids; a policy uses the checks that it names.
 
     Raises:
         PolicyError: no policy has the name (the message suggests the nearest one), or its file is invalid.
     """
-    own = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    for known in POLICIES:
-        if known in own:
-            raise PolicyError(f"{own[known]}: policy {known!r} is built in; give yours another name")
+    own_files = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    for built_in_name in POLICIES:
+        if built_in_name in own_files:
+            raise PolicyError(
+                f"{own_files[built_in_name]}: policy {built_in_name!r} is built in; rename the file"
+            )
     if name in POLICIES:
         return POLICIES[name]
-    if name in own:
-        return read_policy(own[name], further or {})
-    raise PolicyError(f"unknown gate policy {name!r}; {nearest(name, [*POLICIES, *own])}")
+    if name in own_files:
+        return read_policy(own_files[name], plugin_checks or {})
+    raise PolicyError(f"unknown gate policy {name!r}; {name_suggestion(name, [*POLICIES, *own_files])}")
 
 
-def version_of(policy: Policy) -> str:
+def policy_version(policy: Policy) -> str:
     """Identify a policy by its settings.
 
     Returns:
@@ -250,8 +270,8 @@ def version_of(policy: Policy) -> str:
         a digest of its settings.
     """
     settings = _settings_of(policy)
-    for name, known in POLICIES.items():
-        if type(known) is type(policy) and _settings_of(known) == settings:
+    for name, built_in in POLICIES.items():
+        if type(built_in) is type(policy) and _settings_of(built_in) == settings:
             return name
     return f"{policy.name} {digest(settings)[:8]}"
 
@@ -259,11 +279,16 @@ def version_of(policy: Policy) -> str:
 def _settings_of(policy: Policy) -> list[object]:
     if isinstance(policy, Calibrated):
         levels = [policy.alpha, sorted(policy.margins.items()), sorted(policy.weights.items())]
-        return [levels, policy.block_suspected, policy.within, [check.id for check in policy.further]]
-    return [check.id for check in getattr(policy, "watched", ())]
+        return [
+            levels,
+            policy.blocks_on_suspected,
+            policy.has_fixed_tasks,
+            [check.id for check in policy.plugin_checks],
+        ]
+    return [check.id for check in getattr(policy, "watched_checks", ())]
 
 
-def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
+def read_policy(path: Path, plugin_checks: Mapping[str, Check]) -> Policy:
     """Read a policy from its file.
 
     Raises:
@@ -273,64 +298,81 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
     try:
         settings = _Settings.model_validate(read_toml(path, PolicyError))
     except ValidationError as error:
-        raise PolicyError(f"{path}: {problem_in(error)}") from None
-    for name in settings.checks.keys() & further.keys():
-        if name in _RESERVED or further[name].id != name:
-            other = "is built in" if name in _RESERVED else f"calls itself {further[name].id!r}"
-            raise PolicyError(f"{path}: check {name!r} of a plugin {other}; give it an id of its own")
+        raise PolicyError(f"{path}: {first_problem(error)}") from None
+    for name in settings.checks.keys() & plugin_checks.keys():
+        if name in _RESERVED_IDS or plugin_checks[name].id != name:
+            if name in _RESERVED_IDS:
+                problem = "has the id of a built-in check; give it a different id"
+            else:
+                problem = f"has id {plugin_checks[name].id!r}; register it under its id"
+            raise PolicyError(f"{path}: check {name!r} of a plugin {problem}")
     if settings.base == "strict":
-        return _strict(path, settings, further)
-    return _calibrated(path, settings, further)
+        return _build_strict(path, settings, plugin_checks)
+    return _build_calibrated(path, settings, plugin_checks)
 
 
-def _strict(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Strict:
-    if given := settings.model_dump(exclude_unset=True, exclude={"base", "checks"}):
+def _build_strict(path: Path, settings: _Settings, plugin_checks: Mapping[str, Check]) -> Strict:
+    if unused_settings := settings.model_dump(exclude_unset=True, exclude={"base", "checks"}):
         raise PolicyError(
-            f"{path}: {next(iter(given))!r} has no effect on base 'strict', which has no levels"
+            f"{path}: {next(iter(unused_settings))!r} has no effect on base 'strict', which has no levels"
         )
-    known = [*(check.id for check in _STRICT_CHECKS), *further]
+    known_ids = [*(check.id for check in _STRICT_CHECKS), *plugin_checks]
     for name, check in settings.checks.items():
         if check.margin is not None or check.alpha is not None:
             raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
-        if name not in known:
-            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, known)}")
-    off = {name for name, check in settings.checks.items() if not check.watch}
-    if reward := sorted(off & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
-        raise PolicyError(f"{path}: checks.{reward[0]}: the reward cannot be left out")
-    watched = [*WATCHED, *(further[name] for name in settings.checks if name in further)]
-    return replace(STRICT, name=path.stem, watched=tuple(check for check in watched if check.id not in off))
+        if name not in known_ids:
+            raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
+    disabled_ids = {name for name, check in settings.checks.items() if not check.watch}
+    if reward_ids := sorted(disabled_ids & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
+        raise PolicyError(f"{path}: checks.{reward_ids[0]}: the reward cannot be left out")
+    checks = [*WATCHED_CHECKS, *(plugin_checks[name] for name in settings.checks if name in plugin_checks)]
+    return replace(
+        STRICT,
+        name=path.stem,
+        watched_checks=tuple(check for check in checks if check.id not in disabled_ids),
+    )
 
 
-def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Calibrated:
+def _build_calibrated(path: Path, settings: _Settings, plugin_checks: Mapping[str, Check]) -> Calibrated:
     alpha = settings.alpha or CALIBRATED.alpha
     margins, weights = dict(CALIBRATED.margins), {}
     for name, check in settings.checks.items():
-        if name not in METRICS and name not in further:
-            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*METRICS, *further])}")
+        if name not in METRICS and name not in plugin_checks:
+            raise PolicyError(
+                f"{path}: unknown check {name!r}; {name_suggestion(name, [*METRICS, *plugin_checks])}"
+            )
         if check.margin is not None:
-            if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in further:
-                raise PolicyError(f"{path}: checks.{name}: has no margin; leave 'margin' out")
+            if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in plugin_checks:
+                raise PolicyError(f"{path}: checks.{name}: this check has no margin; remove 'margin'")
             margins[name] = check.margin
         if check.alpha is not None:
             if name == REWARD:
                 raise PolicyError(
-                    f"{path}: checks.{name}.alpha: the claim's level is the policy's; set alpha above"
+                    f"{path}: checks.{name}.alpha: the claim has the policy's level; set the policy's alpha"
                 )
             weights[name] = check.alpha / alpha
         if not check.watch:
             if name == REWARD:
                 raise PolicyError(f"{path}: checks.{name}: the reward cannot be left out")
             if check.margin is not None or check.alpha is not None:
-                raise PolicyError(f"{path}: checks.{name}: 'watch = false' leaves it out; remove the rest")
+                raise PolicyError(
+                    f"{path}: checks.{name}: 'watch = false' omits the check; remove its other settings"
+                )
             weights[name] = 0.0
-    added = tuple(further[name] for name, one in settings.checks.items() if name in further and one.watch)
+    used_plugin_checks = tuple(
+        plugin_checks[name]
+        for name, settings_of_check in settings.checks.items()
+        if name in plugin_checks and settings_of_check.watch
+    )
     return Calibrated(
         name=path.stem,
         alpha=alpha,
         margins=margins,
         weights=weights,
-        block_suspected=settings.suspected == "block",
-        within=settings.estimand == "suite",
-        confirm=CALIBRATED.confirm if settings.confirm is None else settings.confirm,
-        further=added,
+        blocks_on_suspected=settings.suspected == "block",
+        has_fixed_tasks=settings.estimand == "suite",
+        max_fresh_simulations=CALIBRATED.max_fresh_simulations
+        if settings.confirm is None
+        else settings.confirm,
+        plugin_checks=used_plugin_checks,
     )

@@ -14,8 +14,8 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
-from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
-from pytest_trace2evolve.gate.confirm import fresh_trials
+from pytest_trace2evolve.gate.columns import INVARIANT_METRICS, INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.confirm import simulate_fresh_trials
 from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally
 from pytest_trace2evolve.gate.protocols import Policy
@@ -63,7 +63,7 @@ AGENTS: Mapping[str, Agent] = {
 """Kinds of agents seen in tau2's published runs."""
 
 NEAR_DETERMINISTIC = Agent(0.06, 0.03)
-"""An agent that does the same in every trial on nearly every task."""
+"""An agent with the same outcome in every trial, on nearly every task."""
 
 
 @dataclass(frozen=True)
@@ -87,72 +87,74 @@ class Design:
     Attributes:
         tasks: The number of tasks.
         trials: The number of trials of each task on either side.
-        live: Whether flagged tasks get fresh trials.
-        confirm: Fresh simulations that a live run may make.
-        lost: Chance that infrastructure ends a simulation.
-        breaches: Mean chance that a simulation breaks an invariant, for each kind; None if nothing is checked
-            for invariants.
-        rise: Mean increase of the candidate's chance of breaking `RISEN`.
+        is_live: Whether flagged tasks get fresh trials.
+        max_fresh_simulations: Fresh simulations that a live run may make.
+        lost_rate: Chance that infrastructure ends a simulation.
+        breach_rate: Mean chance that a simulation breaks an invariant, for each kind; None if nothing is
+            checked for invariants.
+        breach_rate_increase: Mean increase of the candidate's chance of breaking `RISING_INVARIANT`.
     """
 
     tasks: int
     trials: int
-    live: bool = True
-    confirm: int = 640
-    lost: float = 0.0
-    breaches: float | None = None
-    rise: float = 0.0
+    is_live: bool = True
+    max_fresh_simulations: int = 640
+    lost_rate: float = 0.0
+    breach_rate: float | None = None
+    breach_rate_increase: float = 0.0
 
 
-RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
+RISING_INVARIANT = f"{INVARIANTS}.{Invariant.CONSENT}"
 """The kind of invariant that a candidate breaks more often, if `rise` is set."""
 
-_STUCK = 0.03
+_MAX_STEPS_RATE = 0.03
 """Mean share of failures that end at max steps."""
 
 
 @dataclass(frozen=True)
-class _Truth:
-    """The true chances of a simulated comparison, by row and task; pairs hold the baseline first.
+class _TrueChances:
+    """The true chances behind simulated comparisons, by row and task. In pairs, the baseline is first.
 
     Attributes:
         success: Chances of success of both sides.
         actions: Numbers of gold actions, by kind.
-        partial: Chance that a failed trial matches a gold action.
-        stuck: Chance that a failed trial ends at max steps.
-        breaks: Chances of breaking an invariant, by kind, of both sides.
+        partial_match: Chance that a failed trial matches a gold action.
+        max_steps_rate: Chance that a failed trial ends at max steps.
+        breach_chances: Chances of breaking an invariant, by kind, of both sides.
     """
 
     success: tuple[Floats, Floats]
     actions: Mapping[str, Counts]
-    partial: Floats
-    stuck: Floats
-    breaks: tuple[Mapping[str, Floats], Mapping[str, Floats]]
+    partial_match: Floats
+    max_steps_rate: Floats
+    breach_chances: tuple[Mapping[str, Floats], Mapping[str, Floats]]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SimulatedStages:
     """Simulated comparisons, with the true chances behind them.
 
     Attributes:
         stages: The comparisons after each stage of a schedule, with all trials so far or with the stage's own
             trials only.
         old, new: Chances of success of the baseline and of the candidate, shape (R, N).
-        asks: By kind, whether a task names such actions.
+        has_actions: By kind, whether a task names such actions.
     """
 
     stages: tuple[Comparisons, ...]
     old: Floats
     new: Floats
-    asks: Mapping[str, Flags]
+    has_actions: Mapping[str, Flags]
 
 
-def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Comparisons:
+def simulate_comparisons(
+    random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int
+) -> Comparisons:
     """Draw random comparisons of an agent with its candidate, as arrays of shape (rows, tasks)."""
-    return draw_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
+    return simulate_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
 
 
-def draw_stages(
+def simulate_stages(
     random: np.random.Generator,
     agent: Agent,
     effect: Effect,
@@ -161,84 +163,92 @@ def draw_stages(
     schedule: Sequence[int],
     *,
     cumulative: bool = True,
-) -> Drawn:
-    """Draw comparisons in stages, as `draw` does; the schedule replaces `design.trials`.
+) -> SimulatedStages:
+    """Draw comparisons in stages, as `simulate_comparisons` does; the schedule replaces `design.trials`.
 
     Each stage adds trials up to its number in the schedule. A task gets its fresh trials at the first stage
     that finds it broken, and keeps their p-value. Unless `cumulative`, each stage measures the same tasks
     anew with its number of trials.
     """
-    truth = _truth(random, agent, effect, design, rows)
+    chances = _draw_true_chances(random, agent, effect, design, rows)
     stages: list[Comparisons] = []
-    for before, now in pairwise((0, *schedule)):
-        step = replace(design, trials=now - before if cumulative else now)
-        old, new = (_side(random, truth, side, step) for side in (0, 1))
+    for previous_trials, trials in pairwise((0, *schedule)):
+        stage_design = replace(design, trials=trials - previous_trials if cumulative else trials)
+        old, new = (_draw_side(random, chances, side, stage_design) for side in (0, 1))
         if stages and cumulative:
             old = Tally.combine(sum, [stages[-1].baseline, old])
             new = Tally.combine(sum, [stages[-1].candidate, new])
-        compared = Comparisons(old, new)
-        if design.live:
-            fresh = fresh_trials(random, compared.broken, *truth.success, design.confirm)
+        comparisons = Comparisons(old, new)
+        if design.is_live:
+            fresh = simulate_fresh_trials(
+                random, comparisons.is_broken, *chances.success, design.max_fresh_simulations
+            )
             if stages and cumulative:
-                kept = stages[-1].fresh
-                assert kept is not None
-                fresh = np.where(np.isnan(kept), fresh, kept)
-            compared = replace(compared, fresh=fresh)
-        stages.append(compared)
-    asks = {kind: count > 0 for kind, count in truth.actions.items()}
-    asks["action_match"] = np.any(list(asks.values()), axis=0)
-    asks[INVARIANTS] = np.full((rows, design.tasks), design.breaches is not None)
-    return Drawn(tuple(stages), *truth.success, asks)
+                earlier_p = stages[-1].fresh_p
+                assert earlier_p is not None
+                fresh = np.where(np.isnan(earlier_p), fresh, earlier_p)
+            comparisons = replace(comparisons, fresh_p=fresh)
+        stages.append(comparisons)
+    has_actions = {kind: count > 0 for kind, count in chances.actions.items()}
+    has_actions["action_match"] = np.any(list(has_actions.values()), axis=0)
+    has_actions[INVARIANTS] = np.full((rows, design.tasks), design.breach_rate is not None)
+    return SimulatedStages(tuple(stages), *chances.success, has_actions)
 
 
-def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> _Truth:
+def _draw_true_chances(
+    random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int
+) -> _TrueChances:
     # The order of the draws is part of every published figure.
     shape = rows, design.tasks
     old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
-    reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
-    stuck = _rare(random, _STUCK, shape)
-    return _Truth(
-        success=(old, _changed(random, old, agent, effect)),
-        actions={"read_action_match": reads, "write_action_match": writes},
-        partial=random.beta(2.4, 1.6, shape),
-        stuck=stuck,
-        breaks=_breaks(random, design, shape),
+    read_counts, write_counts = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
+    max_steps_rate = _draw_rare_chances(random, _MAX_STEPS_RATE, shape)
+    return _TrueChances(
+        success=(old, _candidate_chances(random, old, agent, effect)),
+        actions={"read_action_match": read_counts, "write_action_match": write_counts},
+        partial_match=random.beta(2.4, 1.6, shape),
+        max_steps_rate=max_steps_rate,
+        breach_chances=_draw_breach_chances(random, design, shape),
     )
 
 
-def _rare(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
+def _draw_rare_chances(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
     """Draw chances with the given mean that are close to 0 on most tasks and large on a few."""
     return random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
 
 
-def _breaks(
+def _draw_breach_chances(
     random: np.random.Generator, design: Design, shape: tuple[int, int]
 ) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
     """Draw the chances of breaking each kind of invariant on either side."""
-    if design.breaches is None:
+    if design.breach_rate is None:
         return {}, {}
-    old = {name: _rare(random, design.breaches, shape) for name in BREACHES}
+    old = {name: _draw_rare_chances(random, design.breach_rate, shape) for name in INVARIANT_METRICS}
     # The candidate also breaks the invariant in a share of the simulations that would have kept it.
-    more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - design.breaches)
-    return old, {**old, RISEN: more}
+    raised = old[RISING_INVARIANT] + (1 - old[RISING_INVARIANT]) * design.breach_rate_increase / (
+        1 - design.breach_rate
+    )
+    return old, {**old, RISING_INVARIANT: raised}
 
 
-def _changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
+def _candidate_chances(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
     """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
     if effect.size == 0:
         return chances
     if effect.change is Change.EVEN:
-        moved: Floats = scipy.special.expit(scipy.special.logit(chances) + _shift(agent, effect.size))
-        return moved
-    chance = random.random(chances.shape)
+        shifted: Floats = scipy.special.expit(
+            scipy.special.logit(chances) + _log_odds_shift(agent, effect.size)
+        )
+        return shifted
+    uniform = random.random(chances.shape)
     if effect.change is Change.MIXED:
-        breaks, fixes = effect.size / agent.mean, effect.size / (1 - agent.mean)
-        return np.where(chance < breaks, 0.0, np.where(chance < breaks + fixes, 1.0, chances))
+        break_share, fix_share = effect.size / agent.mean, effect.size / (1 - agent.mean)
+        return np.where(uniform < break_share, 0.0, np.where(uniform < break_share + fix_share, 1.0, chances))
     share = -effect.size / agent.mean if effect.size < 0 else effect.size / (1 - agent.mean)
-    return np.where(chance < share, 0.0 if effect.size < 0 else 1.0, chances)
+    return np.where(uniform < share, 0.0 if effect.size < 0 else 1.0, chances)
 
 
-def _shift(agent: Agent, size: float) -> float:
+def _log_odds_shift(agent: Agent, size: float) -> float:
     """The shift in log-odds of every task that moves the mean chance by `size`."""
     quantiles = scipy.special.betaincinv(agent.a, agent.b, (np.arange(20_001) + 0.5) / 20_001)
     odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
@@ -247,36 +257,44 @@ def _shift(agent: Agent, size: float) -> float:
     return float(root)
 
 
-def _side(random: np.random.Generator, truth: _Truth, side: int, design: Design) -> Tally:
-    chances, breaks = truth.success[side], truth.breaks[side]
+def _draw_side(random: np.random.Generator, true_chances: _TrueChances, side: int, design: Design) -> Tally:
+    chances, breach_chances = true_chances.success[side], true_chances.breach_chances[side]
     trials = np.full(chances.shape, design.trials)
-    measured = random.binomial(trials, 1 - design.lost) if design.lost else trials
+    measured = random.binomial(trials, 1 - design.lost_rate) if design.lost_rate else trials
     passed = random.binomial(measured, chances)
     failed = measured - passed
     sums = {
-        kind: random.binomial(count * passed, 0.95) + random.binomial(count * failed, truth.partial)
-        for kind, count in truth.actions.items()
+        kind: random.binomial(count * passed, 0.95)
+        + random.binomial(count * failed, true_chances.partial_match)
+        for kind, count in true_chances.actions.items()
     }
-    counts = {"action_match": np.sum(list(truth.actions.values()), axis=0), **truth.actions}
+    action_counts = {
+        "action_match": np.sum(list(true_chances.actions.values()), axis=0),
+        **true_chances.actions,
+    }
     sums["action_match"] = np.sum(list(sums.values()), axis=0)
-    max_steps = random.binomial(failed, truth.stuck)
-    kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
-    if kept:
+    max_steps = random.binomial(failed, true_chances.max_steps_rate)
+    kept_counts = {
+        name: measured - random.binomial(measured, chance) for name, chance in breach_chances.items()
+    }
+    if kept_counts:
         # Assumes that no simulation breaks two kinds: overlaps are not drawn, and no check depends on them.
-        kept[INVARIANTS] = np.maximum(measured - sum(measured - count for count in kept.values()), 0)
+        kept_counts[INVARIANTS] = np.maximum(
+            measured - sum(measured - count for count in kept_counts.values()), 0
+        )
     return Tally(
         trials=trials,
         measured=measured,
         reward=passed.astype(np.float64),
         squares=passed.astype(np.float64),
-        passed=passed,
+        successes=passed,
         matched={
-            **{kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
-            **{name: count.astype(np.float64) for name, count in kept.items()},
+            **{kind: sums[kind] / np.maximum(count, 1) for kind, count in action_counts.items()},
+            **{name: count.astype(np.float64) for name, count in kept_counts.items()},
         },
         checked={
-            **{kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},
-            **dict.fromkeys(kept, measured),
+            **{kind: np.where(count > 0, measured, 0) for kind, count in action_counts.items()},
+            **dict.fromkeys(kept_counts, measured),
         },
         max_steps=max_steps,
     )
@@ -305,7 +323,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chance:
-    """How often a true difference gets a decision; `rate` is None if the agent cannot differ that much."""
+    """How often comparisons with a true difference get a decision.
+
+    `rate` is None if the agent cannot differ that much.
+    """
 
     goal: Goal
     effect: float
@@ -319,83 +340,94 @@ class Power:
 
     Attributes:
         chances: The chances of decisions, in the order in which they are printed.
-        smallest: The smallest gain that is promoted in four of five comparisons; None if no gain is.
+        smallest_gain: The smallest gain that is promoted in four of five comparisons; None if no gain is.
         trials: The number of trials that would promote `TARGET_GAIN` that often with the planned tasks; None
             if no number that was tried is enough. The planned number if it is already enough.
         tasks: The same for the number of tasks, with the planned trials.
     """
 
     chances: tuple[Chance, ...]
-    smallest: float | None
+    smallest_gain: float | None
     trials: int | None
     tasks: int | None
 
 
-def agent_of(rate: float, spread: float) -> Agent:
+def fit_agent(rate: float, spread: float) -> Agent:
     """Return the agent whose chances of success over tasks have a given mean and standard deviation.
 
     Raises:
         ValueError: no Beta distribution has this mean and standard deviation.
     """
     if not 0 < rate < 1 or not 0 < spread**2 < rate * (1 - rate):
-        raise ValueError("no such agent")
+        raise ValueError(f"no Beta distribution has mean {rate} and standard deviation {spread}")
     size = rate * (1 - rate) / spread**2 - 1
     return Agent(rate * size, (1 - rate) * size)
 
 
-def power_of(plan: Plan) -> Power:
+def simulate_power(plan: Plan) -> Power:
     """Simulate the decisions of a plan, and search for the trials and tasks that would show `TARGET_GAIN`."""
-    chances, design = chances_of(plan), plan.design
-    trials = _enough(plan, design.trials, MAX_TRIALS, lambda number: replace(design, trials=number))
-    tasks = _enough(plan, design.tasks, MAX_TASKS, lambda number: replace(design, tasks=number))
-    return Power(chances, _smallest(plan, chances), trials, tasks)
+    chances, design = simulate_chances(plan), plan.design
+    trials = _find_sufficient(plan, design.trials, MAX_TRIALS, lambda number: replace(design, trials=number))
+    tasks = _find_sufficient(plan, design.tasks, MAX_TASKS, lambda number: replace(design, tasks=number))
+    return Power(chances, _smallest_gain(plan, chances), trials, tasks)
 
 
-def chances_of(plan: Plan) -> tuple[Chance, ...]:
-    """Simulate how often true differences get their decisions."""
-    asked = {
+def simulate_chances(plan: Plan) -> tuple[Chance, ...]:
+    """Simulate how often comparisons with a true difference get each decision."""
+    decision_of = {
         **{(Goal.IMPROVE, effect): Decision.PROMOTE for effect in GAINS},
-        **{(Goal.HOLD, -part * plan.margin): Decision.PROMOTE for part in (0.0, 0.5, 1.0)},
+        **{(Goal.HOLD, -margin_share * plan.margin): Decision.PROMOTE for margin_share in (0.0, 0.5, 1.0)},
         **{(Goal.IMPROVE, effect): Decision.DISCARD for effect in LOSSES},
         **{(Goal.NO_REGRESSION, effect): Decision.DISCARD for effect in (0.0, *LOSSES)},
     }
     # All goals use the same comparisons, because drawing and testing them takes most of the time.
-    decided = {
-        effect: _decisions(plan, effect, [goal for goal in Goal if (goal, effect) in asked])
-        for effect in {effect for _, effect in asked}
-        if _possible(plan.agent, effect)
+    decisions_of_effect = {
+        effect: _count_decisions_by_goal(
+            plan, effect, [goal for goal in Goal if (goal, effect) in decision_of]
+        )
+        for effect in {effect for _, effect in decision_of}
+        if _is_reachable(plan.agent, effect)
     }
     return tuple(
-        Chance(goal, effect, decision, decided[effect][goal].rate(decision) if effect in decided else None)
-        for (goal, effect), decision in asked.items()
+        Chance(
+            goal,
+            effect,
+            decision,
+            decisions_of_effect[effect][goal].rate(decision) if effect in decisions_of_effect else None,
+        )
+        for (goal, effect), decision in decision_of.items()
     )
 
 
-def _smallest(plan: Plan, chances: tuple[Chance, ...]) -> float | None:
+def _smallest_gain(plan: Plan, chances: tuple[Chance, ...]) -> float | None:
     gains = {
         chance.effect: chance.rate.estimate for chance in chances[: len(GAINS)] if chance.rate is not None
     }
     for effect in LARGER_GAINS:
-        if max(gains.values()) >= POWER or not _possible(plan.agent, effect):
+        if max(gains.values()) >= POWER or not _is_reachable(plan.agent, effect):
             break
-        gains[effect] = _promoted(plan, effect)
+        gains[effect] = _promotion_rate(plan, effect)
     return gain_at_power(gains, plan.rows)
 
 
-def _possible(agent: Agent, effect: float) -> bool:
+def _is_reachable(agent: Agent, effect: float) -> bool:
     return 0.001 < agent.mean + effect < 0.999
 
 
-def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, DecisionCounts]:
-    drawing = partial(draw, agent=plan.agent, effect=Effect(effect), design=plan.design)
-    asked = [(plan.policy, goal) for goal in goals]
-    found = count_decisions(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
-    return dict(zip(goals, found, strict=True))
+def _count_decisions_by_goal(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, DecisionCounts]:
+    draw_comparisons = partial(
+        simulate_comparisons, agent=plan.agent, effect=Effect(effect), design=plan.design
+    )
+    questions = [(plan.policy, goal) for goal in goals]
+    counts = count_decisions(
+        draw_comparisons, questions, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed
+    )
+    return dict(zip(goals, counts, strict=True))
 
 
-def _promoted(plan: Plan, effect: float) -> float:
-    found = _decisions(plan, effect, [Goal.IMPROVE])[Goal.IMPROVE]
-    return found.rate(Decision.PROMOTE).estimate
+def _promotion_rate(plan: Plan, effect: float) -> float:
+    counts = _count_decisions_by_goal(plan, effect, [Goal.IMPROVE])[Goal.IMPROVE]
+    return counts.rate(Decision.PROMOTE).estimate
 
 
 def gain_at_power(gains: Mapping[float, float], rows: int) -> float | None:
@@ -405,37 +437,39 @@ def gain_at_power(gains: Mapping[float, float], rows: int) -> float | None:
     gain, from `rows` comparisons each.
     """
     sizes = sorted(gains)
-    least = 0.5 / rows
-    at = scipy.special.ndtri(np.clip([gains[size] for size in sizes], least, 1 - least))
+    min_rate = 0.5 / rows
+    probits = scipy.special.ndtri(np.clip([gains[size] for size in sizes], min_rate, 1 - min_rate))
     target = scipy.special.ndtri(POWER)
-    for place in range(1, len(sizes)):
-        if at[place] >= target > at[place - 1]:
-            part = (target - at[place - 1]) / (at[place] - at[place - 1])
-            return float(sizes[place - 1] + part * (sizes[place] - sizes[place - 1]))
+    for index in range(1, len(sizes)):
+        if probits[index] >= target > probits[index - 1]:
+            fraction = (target - probits[index - 1]) / (probits[index] - probits[index - 1])
+            return float(sizes[index - 1] + fraction * (sizes[index] - sizes[index - 1]))
     return None
 
 
-def _enough(plan: Plan, planned: int, most: int, design: Callable[[int], Design]) -> int | None:
-    """The smallest sufficient number for `TARGET_GAIN`, from `planned` to `most`; None if none suffices.
+def _find_sufficient(
+    plan: Plan, planned: int, max_number: int, design_of: Callable[[int], Design]
+) -> int | None:
+    """The smallest number that shows `TARGET_GAIN`, from `planned` to `max_number`; None if none does.
 
     Doubles the number until it suffices, then bisects to within 5 %.
     """
-    if not _possible(plan.agent, TARGET_GAIN):
+    if not _is_reachable(plan.agent, TARGET_GAIN):
         return None
-    found: dict[int, bool] = {}
+    is_sufficient: dict[int, bool] = {}
 
-    def reaches(number: int) -> bool:
-        if number not in found:
-            tried = replace(plan, design=design(number), rows=min(plan.rows, _SEARCH_ROWS))
-            found[number] = _promoted(tried, TARGET_GAIN) >= POWER
-        return found[number]
+    def is_enough(number: int) -> bool:
+        if number not in is_sufficient:
+            candidate_plan = replace(plan, design=design_of(number), rows=min(plan.rows, _SEARCH_ROWS))
+            is_sufficient[number] = _promotion_rate(candidate_plan, TARGET_GAIN) >= POWER
+        return is_sufficient[number]
 
     low = high = planned
-    while not reaches(high):
-        if high >= most:
+    while not is_enough(high):
+        if high >= max_number:
             return None
-        low, high = high, min(2 * high, most)
+        low, high = high, min(2 * high, max_number)
     while high - low > max(1, low // 20):
         middle = (low + high) // 2
-        low, high = (low, middle) if reaches(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high

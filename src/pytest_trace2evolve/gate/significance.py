@@ -35,7 +35,7 @@ _SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32
 
 @dataclass(frozen=True)
 class SignFlip:
-    """One-sided p-values, one per comparison, of a sum as low and of a sum as high as the observed one."""
+    """One-sided p-values by comparison: of a sum as low as the observed one, and of a sum as high."""
 
     low: Floats
     high: Floats
@@ -54,18 +54,22 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
         of a row lie on a lattice that is coarse enough to sum over. Otherwise they come from 9,999 random
         halves with a fixed seed.
     """
-    clean = np.nan_to_num(differences, nan=0.0)
-    scales = _scales(clean, trials)
-    low, high = np.empty(len(clean)), np.empty(len(clean))
+    values = np.nan_to_num(differences, nan=0.0)
+    scales = _lattice_scales(values, trials)
+    low, high = np.empty(len(values)), np.empty(len(values))
     for scale in np.unique(scales):
         rows = scales == scale
-        part = clean[rows]
-        flips = _exact(np.rint(part * scale).astype(np.int64)) if scale else _by_resampling(part)
+        chunk = values[rows]
+        flips = (
+            _exact_sign_flip(np.rint(chunk * scale).astype(np.int64))
+            if scale
+            else _resampled_sign_flip(chunk)
+        )
         low[rows], high[rows] = flips.low, flips.high
     return SignFlip(low, high)
 
 
-def _scales(differences: Floats, trials: int) -> Counts:
+def _lattice_scales(differences: Floats, trials: int) -> Counts:
     """By row, the smallest factor that makes all differences whole numbers; 0 if the lattice gets too long.
 
     A row's scale does not depend on the other rows.
@@ -74,20 +78,20 @@ def _scales(differences: Floats, trials: int) -> Counts:
     scales = np.zeros(len(differences), dtype=np.int64)
     sizes = np.abs(differences)
     totals = sizes.sum(axis=1)
-    distinct, place = np.unique(sizes, return_inverse=True)
-    place = place.reshape(sizes.shape)
+    distinct, size_index = np.unique(sizes, return_inverse=True)
+    size_index = size_index.reshape(sizes.shape)
     for scale in sorted({*_SCALES, *(trials * actions for actions in range(1, 13))}):
         rows = rows[2 * totals[rows] * scale + 1 <= _MAX_LATTICE]
         if not rows.size:
             break
-        whole = np.abs(distinct * scale - np.rint(distinct * scale)) < 1e-7
-        fits = whole[place[rows]].all(axis=1)
-        scales[rows[fits]] = scale
-        rows = rows[~fits]
+        is_whole = np.abs(distinct * scale - np.rint(distinct * scale)) < 1e-7
+        has_scale = is_whole[size_index[rows]].all(axis=1)
+        scales[rows[has_scale]] = scale
+        rows = rows[~has_scale]
     return scales
 
 
-def _exact(steps: Counts) -> SignFlip:
+def _exact_sign_flip(steps: Counts) -> SignFlip:
     """The exact distribution of the sum of randomly signed whole numbers, row by row.
 
     The characteristic function of the sum is the product of cos(size · θ) over tasks. Rows share the few
@@ -100,43 +104,45 @@ def _exact(steps: Counts) -> SignFlip:
     if not sizes.size:
         return SignFlip(np.ones(rows), np.ones(rows))
     totals = np.abs(steps).sum(axis=1)
-    half = (int(totals.max()) + 1) // 2
-    length = _fast_length(2 * half + 1)
+    half_total = (int(totals.max()) + 1) // 2
+    length = _fast_length(2 * half_total + 1)
     angles = np.pi * np.arange(length // 2 + 1) / length
     cosines = np.cos(np.outer(sizes, angles))
     logs = np.log(np.maximum(np.abs(cosines), 1e-300))
-    negative = (cosines < 0).astype(np.float64)
+    is_negative = (cosines < 0).astype(np.float64)
     rounded_up = np.exp(-1j * angles)
     low, high = np.empty(rows), np.empty(rows)
-    chunk = max(1, (1 << 20) // length)
-    for start in range(0, rows, chunk):
-        part = steps[start : start + chunk]
-        odd = totals[start : start + chunk] % 2
-        counts = np.stack([(np.abs(part) == size).sum(axis=1) for size in sizes], axis=1).astype(np.float64)
-        signs = 1.0 - 2.0 * (np.rint(counts @ negative) % 2)
+    chunk_rows = max(1, (1 << 20) // length)
+    for start in range(0, rows, chunk_rows):
+        chunk_steps = steps[start : start + chunk_rows]
+        is_odd = totals[start : start + chunk_rows] % 2
+        counts = np.stack([(np.abs(chunk_steps) == size).sum(axis=1) for size in sizes], axis=1).astype(
+            np.float64
+        )
+        signs = 1.0 - 2.0 * (np.rint(counts @ is_negative) % 2)
         waves = np.exp(counts @ logs) * signs
-        chances = np.fft.irfft(np.where(odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
-        chances = np.roll(chances, half, axis=1)[:, : 2 * half + 1]
-        below = np.cumsum(chances, axis=1)
-        place = np.arange(part.shape[0]), (part.sum(axis=1) + odd) // 2 + half
-        low[start : start + chunk] = below[place]
-        high[start : start + chunk] = 1.0 - below[place] + chances[place]
+        chances = np.fft.irfft(np.where(is_odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
+        chances = np.roll(chances, half_total, axis=1)[:, : 2 * half_total + 1]
+        cumulative = np.cumsum(chances, axis=1)
+        index = np.arange(chunk_steps.shape[0]), (chunk_steps.sum(axis=1) + is_odd) // 2 + half_total
+        low[start : start + chunk_rows] = cumulative[index]
+        high[start : start + chunk_rows] = 1.0 - cumulative[index] + chances[index]
     return SignFlip(np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0))
 
 
 @cache
-def _fast_length(least: int) -> int:
-    """The smallest number from `least` without a prime factor above 5, for a fast Fourier transform.
+def _fast_length(min_length: int) -> int:
+    """The smallest number from `min_length` without a prime factor above 5, for a fast Fourier transform.
 
     `scipy.fft.next_fast_len` gives the same number, but takes longer to import than all of numpy.
     """
-    length = least
+    length = min_length
     while 60**19 % length:  # each factor at most 19 times: enough up to half a million
         length += 1
     return length
 
 
-def _by_resampling(differences: Floats) -> SignFlip:
+def _resampled_sign_flip(differences: Floats) -> SignFlip:
     """Estimate p-values from random halves, the same for all rows; the observed half counts as one draw."""
     random = np.random.default_rng(SEED)
     rows, tasks = differences.shape
@@ -162,9 +168,9 @@ def fisher(
     counts = np.stack(
         np.broadcast_arrays(baseline_passed, baseline_trials, candidate_passed, candidate_trials)
     )
-    distinct, place = np.unique(counts.reshape(4, -1), axis=1, return_inverse=True)
+    distinct, indices = np.unique(counts.reshape(4, -1), axis=1, return_inverse=True)
     p = np.array([_fisher(*numbers) for numbers in distinct.T.tolist()], dtype=np.float64)
-    return p[place].reshape(counts.shape[1:])
+    return p[indices].reshape(counts.shape[1:])
 
 
 @lru_cache(maxsize=1 << 16)
@@ -181,8 +187,8 @@ def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> f
 
 def mcnemar(worse: Floats, better: Floats) -> Floats:
     """Exact one-sided p-value for more tasks turning worse than better, by the binomial distribution."""
-    least = np.maximum(worse, 1)
-    p = scipy.special.betainc(least, np.maximum(worse + better, least) - least + 1, 0.5)
+    min_worse = np.maximum(worse, 1)
+    p = scipy.special.betainc(min_worse, np.maximum(worse + better, min_worse) - min_worse + 1, 0.5)
     return np.where(worse > 0, p, 1.0)
 
 
@@ -196,13 +202,13 @@ def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Flo
     if not names:
         return {}
     weight = np.array([weights.get(name, 1.0) for name in names])[:, None]
-    raw = np.stack([p[name] for name in names])
-    scaled = np.where(np.isnan(raw), np.inf, raw / weight)
-    order = np.argsort(scaled, axis=0, kind="stable")
-    ranked = np.take_along_axis(scaled, order, axis=0)
-    weights_ranked = np.take_along_axis(np.where(np.isnan(raw), 0.0, weight), order, axis=0)
-    left = np.cumsum(weights_ranked[::-1], axis=0)[::-1]
-    stepped = np.maximum.accumulate(np.where(np.isinf(ranked), 0.0, ranked) * left, axis=0)
-    adjusted = np.empty_like(stepped)
-    np.put_along_axis(adjusted, order, np.minimum(stepped, 1.0), axis=0)
-    return {name: np.where(np.isnan(raw[i]), np.nan, adjusted[i]) for i, name in enumerate(names)}
+    raw_p = np.stack([p[name] for name in names])
+    scaled_p = np.where(np.isnan(raw_p), np.inf, raw_p / weight)
+    order = np.argsort(scaled_p, axis=0, kind="stable")
+    ranked_p = np.take_along_axis(scaled_p, order, axis=0)
+    ranked_weights = np.take_along_axis(np.where(np.isnan(raw_p), 0.0, weight), order, axis=0)
+    remaining = np.cumsum(ranked_weights[::-1], axis=0)[::-1]
+    stepped_p = np.maximum.accumulate(np.where(np.isinf(ranked_p), 0.0, ranked_p) * remaining, axis=0)
+    adjusted = np.empty_like(stepped_p)
+    np.put_along_axis(adjusted, order, np.minimum(stepped_p, 1.0), axis=0)
+    return {name: np.where(np.isnan(raw_p[i]), np.nan, adjusted[i]) for i, name in enumerate(names)}

@@ -1,1 +1,1 @@
-"""From the failures of a run to candidates that go through the gate."""
+"""Turns the failures of a run into candidates, and passes them through the gate."""

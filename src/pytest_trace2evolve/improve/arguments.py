@@ -1,4 +1,4 @@
-"""The options of an evolution and of its runs, for argparse.
+"""Declares and parses the options of an evolution and of its runs.
 
 Every command declares these options, so this module imports little.
 """
@@ -10,23 +10,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from pytest_trace2evolve.errors import ConfigError, nearest
+from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
-from pytest_trace2evolve.utils.option_types import finite, integer
+from pytest_trace2evolve.utils.option_types import parse_finite, parse_integer
 
-_DECISIVE = (
+_DECISIVE_OPTIONS = (
     *("suite", "trials", "gate", "goal", "max-reruns", "judge", "judge-base-url"),
     *("user-model", "user-base-url", "temperature", "seed", "reasoning-effort", "extra-body"),
 )
 """Options of a run that change its result."""
 
-_PACING = (
+_PACING_OPTIONS = (
     *("api-key-env", "user-api-key-env", "concurrency", "call-timeout", "requests-per-minute"),
     *("max-cost", "max-tokens", "max-minutes"),
 )
 """Options of a run that change its pace or limit it."""
 
-RUN_OPTIONS = tuple(option for option in OPTIONS if option.name in (*_DECISIVE, *_PACING))
+RUN_OPTIONS = tuple(option for option in OPTIONS if option.name in (*_DECISIVE_OPTIONS, *_PACING_OPTIONS))
 """The options that an evolution passes to each of its runs."""
 
 
@@ -49,35 +49,46 @@ class _Parser(argparse.ArgumentParser):
 def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of an evolution, without the options of its runs."""
     add = parser.add_argument
-    add("--candidate", metavar="ID", help="candidate whose failures count (default: the run's, or v0)")
+    add("--candidate", metavar="ID", help="learn from failures of this candidate (default: the run's, or v0)")
     add("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
     add("--base", type=Path, metavar="DIR", help="the base model (default: the embedded model)")
-    add("--max-adapters", type=integer, default=3, metavar="N", help="train at most N adapters (default: 3)")
+    add(
+        "--max-adapters",
+        type=parse_integer,
+        default=3,
+        metavar="N",
+        help="train at most N adapters (default: 3)",
+    )
     add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
-    add("--config", type=Path, metavar="FILE", help="TOML file with values of the recipe")
-    add("--steps", type=integer, metavar="N", help="steps of each training")
-    add("--seed", type=integer, metavar="N", help="seed of the trainings (default: 1)")
-    add("--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
+    add("--config", type=Path, metavar="FILE", help="TOML file that changes values of the recipe")
+    add("--steps", type=parse_integer, metavar="N", help="steps of each training")
+    add("--seed", type=parse_integer, metavar="N", help="seed of the trainings (default: 1)")
+    add("--heldout", type=parse_integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
     add(
         "--heldout-rollouts",
-        type=integer,
+        type=parse_integer,
         metavar="K",
         default=4,
         help="rollouts of each held-out scenario (default: 4)",
     )
-    add("--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)")
-    add("--max-rollouts", type=integer, metavar="N", help="reject a plan that needs more rollouts")
-    add("--max-minutes", type=finite, metavar="M", help="start no stage after so many minutes")
+    add(
+        "--parallel",
+        type=parse_integer,
+        metavar="P",
+        help="trainings to run in parallel (default: cores + 1)",
+    )
+    add("--max-rollouts", type=parse_integer, metavar="N", help="reject a plan that needs more rollouts")
+    add("--max-minutes", type=parse_finite, metavar="M", help="start no further stage after M minutes")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of an evolution's runs."""
     group = parser.add_argument_group("options of each run, as in pytest")
     for option in RUN_OPTIONS:
-        group.add_argument(option.flag, **option.argparse())
+        group.add_argument(option.flag, **option.argparse_arguments())
 
 
-def parse_run_options(words: Sequence[str], found: argparse.Namespace) -> None:
+def parse_run_options(arguments: Sequence[str], namespace: argparse.Namespace) -> None:
     """Parse the options of runs, which follow `--`, into a namespace.
 
     Raises:
@@ -85,12 +96,12 @@ def parse_run_options(words: Sequence[str], found: argparse.Namespace) -> None:
     """
     parser = _Parser()
     add_run_options(parser)
-    _, unknown = parser.parse_known_args(words, found)
+    _, unknown = parser.parse_known_args(arguments, namespace)
     if unknown:
         flag = unknown[0].partition("=")[0]
         flags = [option.flag for option in RUN_OPTIONS]
         raise ConfigError(
-            f"{unknown[0]}: the runs of an evolution do not take it; {nearest(flag, flags)}; "
+            f"{unknown[0]}: not an option of an evolution's runs; {name_suggestion(flag, flags)}; "
             "see trace2evolve evolve --help"
         )
 
@@ -110,7 +121,7 @@ def parse_evolve_options(text: str) -> argparse.Namespace:
 
 
 def run_values(source: Any) -> SimpleNamespace:
-    """The values of all options of a run; options that an evolution does not pass on are None.
+    """Return the values of all options of a run; options that an evolution does not pass on are None.
 
     Args:
         source: An object with an attribute for each given option.
@@ -121,29 +132,29 @@ def run_values(source: Any) -> SimpleNamespace:
 
 
 def run_arguments(values: Any) -> list[str]:
-    """The options of a run as command-line arguments."""
-    return [f"{option.flag}={text}" for option in RUN_OPTIONS for text in _texts(option, values)]
+    """Return the options of a run as command-line arguments."""
+    return [f"{option.flag}={text}" for option in RUN_OPTIONS for text in _option_texts(option, values)]
 
 
 def decisive_values(values: Any) -> dict[str, list[str]]:
-    """By flag, the values that change a run's result, normalised: 1 equals 1.0, and suites have no order."""
-    found = {}
+    """Return, by flag and in a normal form, the values that change a run's result: 1 equals 1.0."""
+    values_by_flag = {}
     for option in RUN_OPTIONS:
-        if option.name in _DECISIVE:
-            texts = [_normalized(text) for text in _texts(option, values)]
-            found[option.flag] = sorted(set(texts)) if option.is_repeatable else texts
-    return found
+        if option.name in _DECISIVE_OPTIONS:
+            texts = [_normalize(text) for text in _option_texts(option, values)]
+            values_by_flag[option.flag] = sorted(set(texts)) if option.is_repeatable else texts
+    return values_by_flag
 
 
-def _texts(option: Option, values: Any) -> list[str]:
-    """The value of an option as a list of texts, which is empty if the option is not given."""
+def _option_texts(option: Option, values: Any) -> list[str]:
+    """Return the value of an option as a list of texts, which is empty if the option is not given."""
     value = getattr(values, option.destination)
     if value is None:
         return []
     return [str(item) for item in (value if option.is_repeatable else [value])]
 
 
-def _normalized(text: str) -> str:
+def _normalize(text: str) -> str:
     try:
         return str(float(text))
     except ValueError:

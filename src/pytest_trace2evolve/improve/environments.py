@@ -1,4 +1,4 @@
-"""The environments of an evolution, checked for held-out content and calibrated to a suitable difficulty."""
+"""Checks the environments of an evolution for held-out content, and calibrates their difficulty."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from pytest_trace2evolve.environments.calibration import (
 )
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
-from pytest_trace2evolve.improve.plan import CALIBRATION, EvolutionPlan
+from pytest_trace2evolve.improve.plan import CALIBRATION_SIZE, EvolutionPlan
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.environment import Calibration, Outcome
+from pytest_trace2evolve.records.environment import Calibration, CalibrationOutcome
 from pytest_trace2evolve.records.improvement import TrainingEnvironment
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.serving.process import served
+from pytest_trace2evolve.serving.process import serve_locally
 from pytest_trace2evolve.utils.resources import embedded_model
 
 
@@ -44,46 +44,46 @@ def prepare_environments(
     require_admitted(
         environments, names, project, draw_first_seed(plan.recipe.first_scenario, plan.recipe.scenarios)
     )
-    weights = folder_digest(plan.base.path)
+    base_digest = folder_digest(plan.base.path)
     folder = project.root / ".trace2evolve" / "environments"
-    found: dict[str, TrainingEnvironment] = {}
+    prepared: dict[str, TrainingEnvironment] = {}
     for name in names:
-        if calibration := find_calibration(environments, name, weights, folder):
-            found[name] = _ready(calibration)
-        elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
+        if calibration := find_calibration(environments, name, base_digest, folder):
+            prepared[name] = _training_environment(calibration)
+        elif name in BUILT_IN_NAMES and base_digest == folder_digest(embedded_model()):
             # The calibrations of the embedded model are built in; they used more rollouts than this function
             # does (docs/environments.md).
-            found[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
-    seeds, rollouts = CALIBRATION
+            prepared[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
+    seeds, rollouts = CALIBRATION_SIZE
     total = seeds * rollouts
 
-    async def calibrate_all(settings: ModelSettings, missing: Sequence[str]) -> None:
+    async def calibrate_all(settings: ModelSettings, uncalibrated: Sequence[str]) -> None:
         instruction = project.candidates[plan.candidate].instruction
         spec = CalibrationSpec(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
         try:
-            for name in missing:
+            for name in uncalibrated:
 
-                def report(difficulty: int, done: int, name: str = name) -> None:
-                    on_progress(f"{name} {done}/{total}")
+                def report(difficulty: int, finished: int, name: str = name) -> None:
+                    on_progress(f"{name} {finished}/{total}")
 
                 calibration = await calibrate(environments, name, model, spec, on_progress=report)
                 store_calibration(folder, calibration)
-                found[name] = _ready(calibration)
+                prepared[name] = _training_environment(calibration)
                 on_calibrated(total * len(calibration.tried))
         finally:
             await model.close()
 
-    if missing := [name for name in names if name not in found]:
-        with served(plan.base, seed=FIRST_ROLLOUT_SEED) as settings:
-            asyncio.run(calibrate_all(settings, missing))
-    return [found[name] for name in names]
+    if uncalibrated := [name for name in names if name not in prepared]:
+        with serve_locally(plan.base, seed=FIRST_ROLLOUT_SEED) as settings:
+            asyncio.run(calibrate_all(settings, uncalibrated))
+    return [prepared[name] for name in names]
 
 
-def _ready(calibration: Calibration) -> TrainingEnvironment:
+def _training_environment(calibration: Calibration) -> TrainingEnvironment:
     return TrainingEnvironment(
         name=calibration.capability,
         difficulty=calibration.difficulty,
         mean=calibration.tried[-1].figures.mean,
-        fits=calibration.outcome is Outcome.FITS,
+        fits=calibration.outcome is CalibrationOutcome.FITS,
     )

@@ -1,4 +1,4 @@
-"""The improvement loop: from the failures of a run to adapters that the gate has judged.
+"""Runs the improvement loop: trains adapters for the failures of a run and passes them through the gate.
 
 The stages run one after another. The state is stored after each stage, so the same plan resumes after any
 interruption.
@@ -20,41 +20,41 @@ from pytest_trace2evolve.evidence.integrity import check_promotion
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.improve.environments import prepare_environments
 from pytest_trace2evolve.improve.plan import EvolutionPlan
-from pytest_trace2evolve.improve.planner import read_source
-from pytest_trace2evolve.improve.routing import openings_of, route_locally, table_of
+from pytest_trace2evolve.improve.planner import read_source_run
+from pytest_trace2evolve.improve.routing import make_openings, make_router_table, route_locally
 from pytest_trace2evolve.improve.trainings import (
     OnLine,
     Training,
     adapter_names,
+    count_rollouts,
+    plan_trainings,
     record_evidence,
-    rollouts_of,
     run_trainings,
-    trainings_of,
 )
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import CandidateOutcome, Evolution, Stage
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.events import Event, TaskDecided
-from pytest_trace2evolve.session.evidence_sources import expand
+from pytest_trace2evolve.session.evidence_sources import expand_run_folders
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.planner import Resources, make_plan
-from pytest_trace2evolve.session.promote import gate_decision, record_adapter_verdict, state_by_gate
+from pytest_trace2evolve.session.promote import gate_decision, gate_state, record_adapter_verdict
 from pytest_trace2evolve.session.run_verdict import read_verdict
 from pytest_trace2evolve.session.session import run as run_session
 from pytest_trace2evolve.utils.files import lock_file, write_atomic
 from pytest_trace2evolve.utils.reading import read_record
 
-OPENINGS = 20
+OPENINGS_PER_LABEL = 20
 """Openings per label in the measurement of the router."""
 
-_STORE_EVERY = 60.0
+_STORE_INTERVAL_SECONDS = 60.0
 """Seconds between updates of a running stage's stored minutes; a killed process loses at most this time."""
 
-_PARTS_SHOWN = 10
-"""Lines of progress per run."""
+_PROGRESS_LINES = 10
+"""Maximum number of progress lines per run."""
 
-_STATE = "state.json"
-_LOCK = "lock"
+_STATE_FILE = "state.json"
+_LOCK_FILE = "lock"
 
 OnProgress = Callable[[Stage, str], None]
 """Called with a stage and a line about it."""
@@ -86,7 +86,7 @@ def evolve(
 
 
 class _Loop:
-    """An evolution; `folder` holds its state, its runs and the logs of its trainings."""
+    """Runs an evolution, whose `folder` contains its state, its runs and the logs of its trainings."""
 
     state: Evolution
 
@@ -105,8 +105,8 @@ class _Loop:
         self._train = train
         self._lock = -1
         self._stage = Stage.RUN
-        self._since = 0.0
-        self._storing = threading.RLock()
+        self._last_stored = 0.0
+        self._store_lock = threading.RLock()
 
     def run(self) -> Evolution:
         """Run all stages that are not done yet, and return the final state."""
@@ -119,20 +119,20 @@ class _Loop:
             Stage.ROUTER: self._measure_router,
             Stage.ROUTED: self._gate_routed,
         }
-        with locked(self.folder) as self._lock:
+        with evolution_lock(self.folder) as self._lock:
             self.state = read_state(self.folder, self.plan.candidate, self.plan.identity)
             if set(self.state.done) == set(Stage):
                 self._on_progress(
                     Stage.ROUTED,
-                    "all of this was done before, and nothing is done now; to evolve anew, move "
+                    "this evolution is already complete, so nothing is run; to repeat it, move "
                     f"{self.folder} away",
                 )
-            for stage, work in stages.items():
+            for stage, run_stage in stages.items():
                 if stage not in self.state.done:
                     self._check_minutes(stage)
-                    with self._timed(stage):
-                        rollouts = work()
-                        self._store(done=(*self.state.done, stage), rollouts=self._with(rollouts))
+                    with self._timed_stage(stage):
+                        rollouts = run_stage()
+                        self._store(done=(*self.state.done, stage), rollouts=self._rollouts_with(rollouts))
             return self.state
 
     # ---- stages; each returns the number of its rollouts that it has not stored itself
@@ -140,32 +140,32 @@ class _Loop:
     def _make_run(self) -> int:
         folder = self.plan.run or self._run_suites("run", self.plan.candidate, baseline=None)
         self._store(folder=str(folder))
-        return 0 if self.plan.run is not None else _simulations_in(folder)
+        return 0 if self.plan.run is not None else _count_simulations(folder)
 
     def _diagnose(self) -> int:
-        learnt = diagnose_run(self.project, self.state.folder, self.project.root, self._environments)
-        trainable = learnt.trainable
-        for missing in learnt.missing:
+        diagnosis = diagnose_run(self.project, self.state.folder, self.project.root, self._environments)
+        trainable = diagnosis.trainable_capabilities
+        for missing in diagnosis.missing:
             if missing not in trainable:
-                self._report(f"{missing.name} has no environment in this world and is left out")
-        chosen = trainable[: self.plan.max_adapters]
-        self._store(missing=chosen, runs=learnt.runs, splits=learnt.splits)
+                self._report(f"{missing.name} has no environment in this world, so it is skipped")
+        selected = trainable[: self.plan.max_adapters]
+        self._store(missing=selected, runs=diagnosis.runs, splits=diagnosis.splits)
         names = ", ".join(
-            f"{missing.name} (Δ {missing.delta:+.2f})" for missing in chosen if missing.delta is not None
+            f"{missing.name} (Δ {missing.delta:+.2f})" for missing in selected if missing.delta is not None
         )
-        self._report(f"{learnt.failed} of {learnt.traces} traces failed; missing: {names}")
+        self._report(f"{diagnosis.failed} of {diagnosis.traces} traces failed; missing: {names}")
         return 0
 
     def _prepare_environments(self) -> int:
-        ready = prepare_environments(
+        environments = prepare_environments(
             self.plan,
             self._environments,
             [missing.name for missing in self.state.missing or ()],
             self.project,
             on_progress=self._report,
-            on_calibrated=lambda rollouts: self._store(rollouts=self._with(rollouts)),
+            on_calibrated=lambda rollouts: self._store(rollouts=self._rollouts_with(rollouts)),
         )
-        for environment in ready:
+        for environment in environments:
             fits = "" if environment.fits else ", which does not fit all targets"
             mean = (
                 "calibrated before"
@@ -173,19 +173,21 @@ class _Loop:
                 else f"mean reward {environment.mean:.2f}{fits}"
             )
             self._report(f"{environment.name}: admitted; difficulty {environment.difficulty}, {mean}")
-        self._store(environments={environment.name: environment for environment in ready})
+        self._store(environments={environment.name: environment for environment in environments})
         return 0
 
     def _train_adapters(self) -> int:
         plan, adapters = self.plan, self.project.adapters
         if self.state.threads is None:
-            self._store(threads=1 if plan.parallel > 1 else plan.recipe.threads)
+            self._store(threads=1 if plan.max_parallel > 1 else plan.recipe.threads)
         # Stored before the trainings begin, so that a resumed training keeps its name.
         self._store(adapters=adapter_names(plan, self.state, adapters, self._environments))
-        trainings = trainings_of(plan, self.state, self.project.root, self.folder)
-        self._train(trainings, self._lock, plan.parallel, lambda name, line: self._report(f"{name}: {line}"))
+        trainings = plan_trainings(plan, self.state, self.project.root, self.folder)
+        self._train(
+            trainings, self._lock, plan.max_parallel, lambda name, line: self._report(f"{name}: {line}")
+        )
         names = self.state.adapters.values()
-        return sum(rollouts_of(record_evidence(name, self.state, adapters)) for name in names)
+        return sum(count_rollouts(record_evidence(name, self.state, adapters)) for name in names)
 
     def _gate_adapters(self) -> int:
         for name in self.state.adapters.values():
@@ -195,19 +197,22 @@ class _Loop:
         return 0
 
     def _measure_router(self) -> int:
-        judged = (
+        outcomes = (
             self.state.judged.get(f"{self.plan.candidate}+{name}") for name in self.state.adapters.values()
         )
-        if not any(entry is not None and entry.state is AdapterState.PROMOTED for entry in judged):
-            self._report("no adapter was promoted: there is nothing to route to")
+        if not any(outcome is not None and outcome.state is AdapterState.PROMOTED for outcome in outcomes):
+            self._report("no adapter was promoted, so there is nothing to route to")
             return 0
         # The routed candidate chooses from all promoted adapters, including those of earlier evolutions.
-        table = table_of(self._environments, (), self.project, self.plan.base)
-        openings = openings_of(self._environments, table, OPENINGS)
-        routed = route_locally(
-            self.plan.base, table, openings, on_progress=lambda done: self._report(f"{done}/{len(openings)}")
+        table = make_router_table(self._environments, (), self.project, self.plan.base)
+        openings = make_openings(self._environments, table, OPENINGS_PER_LABEL)
+        routing = route_locally(
+            self.plan.base,
+            table,
+            openings,
+            on_progress=lambda finished: self._report(f"{finished}/{len(openings)}"),
         )
-        self._store(confusion=routed.confusion)
+        self._store(confusion=routing.confusion)
         return 0
 
     def _gate_routed(self) -> int:
@@ -223,20 +228,20 @@ class _Loop:
         options = replace(self.plan.options, candidate=candidate, baseline=baseline, run_folder=folder)
         plan = make_plan(options, self.resources, suite_names=self.plan.suites, judge=self.plan.judge)
         total = sum(len(suite.lock.tasks) for suite in plan.suites.values())
-        done = 0
+        finished = 0
 
         def on_event(event: Event) -> None:
-            nonlocal done
+            nonlocal finished
             if isinstance(event, TaskDecided) and event.run is not None:
-                done += 1
-                if done * _PARTS_SHOWN // total > (done - 1) * _PARTS_SHOWN // total:
-                    self._report(f"{candidate}: {done} of {total} tasks")
+                finished += 1
+                if finished * _PROGRESS_LINES // total > (finished - 1) * _PROGRESS_LINES // total:
+                    self._report(f"{candidate}: {finished} of {total} tasks")
 
         result = run_session(plan, self.resources, on_event)
         for note in result.notes:
             self._report(f"{candidate}: {note}")
         if baseline is None:
-            source = read_source(folder)
+            source = read_source_run(folder)
             source.check_origins(candidate, self.plan.base)
             source.check_tasks(plan)
         return folder
@@ -244,7 +249,7 @@ class _Loop:
     def _gate(self, name: str, candidate: str) -> None:
         """Run a candidate with the source run as its baseline, and store the outcome.
 
-        A promotion counts only if the ledger holds it.
+        A promotion counts only if it is recorded in the ledger.
 
         Raises:
             TrainingError: the run ended early, so it has no verdict yet.
@@ -253,65 +258,68 @@ class _Loop:
         record = read_verdict(folder)
         if record.partial:
             raise TrainingError(
-                f"the run of {candidate} was not whole: {record.stopped or 'tasks were left out'} "
-                f"(see {folder}); finished simulations are kept: give it what it lacks, and rerun the same "
-                "command to resume"
+                f"the run of {candidate} is not complete: {record.stopped or 'some tasks did not run'} "
+                f"(see {folder}); finished simulations are kept: fix the cause, and rerun the same command "
+                "to resume"
             )
         gate = gate_decision(record)
         if gate is Decision.PROMOTE:
             suites = [name for name, suite in record.suites.items() if suite.verdict is not None]
             check_promotion(folder, record, ProjectLedger(self.project).entries, suites)
-        state, why = state_by_gate(gate), ""
+        state, reason = gate_state(gate), ""
         if adapter := record_adapter_verdict(self.project, record):
             state, verdict = adapter.manifest.state, adapter.manifest.verdict
-            why = "" if verdict is None else verdict.why
-        judged = CandidateOutcome(candidate=candidate, gate=gate, state=state, run=record.run, why=why)
-        rollouts = self._with(_simulations_in(folder))
-        self._store(judged={**self.state.judged, candidate: judged}, rollouts=rollouts)
-        self._report(f"{candidate}: {state.value}{f' ({why})' if why else ''}")
+            reason = "" if verdict is None else verdict.why
+        outcome = CandidateOutcome(candidate=candidate, gate=gate, state=state, run=record.run, why=reason)
+        rollouts = self._rollouts_with(_count_simulations(folder))
+        self._store(judged={**self.state.judged, candidate: outcome}, rollouts=rollouts)
+        self._report(f"{candidate}: {state.value}{f' ({reason})' if reason else ''}")
 
-    def _with(self, rollouts: int) -> dict[Stage, int]:
-        """The rollouts by stage, with `rollouts` added to this stage."""
+    def _rollouts_with(self, rollouts: int) -> dict[Stage, int]:
+        """Return the rollouts by stage, with `rollouts` added to this stage."""
         counts = self.state.rollouts
         return {**counts, self._stage: counts.get(self._stage, 0) + rollouts}
 
     def _store(self, **changes: object) -> None:
         """Store changes of the state, and the minutes spent so far."""
-        with self._storing:
+        with self._store_lock:
             now = time.monotonic()
-            spent = self.state.minutes.get(self._stage, 0.0) + (now - self._since) / 60
-            self._since = now
-            minutes = {**self.state.minutes, self._stage: spent}
+            spent_minutes = self.state.minutes.get(self._stage, 0.0) + (now - self._last_stored) / 60
+            self._last_stored = now
+            minutes = {**self.state.minutes, self._stage: spent_minutes}
             self.state = self.state.model_copy(update={**changes, "minutes": minutes})
             write_state(self.folder, self.state)
 
     def _report(self, line: str) -> None:
         """Report progress of this stage, and store its minutes at intervals."""
         self._on_progress(self._stage, line)
-        if time.monotonic() - self._since > _STORE_EVERY:
+        if time.monotonic() - self._last_stored > _STORE_INTERVAL_SECONDS:
             self._store()
 
     @contextmanager
-    def _timed(self, stage: Stage) -> Iterator[None]:
-        self._stage, self._since = stage, time.monotonic()
+    def _timed_stage(self, stage: Stage) -> Iterator[None]:
+        self._stage, self._last_stored = stage, time.monotonic()
         try:
             yield
         finally:
             self._store()
 
     def _check_minutes(self, stage: Stage) -> None:
-        limit, spent = self.plan.max_minutes, sum(self.state.minutes.values())
-        if limit is not None and spent >= limit:
+        max_minutes, spent_minutes = self.plan.max_minutes, sum(self.state.minutes.values())
+        if max_minutes is not None and spent_minutes >= max_minutes:
             raise ConfigError(
-                f"--max-minutes {limit:g}: {spent:.1f} were spent before stage {stage.value!r}; finished "
-                "stages are kept: rerun the same command with more minutes to resume"
+                f"--max-minutes {max_minutes:g}: {spent_minutes:.1f} minutes were spent before stage "
+                f"{stage.value!r}; finished "
+                "stages are kept: rerun the same command with a higher limit to resume"
             )
 
 
-def _simulations_in(run: Path) -> int:
-    """The number of simulations of a run, including the reruns that confirm regressions."""
-    fresh = [path.parent for path in run.glob("**/fresh/*/results.json")]
-    return sum(len(read_results(path).simulations) for path in (*expand([run]), *fresh))
+def _count_simulations(run_folder: Path) -> int:
+    """Return the number of simulations of a run, including the reruns that confirm regressions."""
+    rerun_folders = [path.parent for path in run_folder.glob("**/fresh/*/results.json")]
+    return sum(
+        len(read_results(path).simulations) for path in (*expand_run_folders([run_folder]), *rerun_folders)
+    )
 
 
 # The folder of an evolution
@@ -323,12 +331,14 @@ def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
     Raises:
         ResultsError: the state is damaged, or belongs to a different evolution.
     """
-    path = folder / _STATE
+    path = folder / _STATE_FILE
     if not os.path.lexists(path):
         return Evolution(candidate=candidate, identity=identity)
     state = read_record(path, Evolution, ResultsError, "move the folder away")
     if state.identity != identity:
-        raise ResultsError(f"{path}: is of another evolution, {state.identity}; move the folder away")
+        raise ResultsError(
+            f"{path}: belongs to a different evolution, {state.identity}; move the folder away"
+        )
     return state
 
 
@@ -338,17 +348,17 @@ def write_state(folder: Path, state: Evolution) -> None:
     Raises:
         OSError: the state cannot be written.
     """
-    write_atomic(folder / _STATE, state.model_dump_json(indent=1) + "\n")
+    write_atomic(folder / _STATE_FILE, state.model_dump_json(indent=1) + "\n")
 
 
 def unused_path(path: Path) -> Path:
-    """The path, or the first of `path-2`, `path-3`, … that does not exist."""
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(found for found in itertools.chain([path], numbered) if not found.exists())
+    """Return the path, or the first of `path-2`, `path-3`, … that does not exist."""
+    numbered_paths = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([path], numbered_paths) if not candidate.exists())
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[int]:
+def evolution_lock(folder: Path) -> Iterator[int]:
     """Hold the lock of an evolution; yields the handle of the lock file.
 
     Trainings inherit the handle. A training that outlives a killed evolution holds the lock until it ends.
@@ -358,13 +368,13 @@ def locked(folder: Path) -> Iterator[int]:
         OSError: the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             lock_file(handle, wait=False)
         except BlockingIOError:
             raise ConfigError(
-                f"{folder}: another process works on it, or one that it started; wait for it to end"
+                f"{folder}: in use by another process or by a training that it started; wait for it to end"
             ) from None
         yield handle
     finally:

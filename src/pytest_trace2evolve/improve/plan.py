@@ -18,7 +18,7 @@ from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.resources import embedded_model
 
-CALIBRATION = (24, 8)
+CALIBRATION_SIZE = (24, 8)
 """The number of scenarios, and of rollouts per scenario, that determine an environment's difficulty."""
 
 _SECONDS_PER_SIMULATION = 0.28
@@ -41,13 +41,13 @@ class EvolutionPlan:
         suites: The suites of each run.
         judge: Judge of natural-language assertions.
         values: The given values of the options of each run.
-        content: Digest of the suites, traces, environments and policy that the evolution works on.
+        content_digest: Digest of the suites, traces, environments and policy that the evolution works on.
         simulations: Simulations per run.
-        fresh: Fresh simulations that a run may use to confirm regressions.
+        max_fresh_simulations: Fresh simulations that a run may use to confirm regressions.
         max_adapters: Maximum number of adapters; the capabilities with the largest Δ are trained.
-        heldout: Held-out scenarios of the trained environment; every other environment has half as many.
-        rollouts: Rollouts of each held-out scenario.
-        parallel: Trainings that run at the same time.
+        heldout_scenarios: Held-out scenarios of the trained environment; all others have half as many.
+        heldout_rollouts: Rollouts of each held-out scenario.
+        max_parallel: Maximum number of trainings that run at the same time.
         max_rollouts, max_minutes: Budgets; None sets no limit.
     """
 
@@ -60,13 +60,13 @@ class EvolutionPlan:
     suites: tuple[str, ...] = ()
     judge: Judge | None = None
     values: SimpleNamespace = field(default_factory=lambda: run_values(None))
-    content: str = ""
+    content_digest: str = ""
     simulations: int = 0
-    fresh: int = 0
+    max_fresh_simulations: int = 0
     max_adapters: int = 3
-    heldout: int = 60
-    rollouts: int = 4
-    parallel: int = 1
+    heldout_scenarios: int = 60
+    heldout_rollouts: int = 4
+    max_parallel: int = 1
     max_rollouts: int | None = None
     max_minutes: float | None = None
 
@@ -75,12 +75,12 @@ class EvolutionPlan:
         """Digest of everything that changes the result."""
         record = {
             "candidate": self.candidate,
-            "content": self.content,
+            "content": self.content_digest,
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
             "session": decisive_values(self.values),
             "most": self.max_adapters,
-            "heldout": [self.heldout, self.rollouts],
+            "heldout": [self.heldout_scenarios, self.heldout_rollouts],
         }
         return digest(record)
 
@@ -111,33 +111,39 @@ class Budget:
         return ", ".join(f"{purpose} {count:,}" for purpose, count in self.rollouts.items() if count)
 
 
-def budget_of(plan: EvolutionPlan, environments: Sequence[str]) -> Budget:
+def compute_budget(plan: EvolutionPlan, environments: Sequence[str]) -> Budget:
     """Compute the maximum cost of a plan from the names of all environments.
 
     Every environment is measured for forgetting. A trained environment may be calibrated at every difficulty,
     unless it is a built-in one and the base is the embedded model, whose calibrations are built in.
     """
-    recipe, most = plan.recipe, min(plan.max_adapters, len(environments))
+    recipe, max_adapters = plan.recipe, min(plan.max_adapters, len(environments))
     is_embedded = folder_digest(plan.base.path) == folder_digest(embedded_model())
-    uncalibrated = [name for name in environments if not (is_embedded and name in BUILT_IN_NAMES)]
-    training = most * recipe.steps * recipe.groups * recipe.rollouts * (1 + recipe.redraws)
-    measurement = (plan.heldout + (len(environments) - 1) * (plan.heldout // 2)) * plan.rollouts
+    uncalibrated_names = [name for name in environments if not (is_embedded and name in BUILT_IN_NAMES)]
+    training_rollouts = max_adapters * recipe.steps * recipe.groups * recipe.rollouts * (1 + recipe.redraws)
+    heldout_rollouts = (
+        plan.heldout_scenarios + (len(environments) - 1) * (plan.heldout_scenarios // 2)
+    ) * plan.heldout_rollouts
     rollouts = {
         "the run": 0 if plan.run is not None else plan.simulations,
-        "calibration": min(most, len(uncalibrated)) * math.prod(CALIBRATION) * (HARDEST - EASIEST + 1),
-        "training": training,
-        "held out": 2 * measurement * most,
-        "the gate": plan.simulations * (most + 1),
-        "confirmation": plan.fresh * (most + 1 + (plan.run is None)),
+        "calibration": min(max_adapters, len(uncalibrated_names))
+        * math.prod(CALIBRATION_SIZE)
+        * (HARDEST - EASIEST + 1),
+        "training": training_rollouts,
+        "held out": 2 * heldout_rollouts * max_adapters,
+        "the gate": plan.simulations * (max_adapters + 1),
+        "confirmation": plan.max_fresh_simulations * (max_adapters + 1 + (plan.run is None)),
     }
     if not is_embedded:
         return Budget(rollouts, None)
     simulations = rollouts["the run"] + rollouts["the gate"] + rollouts["confirmation"]
-    trainings = _SECONDS_PER_HELDOUT_ROLLOUT * rollouts["held out"] + _SECONDS_PER_ROLLOUT * training
+    training_seconds = (
+        _SECONDS_PER_HELDOUT_ROLLOUT * rollouts["held out"] + _SECONDS_PER_ROLLOUT * training_rollouts
+    )
     seconds = (
         _SECONDS_PER_SIMULATION * simulations
         + _SECONDS_PER_HELDOUT_ROLLOUT * rollouts["calibration"]
-        + trainings / min(plan.parallel, os.cpu_count() or 1, most)
+        + training_seconds / min(plan.max_parallel, os.cpu_count() or 1, max_adapters)
     )
     return Budget(rollouts, seconds / 60)
 
@@ -150,27 +156,27 @@ def check_budget(plan: EvolutionPlan, budget: Budget) -> None:
     """
     if plan.max_rollouts is not None and budget.total > plan.max_rollouts:
         raise ConfigError(
-            f"--max-rollouts {plan.max_rollouts}: up to {budget.total:,} are needed ({budget}); "
-            "allow more, or lower --max-adapters, --steps or --heldout"
+            f"--max-rollouts {plan.max_rollouts}: the plan needs up to {budget.total:,} rollouts ({budget}); "
+            "raise the limit, or lower --max-adapters, --steps or --heldout"
         )
     if plan.max_minutes is not None and budget.minutes is not None and budget.minutes > plan.max_minutes:
         raise ConfigError(
-            f"--max-minutes {plan.max_minutes:g}: about {budget.minutes:.0f} are needed; "
-            "allow more, or lower --max-adapters, --steps or --heldout"
+            f"--max-minutes {plan.max_minutes:g}: the plan needs about {budget.minutes:.0f} minutes; "
+            "raise the limit, or lower --max-adapters, --steps or --heldout"
         )
 
 
 def budget_text(plan: EvolutionPlan, budget: Budget) -> str:
     """Describe a plan and its maximum cost in one line."""
-    minutes = "not known of this base" if budget.minutes is None else f"about {budget.minutes:.0f}"
+    minutes_text = "unknown for this base" if budget.minutes is None else f"about {budget.minutes:.0f}"
     limits = [
         f"{name} {value:g}"
         for name, value in (("rollouts", plan.max_rollouts), ("minutes", plan.max_minutes))
         if value is not None
     ]
-    limited = f"; limits: {', '.join(limits)}" if limits else ""
+    limits_text = f"; limits: {', '.join(limits)}" if limits else ""
     adapters = "1 adapter" if plan.max_adapters == 1 else f"{plan.max_adapters} adapters"
     return (
         f"evolving {plan.candidate} on {plan.base.name}: {adapters} at most, up to {budget.total:,} rollouts "
-        f"({budget}), minutes on two cores {minutes}{limited}"
+        f"({budget}), minutes on two cores {minutes_text}{limits_text}"
     )

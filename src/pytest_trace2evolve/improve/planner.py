@@ -7,41 +7,41 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from pytest_trace2evolve.engine.live import names_folder
+from pytest_trace2evolve.engine.live import is_model_folder
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError
-from pytest_trace2evolve.evidence.integrity import edits_in_run
+from pytest_trace2evolve.evidence.integrity import find_run_edits
 from pytest_trace2evolve.evidence.results import ResultsFile, read_results
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.improve.plan import EvolutionPlan
-from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, WITH
-from pytest_trace2evolve.project.lock import RENEW
+from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, DEFAULT_CANDIDATE
+from pytest_trace2evolve.project.lock import RENEW_REMEDY
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.serving.folder import ModelFolder, expanded, folder_digest, read_model
+from pytest_trace2evolve.serving.folder import ModelFolder, expand_home, folder_digest, read_model
 from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
-from pytest_trace2evolve.session.evidence_sources import expand, mode_of, provenance
+from pytest_trace2evolve.session.evidence_sources import expand_run_folders, file_provenance, mode_of
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
-from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
+from pytest_trace2evolve.session.settings import Context, check_not_empty, read_judge, read_options
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import gated_splits
 from pytest_trace2evolve.training.recipe import check_count, read_recipe
 from pytest_trace2evolve.training.train import check_packages
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.option_types import MOST_SEED
+from pytest_trace2evolve.utils.option_types import MAX_SEED
 from pytest_trace2evolve.utils.reading import parse_toml, read_text
 from pytest_trace2evolve.utils.resources import embedded_model
 
-GATE_OFF = "an adapter is promoted by the gate's verdict alone"
+GATE_OFF_PROBLEM = "only the gate's verdict can promote an adapter"
 
 
 def plan_evolution(
-    asked: argparse.Namespace,
+    arguments: argparse.Namespace,
     values: SimpleNamespace,
     resources: Resources,
     environments: Environments,
@@ -49,7 +49,7 @@ def plan_evolution(
 ) -> EvolutionPlan:
     """Validate the options of `trace2evolve evolve`, and make a plan from them.
 
-    `values` holds the options of each run, as returned by `run_values`.
+    `values` contains the options of each run, as returned by `run_values`.
 
     Raises:
         ConfigError: a value is invalid, the run is unknown or unsuitable, no environment has the tools of the
@@ -60,37 +60,45 @@ def plan_evolution(
         ResultsError: the run is damaged, was edited, or is not comparable with runs of its adapters.
     """
     project = resources.project
-    _check_numbers(asked)
-    check_values(values)
+    _check_numbers(arguments)
+    check_not_empty(values)
     values = SimpleNamespace(**vars(values))
-    if values.t2e_user_model and names_folder(values.t2e_user_model, context.here):
-        values.t2e_user_model = str((context.here / expanded(Path(values.t2e_user_model))).resolve())
-    recipe = read_recipe(asked.preset, asked.config, seed=asked.seed, steps=asked.steps)
+    if values.t2e_user_model and is_model_folder(values.t2e_user_model, context.base_folder):
+        values.t2e_user_model = str(
+            (context.base_folder / expand_home(Path(values.t2e_user_model))).resolve()
+        )
+    recipe = read_recipe(arguments.preset, arguments.config, seed=arguments.seed, steps=arguments.steps)
     check_packages()
-    source = None if asked.from_run is None else read_source(find_run(asked.from_run, project, context.here))
+    source = (
+        None
+        if arguments.from_run is None
+        else read_source_run(find_run(arguments.from_run, project, context.base_folder))
+    )
     if source is not None:
         for origin in source.origins:
-            environments.require_tools_of(f"run {asked.from_run}", (origin.provider, origin.domain))
-    candidate = asked.candidate or (DEFAULT_CANDIDATE if source is None else source.candidate)
-    if WITH in candidate:
-        text = candidate.partition(WITH)[0]
+            environments.require_tools_of(f"run {arguments.from_run}", (origin.provider, origin.domain))
+    candidate = arguments.candidate or (DEFAULT_CANDIDATE if source is None else source.candidate)
+    if ADAPTER_SEPARATOR in candidate:
+        unadapted = candidate.partition(ADAPTER_SEPARATOR)[0]
         raise ConfigError(
-            f"candidate {candidate!r} talks with an adapter, and adapters are trained on the base alone: "
-            f"evolve {text!r}"
+            f"candidate {candidate!r} uses an adapter, but adapters are trained on the base model alone; "
+            f"evolve {unadapted!r} instead"
         )
     _ = project.candidates[candidate]
     base = read_model(
-        embedded_model() if asked.base is None else (context.here / expanded(asked.base)).resolve()
+        embedded_model()
+        if arguments.base is None
+        else (context.base_folder / expand_home(arguments.base)).resolve()
     )
     if source is not None:
         source.check_origins(candidate, base)
-        values.t2e_suite = source.suites(values.t2e_suite)
-    if asked.base is not None:
+        values.t2e_suite = source.select_suites(values.t2e_suite)
+    if arguments.base is not None:
         values.t2e_model = str(base.path)
     else:
         _check_agent(project, values, context)
     options = read_options(values, context)
-    _check_promotes(options, project.root, has_own_gate=values.t2e_gate is not None)
+    _check_gate_can_promote(options, project.root, has_own_gate=values.t2e_gate is not None)
     judge = read_judge(values)
     baseline = None if source is None else str(source.folder.resolve())
     plan = make_plan(
@@ -104,64 +112,70 @@ def plan_evolution(
         source.check_tasks(plan)
         source.check_evidence(plan)
     # With one more training than cores, no core is idle while the last training runs alone.
-    at_once = min(asked.max_adapters, (os.cpu_count() or 1) + 1) if asked.preset == "pocket" else 1
+    default_parallel = (
+        min(arguments.max_adapters, (os.cpu_count() or 1) + 1) if arguments.preset == "pocket" else 1
+    )
     return EvolutionPlan(
         candidate=candidate,
         run=None if source is None else source.folder,
         base=base,
         recipe=recipe,
-        preset=asked.preset,
+        preset=arguments.preset,
         options=options,
         suites=tuple(plan.suites),
         judge=judge,
         values=values,
-        content=_content(plan, environments, source),
+        content_digest=_content_digest(plan, environments, source),
         simulations=sum(len(suite.lock.tasks) * suite.trials for suite in plan.suites.values()),
-        fresh=0 if plan.confirm is None else plan.confirm.budget,
-        max_adapters=asked.max_adapters,
-        heldout=asked.heldout,
-        rollouts=asked.heldout_rollouts,
-        parallel=asked.parallel or at_once,
-        max_rollouts=asked.max_rollouts,
-        max_minutes=asked.max_minutes,
+        max_fresh_simulations=0 if plan.confirmation is None else plan.confirmation.budget,
+        max_adapters=arguments.max_adapters,
+        heldout_scenarios=arguments.heldout,
+        heldout_rollouts=arguments.heldout_rollouts,
+        max_parallel=arguments.parallel or default_parallel,
+        max_rollouts=arguments.max_rollouts,
+        max_minutes=arguments.max_minutes,
     )
 
 
-def _check_numbers(asked: argparse.Namespace) -> None:
-    check_count("--max-adapters", asked.max_adapters, 1)
-    check_count("--heldout", asked.heldout, 2)
-    check_count("--heldout-rollouts", asked.heldout_rollouts, 1)
-    check_count("--parallel", asked.parallel, 1)
-    check_count("--max-rollouts", asked.max_rollouts, 1, MOST_SEED)
-    if asked.max_minutes is not None and asked.max_minutes <= 0:
-        raise ConfigError(f"--max-minutes {asked.max_minutes:g}: must be more than 0")
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    check_count("--max-adapters", arguments.max_adapters, 1)
+    check_count("--heldout", arguments.heldout, 2)
+    check_count("--heldout-rollouts", arguments.heldout_rollouts, 1)
+    check_count("--parallel", arguments.parallel, 1)
+    check_count("--max-rollouts", arguments.max_rollouts, 1, MAX_SEED)
+    if arguments.max_minutes is not None and arguments.max_minutes <= 0:
+        raise ConfigError(f"--max-minutes {arguments.max_minutes:g}: must be more than 0")
 
 
 def _check_agent(project: Project, values: SimpleNamespace, context: Context) -> None:
     """Check that no setting names a different agent than the embedded model."""
-    where = [f"t2e_agent = {context.agent} in the pytest settings of {project.root}"] if context.agent else []
+    agent_settings = (
+        [f"t2e_agent = {context.agent} in the pytest settings of {project.root}"] if context.agent else []
+    )
     for name in values.t2e_suite or project.suite_names:
         if agent := project.suite(name).default_agent:
-            where.append(f"{project.suite_path(name)}: default_agent = {agent}")
-    if where:
+            agent_settings.append(f"{project.suite_path(name)}: default_agent = {agent}")
+    if agent_settings:
         raise ConfigError(
-            f"{where[0]}: that agent would talk, and adapters are of the embedded model; remove it, or name "
-            "a base in a folder, which talks then (--base DIR; with pytest --t2e-model ./DIR)"
+            f"{agent_settings[0]}: the runs would use this agent, but adapters are trained for the "
+            "embedded model; remove the setting, or name the folder of a base model, which the runs then "
+            "use (--base DIR; with pytest --t2e-model ./DIR)"
         )
 
 
-def _check_promotes(options: Options, root: Path, *, has_own_gate: bool) -> None:
+def _check_gate_can_promote(options: Options, root: Path, *, has_own_gate: bool) -> None:
     """Check that the gate can promote an adapter."""
     if options.goal is Goal.NO_REGRESSION:
         raise ConfigError(
-            f"--t2e-goal={options.goal.value}: an evolution keeps what the gate promotes, and this goal "
-            "shows nothing; use improve or hold"
+            f"--t2e-goal={options.goal.value}: an evolution keeps only what the gate promotes, but this "
+            "goal proves nothing; use improve or hold"
         )
     if options.gate == "off" and has_own_gate:
-        raise ConfigError(f"--t2e-gate=off: {GATE_OFF}; leave it out")
+        raise ConfigError(f"--t2e-gate=off: {GATE_OFF_PROBLEM}; remove the option")
     if options.gate == "off":
         raise ConfigError(
-            f"t2e_gate = off in the pytest settings of {root}: {GATE_OFF}; name a policy, as in "
+            f"t2e_gate = off in the pytest settings of {root}: {GATE_OFF_PROBLEM}; name a policy, for "
+            "example "
             f"--t2e-gate {DEFAULT_POLICY}"
         )
 
@@ -170,29 +184,30 @@ def _check_suites(plan: Plan, environments: Environments, *, is_new: bool) -> No
     """Check that adapters can be trained for the suites of a run, and that these suites can judge them."""
     project, suites = plan.project, plan.suites
     if is_new and len({planned.suite.mode for planned in suites.values()}) > 1:
-        names = ", ".join(f"{name} ({planned.suite.mode.brief})" for name, planned in suites.items())
+        names = ", ".join(f"{name} ({planned.suite.mode.short_text})" for name, planned in suites.items())
         raise ConfigError(
-            f"suites of several domains would be run: {names}; capabilities are learnt from one: name its "
-            f"suites, as in --t2e-suite {next(iter(suites))}"
+            f"the suites to run cover several domains: {names}; an evolution learns from one domain: name "
+            f"its suites, for example --t2e-suite {next(iter(suites))}"
         )
     for name, planned in suites.items():
         environments.require_tools_of(f"suite {name}", (planned.suite.provider, planned.suite.domain))
         if unknown := sorted(planned.lock.splits.keys() - project.splits.keys()):
             raise LockError(
-                f"{planned.path}: split {unknown[0]!r} is in {project.lock_path.name} and in no registry; "
-                f"{RENEW}"
+                f"{planned.path}: split {unknown[0]!r} is in {project.lock_path.name} but not in any "
+                "registry; "
+                f"{RENEW_REMEDY}"
             )
     locks = {name: planned.lock for name, planned in suites.items()}
     if not any(not is_guard for lock in locks.values() for _, is_guard in gated_splits(project, lock.splits)):
         names = ", ".join(f"{name} ({', '.join(lock.splits)})" for name, lock in locks.items())
         raise ConfigError(
-            f"no split decides in the suites that would be run: {names or 'there are none'}; name one that "
-            "has a held-out or a development split"
+            f"no suite to run has a split that decides: {names or 'there are no suites'}; name a suite "
+            "with a held-out or a development split"
         )
 
 
-def _content(plan: Plan, environments: Environments, source: "Source | None") -> str:
-    """Digest of the content that an evolution works on; different content means a different evolution."""
+def _content_digest(plan: Plan, environments: Environments, source: "SourceRun | None") -> str:
+    """Return the digest of the content on which the identity of an evolution depends."""
     assert plan.policy is not None
     policy = [plan.policy.name]
     path = plan.project.policies_folder / f"{plan.policy.name}.toml"
@@ -200,7 +215,7 @@ def _content(plan: Plan, environments: Environments, source: "Source | None") ->
         policy.append(digest(parse_toml(read_text(path, PolicyError))))
     files = [] if source is None else source.files
     runs = [
-        [provenance(file).run_id or "", *sorted(simulation.id for simulation in file.simulations)]
+        [file_provenance(file).run_id or "", *sorted(simulation.id for simulation in file.simulations)]
         for file in files
     ]
     return digest(
@@ -217,7 +232,7 @@ def _content(plan: Plan, environments: Environments, source: "Source | None") ->
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceRun:
     """A run from whose failures an evolution learns."""
 
     folder: Path
@@ -226,7 +241,7 @@ class Source:
     @property
     def origins(self) -> list[Provenance]:
         """The provenance of the run's files."""
-        return [provenance(file) for file in self.files]
+        return [file_provenance(file) for file in self.files]
 
     @property
     def candidate(self) -> str:
@@ -235,25 +250,27 @@ class Source:
         Raises:
             ConfigError: the run has no candidate, or several.
         """
-        found = {origin.candidate.id for origin in self.origins if origin.candidate is not None}
-        if len(found) != 1:
-            raise ConfigError(f"{self.folder}: is of {len(found)} candidates; name one with --candidate")
-        return found.pop()
+        candidates = {origin.candidate.id for origin in self.origins if origin.candidate is not None}
+        if len(candidates) != 1:
+            raise ConfigError(
+                f"{self.folder}: contains {len(candidates)} candidates; name one with --candidate"
+            )
+        return candidates.pop()
 
-    def suites(self, named: Sequence[str] | None) -> list[str] | None:
-        """The suites on which adapters are judged: the named suites, or else all suites of the run.
+    def select_suites(self, requested: Sequence[str] | None) -> list[str] | None:
+        """Return the suites that judge adapters: the requested suites, or else all suites of the run.
 
         Raises:
             ConfigError: the run does not contain a named suite.
         """
-        held = sorted({origin.suite for origin in self.origins if origin.suite is not None})
-        for name in named or ():
-            if held and name not in held:
+        run_suites = sorted({origin.suite for origin in self.origins if origin.suite is not None})
+        for name in requested or ():
+            if run_suites and name not in run_suites:
                 raise ConfigError(
-                    f"--t2e-suite {name}: run {self.folder.name} is of {', '.join(held)}, and with that an "
-                    "adapter is compared; name those, or none"
+                    f"--t2e-suite {name}: run {self.folder.name} contains only {', '.join(run_suites)}, "
+                    "and adapters are compared with that run; name suites of the run, or none"
                 )
-        return list(named or held) or None
+        return list(requested or run_suites) or None
 
     def check_origins(self, candidate: str, base: ModelFolder) -> None:
         """Check that the run belongs to this candidate and used the base as the agent's model.
@@ -262,18 +279,18 @@ class Source:
             ConfigError: the run has a different candidate or a different model.
         """
         for origin in self.origins:
-            named = origin.candidate.id if origin.candidate else None
-            if named != candidate:
+            run_candidate = origin.candidate.id if origin.candidate else None
+            if run_candidate != candidate:
                 raise ConfigError(
-                    f"run {self.folder.name} is of candidate {named!r}, and {candidate!r} is to evolve; name "
-                    "that one, or another run"
+                    f"run {self.folder.name} has candidate {run_candidate!r}, but the candidate to evolve "
+                    f"is {candidate!r}; name the run's candidate, or a different run"
                 )
-            weights, own = (origin.agent.arguments or {}).get("weights"), folder_digest(base.path)
-            if weights != own:
+            run_digest, base_digest = (origin.agent.arguments or {}).get("weights"), folder_digest(base.path)
+            if run_digest != base_digest:
                 raise ConfigError(
-                    f"in run {self.folder.name} model {origin.agent.model!r} ({str(weights)[:12]}) talked, "
-                    f"and the base is {base.name!r} ({own[:12]}): the failures are not the base's; name that "
-                    "model's folder with --base"
+                    f"run {self.folder.name} used model {origin.agent.model!r} ({str(run_digest)[:12]}), "
+                    f"but the base is {base.name!r} ({base_digest[:12]}), so the failures are not the "
+                    "base's; name the folder of the run's model with --base"
                 )
 
     def check_tasks(self, plan: Plan) -> None:
@@ -283,19 +300,19 @@ class Source:
             ConfigError: the run lacks a task.
         """
         for name, planned in plan.suites.items():
-            held = {
+            simulated_ids = {
                 simulation.task_id
                 for file in self.files
-                if provenance(file).suite in (None, name)
+                if file_provenance(file).suite in (None, name)
                 for simulation in file.simulations
             }
             for split, _ in gated_splits(plan.project, planned.lock.splits):
                 tasks = planned.lock.splits[split]
-                if count := len(tasks.keys() - held):
+                if missing_count := len(tasks.keys() - simulated_ids):
                     raise ConfigError(
-                        f"run {self.folder.name} lacks {count} of {len(tasks)} tasks of {name}::{split}, by "
-                        "which its adapters would be judged; run the whole suite, without options that "
-                        "narrow it and with budgets that suffice"
+                        f"run {self.folder.name} lacks {missing_count} of {len(tasks)} tasks of "
+                        f"{name}::{split}, which decide about its adapters; run the whole suite, without "
+                        "options that select tasks and with sufficient budgets"
                     )
 
     def check_evidence(self, plan: Plan) -> None:
@@ -308,7 +325,7 @@ class Source:
         """
         ledger, runs = ProjectLedger(plan.project), {origin.run_id for origin in self.origins}
         entries = [entry for entry in ledger.entries if isinstance(entry, Evaluation) and entry.run in runs]
-        for edit in edits_in_run(self.folder, entries):
+        for edit in find_run_edits(self.folder, entries):
             raise edit
         for planned in plan.suites.values():
             if planned.baseline is not None:
@@ -317,18 +334,18 @@ class Source:
             pass  # only a note; the runs of the adapters report it again
 
 
-def read_source(run: Path) -> Source:
+def read_source_run(run: Path) -> SourceRun:
     """Read a run to learn from.
 
     Raises:
         ConfigError: the run covers several domains.
-        ResultsError: the run holds no results, or one of its files is damaged.
+        ResultsError: the run contains no results, or one of its files is damaged.
     """
-    files = [read_results(path) for path in expand([run])]
+    files = [read_results(path) for path in expand_run_folders([run])]
     if len({mode_of(file) for file in files}) > 1:
-        names = ", ".join(sorted(f"{file.path.name} ({mode_of(file).brief})" for file in files))
+        names = ", ".join(sorted(f"{file.path.name} ({mode_of(file).short_text})" for file in files))
         raise ConfigError(
-            f"run {run.name} is of several domains: {names}; capabilities are learnt from one: give the "
-            f"folder of its suite, as in --from-run {files[0].path}"
+            f"run {run.name} covers several domains: {names}; an evolution learns from one domain: name "
+            f"the folder of one suite, for example --from-run {files[0].path}"
         )
-    return Source(run, files)
+    return SourceRun(run, files)

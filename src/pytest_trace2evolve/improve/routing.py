@@ -10,27 +10,27 @@ from pytest_trace2evolve.agents.router import Router
 from pytest_trace2evolve.cases.case import PRESSURE, generate
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import AdapterError
-from pytest_trace2evolve.gate.intervals import LEVEL, wilson
+from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, wilson
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import NONE, Confusion, Routing, Skill
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, ConfusionMatrix, Routing, Skill
 from pytest_trace2evolve.records.protocols import FirstTokens
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import served
-from pytest_trace2evolve.training.router_skills import opening_of, skills_of
+from pytest_trace2evolve.serving.process import serve_locally
+from pytest_trace2evolve.training.router_skills import first_customer_message, make_skills
 
-OPENINGS = 50
+OPENINGS_PER_LABEL = 50
 """Default number of openings per label."""
 
-AT_ONCE = 16
-"""Openings that are routed concurrently."""
+MAX_CONCURRENT_ROUTINGS = 16
+"""Maximum number of openings that are routed concurrently."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of a router's table, and the capabilities whose scenarios require this line and no other."""
+class RouterRow:
+    """A row of a router's table, and the capabilities whose scenarios require this row and no other."""
 
     skill: Skill
     capabilities: tuple[str, ...]
@@ -50,52 +50,57 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Routed:
-    """Openings with one routing each."""
+class RoutingResult:
+    """Openings, and the router's choice for each opening."""
 
     openings: Sequence[Opening]
     routings: Sequence[Routing]
 
     @property
-    def confusion(self) -> Confusion:
+    def confusion(self) -> ConfusionMatrix:
         """The table of oracle labels against the router's choices."""
         labels = [opening.label for opening in self.openings]
-        chosen = [routing.chosen for routing in self.routings]
-        counts = Counter(zip(labels, chosen, strict=True))
-        names = {*labels, *chosen, *(name for routing in self.routings for name in routing.shares)}
-        ordered = (*sorted(names - {NONE}), NONE)
-        table = tuple(tuple(counts[label, choice] for choice in ordered) for label in ordered)
-        return Confusion(labels=ordered, counts=table)
+        choices = [routing.chosen for routing in self.routings]
+        counts = Counter(zip(labels, choices, strict=True))
+        names = {*labels, *choices, *(name for routing in self.routings for name in routing.shares)}
+        ordered_labels = (*sorted(names - {NO_CAPABILITY}), NO_CAPABILITY)
+        table = tuple(tuple(counts[label, choice] for choice in ordered_labels) for label in ordered_labels)
+        return ConfusionMatrix(labels=ordered_labels, counts=table)
 
     @property
-    def silent(self) -> float:
-        """The share of all orders of choices for which the model's likely tokens held no letter."""
-        asked = sum(len(routing.shares) for routing in self.routings)
-        return sum(routing.silent for routing in self.routings) / asked if asked else 0.0
+    def silent_share(self) -> float:
+        """The share of all questions to the model for which no letter was among its likely tokens."""
+        choice_count = sum(len(routing.shares) for routing in self.routings)
+        return sum(routing.silent for routing in self.routings) / choice_count if choice_count else 0.0
 
 
-def accuracy(confusion: Confusion, level: float = LEVEL) -> tuple[float, float, float] | None:
-    """The share of correct choices, with its interval (Wilson, 1927); None without tasks."""
+def accuracy(
+    confusion: ConfusionMatrix, level: float = CONFIDENCE_LEVEL
+) -> tuple[float, float, float] | None:
+    """Return the share of correct choices, with its interval (Wilson, 1927); None without tasks."""
     if not confusion.total:
         return None
-    share = confusion.right / confusion.total
+    share = confusion.correct / confusion.total
     return share, *wilson(share, confusion.total, NormalDist().inv_cdf((1 + level) / 2))
 
 
-def table_of(
-    environments: Environments, given: Sequence[str], project: Project | None, base: ModelFolder
-) -> list[Row]:
+def make_router_table(
+    environments: Environments, capabilities: Sequence[str], project: Project | None, base: ModelFolder
+) -> list[RouterRow]:
     """Make a router's table from the given capabilities, or else from the promoted adapters of a base.
 
     Raises:
         GeneratorError: a capability has no environment.
         AdapterError: a manifest is damaged, or no capability is given and no adapter of the base is promoted.
     """
-    if given:
-        return [Row(skill, (skill.name,)) for skill in skills_of(environments, list(dict.fromkeys(given)))]
-    weights = folder_digest(base.path)
-    routed = [] if project is None else project.adapters.routed()
-    adapters = [adapter for adapter in routed if adapter.manifest.base_digest == weights]
+    if capabilities:
+        return [
+            RouterRow(skill, (skill.name,))
+            for skill in make_skills(environments, list(dict.fromkeys(capabilities)))
+        ]
+    base_digest = folder_digest(base.path)
+    routed_adapters = [] if project is None else project.adapters.routed_adapters()
+    adapters = [adapter for adapter in routed_adapters if adapter.manifest.base_digest == base_digest]
     # A capability belongs to the adapter that was trained for the fewest capabilities.
     owners = {
         capability: adapter.name
@@ -108,46 +113,52 @@ def table_of(
     }
     if not owners:
         raise AdapterError(
-            f"no adapter of base {base.name!r} is promoted, so there is no table: name capabilities, as in "
-            f"trace2evolve eval-router {' '.join(environments.names[:2])}"
+            f"no adapter of base {base.name!r} is promoted, so the router has no table; name capabilities, "
+            f"for example: trace2evolve eval-router {' '.join(environments.names[:2])}"
         )
     return [
-        Row(adapter.skill, tuple(name for name, owner in owners.items() if owner == adapter.name))
+        RouterRow(adapter.skill, tuple(name for name, owner in owners.items() if owner == adapter.name))
         for adapter in adapters
         if adapter.skill is not None
     ]
 
 
-def openings_of(
-    environments: Environments, table: Sequence[Row], tasks: int, content: Content = Content.HELDOUT
+def make_openings(
+    environments: Environments,
+    table: Sequence[RouterRow],
+    count_per_label: int,
+    content: Content = Content.HELDOUT,
 ) -> list[Opening]:
-    """Make openings with their oracle labels, `tasks` per label.
+    """Make openings with their oracle labels, `count_per_label` per label.
 
-    The openings of a line come from scenarios of its capabilities. The openings of `NONE` come from cases of
-    the six families of pressure, which require no capability.
+    The openings of a row come from scenarios of its capabilities. The openings of `NO_CAPABILITY` come from
+    cases of the six families of pressure, which require no capability.
 
     Raises:
         GeneratorError: a capability has no environment.
     """
-    found = [
+    openings = [
         Opening(
-            row.name, opening_of(environments, row.capabilities[seed % len(row.capabilities)], seed, content)
+            row.name,
+            first_customer_message(
+                environments, row.capabilities[seed % len(row.capabilities)], seed, content
+            ),
         )
         for row in table
         if row.capabilities
-        for seed in range(tasks)
+        for seed in range(count_per_label)
     ]
-    plain = generate(f"routing/{content.value}", tasks, content, tuple(PRESSURE))
-    return found + [Opening(NONE, case.script.turns[0].says) for case in plain]
+    pressure_cases = generate(f"routing/{content.value}", count_per_label, content, tuple(PRESSURE))
+    return openings + [Opening(NO_CAPABILITY, case.script.turns[0].says) for case in pressure_cases]
 
 
 async def route_all(
     model: FirstTokens,
-    table: Sequence[Row],
+    table: Sequence[RouterRow],
     openings: Sequence[Opening],
     *,
-    on_progress: Callable[[int], None] = lambda done: None,
-) -> Routed:
+    on_progress: Callable[[int], None] = lambda finished: None,
+) -> RoutingResult:
     """Route openings; `on_progress` gets the number of finished openings.
 
     Raises:
@@ -155,27 +166,27 @@ async def route_all(
         InfrastructureError: an opening could not be routed, so the table would be incomplete.
     """
     router = Router(model, [row.skill for row in table])
-    room = asyncio.Semaphore(AT_ONCE)
-    done = 0
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_ROUTINGS)
+    finished = 0
 
     async def route(opening: Opening) -> Routing:
-        nonlocal done
-        async with room:
+        nonlocal finished
+        async with semaphore:
             routing = await router.route(opening.text)
-        done += 1
-        on_progress(done)
+        finished += 1
+        on_progress(finished)
         return routing
 
-    return Routed(openings, await asyncio.gather(*map(route, openings)))
+    return RoutingResult(openings, await asyncio.gather(*map(route, openings)))
 
 
 def route_locally(
     base: ModelFolder,
-    table: Sequence[Row],
+    table: Sequence[RouterRow],
     openings: Sequence[Opening],
     *,
     on_progress: Callable[[int], None] = lambda done: None,
-) -> Routed:
+) -> RoutingResult:
     """Route openings with a base model, which is temporarily served from its folder; see `route_all`.
 
     Raises:
@@ -183,12 +194,12 @@ def route_locally(
         InfrastructureError: an opening could not be routed.
     """
 
-    async def route(settings: ModelSettings) -> Routed:
+    async def route(settings: ModelSettings) -> RoutingResult:
         model = ChatModel(settings)
         try:
             return await route_all(model, table, openings, on_progress=on_progress)
         finally:
             await model.close()
 
-    with served(base, at_once=AT_ONCE) as settings:
+    with serve_locally(base, max_connections=MAX_CONCURRENT_ROUTINGS) as settings:
         return asyncio.run(route(settings))

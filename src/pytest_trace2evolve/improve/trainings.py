@@ -1,4 +1,4 @@
-"""The adapters of an evolution: their names, their trainings, and the check that an adapter is its own.
+"""Names and trains the adapters of an evolution, and checks whether an existing adapter belongs to it.
 
 Each training is a separate process, because it takes long and torch returns its memory only when the process
 ends.
@@ -17,15 +17,15 @@ from pathlib import Path
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.improve.plan import EvolutionPlan
-from pytest_trace2evolve.project.adapters import Adapters, unfinished
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.project.adapters import Adapters, unfinished_folder
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, AdapterManifest
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.session.promote import lacks_other_environments
 from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.files import write_atomic
 
-_SHOWN_LINES = 3
+_ERROR_LOG_LINES = 3
 """The number of last lines of a log that an error repeats."""
 
 OnLine = Callable[[str, str], None]
@@ -57,29 +57,33 @@ def adapter_names(
     Raises:
         AdapterError: a manifest is damaged.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for capability in (missing.name for missing in state.missing or ()):
         name = state.adapters.get(capability)
         is_taken = name is not None and (adapters.folder / name).exists()
-        digest = environments.generator(capability, state.environments[capability].difficulty).digest
-        if name is None or (is_taken and not _is_own(name, {capability: digest}, plan, state, adapters)):
+        generator_digest = environments.generator(
+            capability, state.environments[capability].difficulty
+        ).digest
+        if name is None or (
+            is_taken and not _is_own(name, {capability: generator_digest}, plan, state, adapters)
+        ):
             name = _unused_name(adapters.folder, capability)
-        found[capability] = name
-    return found
+        names[capability] = name
+    return names
 
 
 def _is_own(
     name: str, environments: Mapping[str, str], plan: EvolutionPlan, state: Evolution, adapters: Adapters
 ) -> bool:
-    """Whether an adapter has this evolution's training settings and evidence, and may be promoted."""
-    if not (adapters.folder / name / MANIFEST).exists():
+    """Return whether an adapter has this evolution's training settings and evidence, and may be promoted."""
+    if not (adapters.folder / name / MANIFEST_NAME).exists():
         return False
     manifest = adapters[name].manifest
     return (
         manifest.environments == environments
         and not lacks_other_environments(manifest)
         and manifest.base_digest == folder_digest(plan.base.path)
-        and manifest.recipe == recipe_of(plan, state).model_dump(mode="json")
+        and manifest.recipe == training_recipe(plan, state).model_dump(mode="json")
         and manifest.difficulty == {name: state.environments[name].difficulty for name in environments}
         and manifest.candidate == state.candidate
         # An adapter of a different evolution would count as informed by other splits.
@@ -88,21 +92,21 @@ def _is_own(
 
 
 def _unused_name(folder: Path, capability: str) -> str:
-    """The capability, or the first of `capability_2`, … without an adapter or an unfinished training."""
-    numbered = (f"{capability}_{number}" for number in itertools.count(2))
-    paths = (folder / name for name in itertools.chain([capability], numbered))
-    return next(path.name for path in paths if not path.exists() and not unfinished(path).exists())
+    """Return the first of `capability`, `capability_2`, … that no adapter and no unfinished training uses."""
+    numbered_names = (f"{capability}_{number}" for number in itertools.count(2))
+    paths = (folder / name for name in itertools.chain([capability], numbered_names))
+    return next(path.name for path in paths if not path.exists() and not unfinished_folder(path).exists())
 
 
-def recipe_of(plan: EvolutionPlan, state: Evolution) -> Recipe:
-    """The recipe of each training; a resumed training keeps the stored number of threads."""
+def training_recipe(plan: EvolutionPlan, state: Evolution) -> Recipe:
+    """Return the recipe of each training; a resumed training keeps the stored number of threads."""
     return plan.recipe if state.threads is None else plan.recipe.model_copy(update={"threads": state.threads})
 
 
-def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path) -> list[Training]:
-    """The trainings of adapters that do not exist yet; `folder` receives the recipe and the logs."""
+def plan_trainings(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path) -> list[Training]:
+    """Return the trainings of adapters that do not exist yet; `folder` receives the recipe and the logs."""
     config = folder / "recipe.toml"
-    write_atomic(config, recipe_toml(recipe_of(plan, state)))
+    write_atomic(config, recipe_toml(training_recipe(plan, state)))
     return [
         Training(
             name,
@@ -112,13 +116,13 @@ def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path
                 *("--base", str(plan.base.path), "--preset", plan.preset, "--config", str(config)),
                 *("--difficulty", str(state.environments[capability].difficulty)),
                 *("--candidate", plan.candidate),
-                *("--heldout", str(plan.heldout), "--heldout-rollouts", str(plan.rollouts)),
+                *("--heldout", str(plan.heldout_scenarios), "--heldout-rollouts", str(plan.heldout_rollouts)),
             ],
             root,
             folder / f"train-{name}.log",
         )
         for capability, name in state.adapters.items()
-        if not (root / "adapters" / name / MANIFEST).exists()
+        if not (root / "adapters" / name / MANIFEST_NAME).exists()
     ]
 
 
@@ -131,47 +135,49 @@ def record_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterM
     """
     changes = {"evidence": state.runs, "informed_by": state.splits}
     manifest = adapters[name].manifest.model_copy(update=changes)
-    write_atomic(adapters.folder / name / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    write_atomic(adapters.folder / name / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")
     return manifest
 
 
-def rollouts_of(manifest: AdapterManifest) -> int:
-    """The rollouts of a training, including its measurements before and after the training."""
-    return manifest.rollouts + 2 * sum(measured.rollouts for measured in manifest.heldout.values())
+def count_rollouts(manifest: AdapterManifest) -> int:
+    """Return the number of rollouts of a training, including the measurements before and after it."""
+    return manifest.rollouts + 2 * sum(change.rollouts for change in manifest.heldout.values())
 
 
-def run_trainings(trainings: Sequence[Training], lock: int, at_once: int, on_line: OnLine) -> None:
-    """Run trainings, `at_once` at a time, each in its own process, which inherits the handle `lock`.
+def run_trainings(trainings: Sequence[Training], lock: int, max_parallel: int, on_line: OnLine) -> None:
+    """Run trainings, `max_parallel` at a time, each in its own process, which inherits the handle `lock`.
 
     Raises:
         TrainingError: a training failed. The running trainings end first, and no further training starts.
     """
     failures: list[str] = []
-    running: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
 
-    def run(training: Training) -> None:
+    def run_unless_failed(training: Training) -> None:
         if failures:
             return
         try:
-            failure = _run(training, lock, on_line, running)
+            failure = _run_training(training, lock, on_line, processes)
         except Exception as error:
-            failure = f"{training.name} was lost: {type(error).__name__}: {error}; see {training.log}"
+            failure = f"{training.name} failed: {type(error).__name__}: {error}; see {training.log}"
         failures.extend([failure] if failure else [])
 
-    with ThreadPoolExecutor(at_once, "trace2evolve-training") as pool:
+    with ThreadPoolExecutor(max_parallel, "trace2evolve-training") as pool:
         try:
-            for future in [pool.submit(run, training) for training in trainings]:
+            for future in [pool.submit(run_unless_failed, training) for training in trainings]:
                 future.result()
         except BaseException:
             failures.append("interrupted")
-            for process in running:
+            for process in processes:
                 process.terminate()
             raise
     if failures:
         raise TrainingError(failures[0])
 
 
-def _run(training: Training, lock: int, on_line: OnLine, running: list[subprocess.Popen[str]]) -> str:
+def _run_training(
+    training: Training, lock: int, on_line: OnLine, processes: list[subprocess.Popen[str]]
+) -> str:
     """Run one training; returns the reason for a failure, or an empty string."""
     training.log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -188,15 +194,15 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
             pass_fds=(lock,) if os.name == "posix" else (),  # Windows cannot inherit the handle
         ) as process,
     ):
-        running.append(process)
+        processes.append(process)
         assert process.stdout is not None
-        last: deque[str] = deque(maxlen=_SHOWN_LINES)
+        last_lines: deque[str] = deque(maxlen=_ERROR_LOG_LINES)
         try:
             for line in process.stdout:
                 log.write(line)
                 log.flush()
                 if text := line.strip():
-                    last.append(text)
+                    last_lines.append(text)
                     on_line(training.name, text)
             status = process.wait()
         except BaseException:
@@ -204,5 +210,5 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
             raise
     if status == 0:
         return ""
-    output = " / ".join(last) or "it printed nothing"
-    return f"{training.name} ended with status {status}: {output}; see {training.log}"
+    output_text = " / ".join(last_lines) or "no output"
+    return f"{training.name} ended with status {status}: {output_text}; see {training.log}"

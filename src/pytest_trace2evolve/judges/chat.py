@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
@@ -43,24 +43,24 @@ def response_format(name: str, model: type[BaseModel]) -> dict[str, Any]:
     """The `response_format` for a model, without the references and keywords that strict endpoints reject."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
-    dropped = ("title", "description", "pattern", "maxLength", "minLength")
+    dropped_keywords = ("title", "description", "pattern", "maxLength", "minLength")
 
-    def inlined(value: Any) -> Any:
+    def inline(value: Any) -> Any:
         if isinstance(value, list):
-            return [inlined(item) for item in value]
+            return [inline(item) for item in value]
         if not isinstance(value, dict):
             return value
         if "$ref" in value:
-            return inlined(definitions[value["$ref"].rpartition("/")[2]])
+            return inline(definitions[value["$ref"].rpartition("/")[2]])
         return {
-            key: {name: inlined(field) for name, field in inner.items()}
+            key: {name: inline(field) for name, field in inner.items()}
             if key == "properties"
-            else inlined(inner)
+            else inline(inner)
             for key, inner in value.items()
-            if key not in dropped
+            if key not in dropped_keywords
         }
 
-    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": inlined(schema)}}
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": inline(schema)}}
 
 
 class ChatJudge:
@@ -88,17 +88,17 @@ class ChatJudge:
     ) -> None:
         import openai  # takes half a second, so only runs with a judge import it
 
-        self._secrets = Secrets.of(
+        self._secrets = Secrets.of_endpoint(
             base_url or os.environ.get("OPENAI_BASE_URL"), api_key or os.environ.get("OPENAI_API_KEY")
         )
-        self._client = partial(openai.AsyncOpenAI, base_url=base_url, api_key=api_key)
+        self._make_client = partial(openai.AsyncOpenAI, base_url=base_url, api_key=api_key)
         try:
-            self._client()
+            self._make_client()
         except openai.OpenAIError as error:
             raise JudgeError(f"judge {model!r}: {error}") from None
-        self._secrets.guard_logs()
+        self._secrets.filter_logs()
         self._timeout = timeout
-        self._failures = (openai.OpenAIError,)
+        self._client_errors = (openai.OpenAIError,)
         self.model = model
         self._price = price
 
@@ -108,47 +108,47 @@ class ChatJudge:
         Raises:
             JudgeError: the endpoint failed, or its answer does not have one entry for each assertion.
         """
-        from pytest_trace2evolve.utils.http import answered_within
+        from pytest_trace2evolve.utils.http import run_with_timeout
 
         try:
-            response = answered_within(self._timeout, lambda: self._request(assertions, trace))
+            response = run_with_timeout(self._timeout, lambda: self._request(assertions, trace))
         except TimeoutError:
             raise JudgeError(
                 f"judge {self.model!r} did not answer within {self._timeout:g} seconds"
             ) from None
-        except (*self._failures, ValueError, RecursionError) as error:
+        except (*self._client_errors, ValueError, RecursionError) as error:
             # The client reports every lower-level problem as "Connection error."; the cause says more.
-            problem = self._secrets.out_of(str(error.__cause__ or error))
+            problem = self._secrets.remove_from(str(error.__cause__ or error))
             raise JudgeError(f"judge {self.model!r} did not answer: {problem}") from None
         # The client returns any JSON or text that the endpoint sent.
         choices = getattr(response, "choices", None) or [None]
         content = getattr(getattr(choices[0], "message", None), "content", None)
-        return self._checks(assertions, self._secrets.out_of_answer(content)), self._use(
+        return self._read_checks(assertions, self._secrets.remove_from_answer(content)), self._judge_use(
             getattr(response, "usage", None)
         )
 
     async def _request(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
         from pytest_trace2evolve.utils.http import bounded_client
 
-        grades: Any = response_format("grades", _Answers)  # the client expects its own type
+        grades_format: Any = response_format("grades", _Answers)  # the client expects its own type
         http_client = bounded_client(timeout=self._timeout, follow_redirects=True)
-        async with self._client(http_client=http_client) as client:
+        async with self._make_client(http_client=http_client) as client:
             return await client.chat.completions.create(
                 model=self.model,
                 temperature=0.0,
                 messages=[
                     {"role": "system", "content": _INSTRUCTION},
-                    {"role": "user", "content": _question(assertions, trace)},
+                    {"role": "user", "content": _render_question(assertions, trace)},
                 ],
-                response_format=grades,
+                response_format=grades_format,
             )
 
-    def _checks(self, assertions: Sequence[str], content: str | None) -> list[Check]:
+    def _read_checks(self, assertions: Sequence[str], content: str | None) -> list[Check]:
         try:
             answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
         except ValidationError as error:
             raise JudgeError(
-                f"judge {self.model!r} answered outside its schema: {problem_in(error)}"
+                f"judge {self.model!r} gave an answer that does not match its schema: {first_problem(error)}"
             ) from None
         numbers = [answer.number for answer in answers]
         if numbers != list(range(1, len(assertions) + 1)):
@@ -160,7 +160,7 @@ class ChatJudge:
             for assertion, answer in zip(assertions, answers, strict=True)
         ]
 
-    def _use(self, usage: Any) -> JudgeUse:
+    def _judge_use(self, usage: Any) -> JudgeUse:
         prompt = getattr(usage, "prompt_tokens", 0) or 0
         completion = getattr(usage, "completion_tokens", 0) or 0
         cost = None
@@ -175,14 +175,14 @@ class ChatJudge:
         )
 
 
-def _question(assertions: Sequence[str], trace: Sequence[Message]) -> str:
-    lines = [f"{message.role}: {_shown(message)}" for message in trace]
+def _render_question(assertions: Sequence[str], trace: Sequence[Message]) -> str:
+    lines = [f"{message.role}: {_render_message(message)}" for message in trace]
     statements = [f"{number}. {assertion}" for number, assertion in enumerate(assertions, start=1)]
     return "\n".join(
         ["<conversation>", *lines, "</conversation>", "<statements>", *statements, "</statements>"]
     )
 
 
-def _shown(message: Message) -> str:
+def _render_message(message: Message) -> str:
     calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]
     return " ".join([*([message.content] if message.content else []), *calls])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_trace2evolve.judges.capabilities import conversation
+from pytest_trace2evolve.judges.capabilities import render_conversation
 from pytest_trace2evolve.records.capability import Capability
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -36,7 +36,8 @@ def synthesis_messages(
         f"<sample_records>\n{json.dumps(tables)}\n</sample_records>",
     ]
     parts += [
-        f'<conversation lacking="{why}">\n{conversation(trace)}\n</conversation>' for why, trace in failures
+        f'<conversation lacking="{reason}">\n{render_conversation(trace)}\n</conversation>'
+        for reason, trace in failures
     ]
     return [
         {"role": "system", "content": instruction.read_text(encoding="utf-8")},
@@ -46,12 +47,12 @@ def synthesis_messages(
 
 def revision_messages(source: str, problems: Sequence[str]) -> list[dict[str, str]]:
     """The messages that a later round adds: the last module and its problems."""
-    found = "\n".join(f"- {problem}" for problem in problems)
+    problem_list = "\n".join(f"- {problem}" for problem in problems)
     return [
         {"role": "assistant", "content": f"```python\n{source}\n```"},
         {
             "role": "user",
-            "content": f"The module was tried, and this was found:\n{found}\n\n"
+            "content": f"The module was tried, and this was found:\n{problem_list}\n\n"
             "Answer with the whole mended module.",
         },
     ]
@@ -64,5 +65,5 @@ def read_module(content: str | None) -> str:
     """
     text = (content or "").replace("\r\n", "\n").replace("\r", "\n")
     blocks = _FENCE.findall(text)
-    found = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")
-    return f"{found.strip()}\n" if found.strip() else ""
+    source = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")
+    return f"{source.strip()}\n" if source.strip() else ""

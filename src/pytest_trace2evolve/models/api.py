@@ -10,9 +10,9 @@ from pytest_trace2evolve.records.completion import (
     Completion,
     RequestedCall,
     Usage,
-    cached_tokens,
-    dollars,
-    token_count,
+    parse_cached_tokens,
+    parse_dollars,
+    parse_token_count,
 )
 from pytest_trace2evolve.records.message import MAX_DEPTH
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -61,7 +61,7 @@ def read_body(body: bytes) -> Any:
     """Parse JSON from an endpoint, whatever a model wrote into it.
 
     Bytes that are not text become U+FFFD, and integers with too many digits become infinite. An answer that
-    is nested too deeply, or holds too many values, counts as an empty answer.
+    is nested too deeply, or contains too many values, counts as an empty answer.
 
     Raises:
         ValueError: the body is not JSON.
@@ -70,7 +70,7 @@ def read_body(body: bytes) -> Any:
         return _EMPTY_ANSWER
     try:
         text = body.decode(json.detect_encoding(body), "replace")
-        record = json.loads(text, parse_int=_bounded_int)
+        record = json.loads(text, parse_int=_parse_int)
     except RecursionError:
         return _EMPTY_ANSWER
     return _EMPTY_ANSWER if is_deeper(record, MAX_DEPTH) else record
@@ -83,49 +83,49 @@ def read_completion(record: Any, seconds: float) -> Completion:
     is not found. Content that is not text is dropped.
 
     Raises:
-        ValueError: the JSON holds no message.
+        ValueError: the JSON contains no message.
     """
-    choice = _inside(record, "choices", 0)
-    message = _inside(choice, "message")
+    choice = _value_at(record, "choices", 0)
+    message = _value_at(choice, "message")
     if not isinstance(message, dict):
-        raise ValueError("the answer holds no message")
+        raise ValueError("the answer contains no message")
     finish, usage = choice.get("finish_reason"), record.get("usage")
     return Completion(
-        content=_content(message.get("content")),
-        tool_calls=_calls(message.get("tool_calls")),
+        content=_read_content(message.get("content")),
+        tool_calls=_read_calls(message.get("tool_calls")),
         finish_reason=storable_text(finish) if isinstance(finish, str) else None,
-        usage=_usage(usage) if isinstance(usage, dict) else Usage(),
+        usage=_read_usage(usage) if isinstance(usage, dict) else Usage(),
         seconds=seconds,
     )
 
 
 def read_first_tokens(record: Any) -> dict[str, float] | None:
     """Log-probabilities of an answer's likeliest first tokens; None if the endpoint sends no such values."""
-    tokens = _inside(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
-    found: dict[str, float] = {}
+    tokens = _value_at(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
+    logprobs: dict[str, float] = {}
     for entry in tokens if isinstance(tokens, list) else ():
-        text, logprob = _inside(entry, "token"), _inside(entry, "logprob")
+        text, logprob = _value_at(entry, "token"), _value_at(entry, "logprob")
         if isinstance(text, str) and isinstance(logprob, int | float) and logprob <= 0:
-            found[text] = max(float(logprob), found.get(text, -math.inf))
-    return found or None
+            logprobs[text] = max(float(logprob), logprobs.get(text, -math.inf))
+    return logprobs or None
 
 
-def _bounded_int(digits: str) -> int | float:
+def _parse_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_DIGITS else math.inf
 
 
-def _content(content: Any) -> str | None:
+def _read_content(content: Any) -> str | None:
     if isinstance(content, list):  # some endpoints send a list of parts
-        parts = [_inside(part, "text") for part in content]
+        parts = [_value_at(part, "text") for part in content]
         content = "".join(part for part in parts if isinstance(part, str)) or None
     return storable_text(content) if isinstance(content, str) else None
 
 
-def _calls(sent: Any) -> tuple[RequestedCall, ...]:
+def _read_calls(value: Any) -> tuple[RequestedCall, ...]:
     calls: dict[str, RequestedCall] = {}
-    for position, call in enumerate(sent if isinstance(sent, list) else [sent] if sent else []):
-        call_id, name = _inside(call, "id"), _inside(call, "function", "name")
-        arguments = _inside(call, "function", "arguments")
+    for position, call in enumerate(value if isinstance(value, list) else [value] if value else []):
+        call_id, name = _value_at(call, "id"), _value_at(call, "function", "name")
+        arguments = _value_at(call, "function", "arguments")
         call_id = storable_text(call_id) if isinstance(call_id, str) else ""
         if not call_id or call_id in calls:
             call_id = f"call_{position}" if not call_id else f"{call_id}_{position}"
@@ -138,16 +138,16 @@ def _calls(sent: Any) -> tuple[RequestedCall, ...]:
     return tuple(calls.values())
 
 
-def _usage(usage: Mapping[str, Any]) -> Usage:
+def _read_usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
-        prompt_tokens=token_count(usage.get("prompt_tokens")),
-        completion_tokens=token_count(usage.get("completion_tokens")),
-        cached_tokens=cached_tokens(usage),
-        cost=dollars(usage.get("cost")),
+        prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
+        completion_tokens=parse_token_count(usage.get("completion_tokens")),
+        cached_tokens=parse_cached_tokens(usage),
+        cost=parse_dollars(usage.get("cost")),
     )
 
 
-def _inside(value: Any, *path: str | int) -> Any:
+def _value_at(value: Any, *path: str | int) -> Any:
     """The value at a path of keys and positions; None if anything on the way is missing."""
     for step in path:
         if isinstance(step, int):

@@ -37,7 +37,7 @@ FATAL_STATUSES = frozenset({401, 402, 403, 404})
 FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
 """Codes in an error's body that are fatal with any status."""
 
-TOO_LARGE = 413
+TOO_LARGE_STATUS = 413
 """The status of a request with too many bytes."""
 
 POOL_SIZE = 8
@@ -46,7 +46,7 @@ POOL_SIZE = 8
 TOP_LOGPROBS = 20
 """Tokens whose log-probabilities are requested; the API's maximum."""
 
-NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
+CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 MAX_CONNECT_ATTEMPTS = 3
 """Failed connections after which an endpoint that never answered counts as unreachable."""
@@ -68,13 +68,13 @@ class ChatModel:
         self.settings = settings
         self._meter = meter
         # The kinds of requests answered so far: without tools (False), with tools (True).
-        self._answered: set[bool] = set()
-        self._reached = False
+        self._answered_with_tools: set[bool] = set()
+        self._is_reached = False
         key = settings.key()
         base_url, auth = _split_credentials(settings)
         # An endpoint may echo secrets in answers, in errors and in headers that the client logs.
-        self._secrets = Secrets.of(settings.endpoint() or None, key, settings.extra_body)
-        self._stop_log_guard = self._secrets.guard_logs()
+        self._secrets = Secrets.of_endpoint(settings.endpoint() or None, key, settings.extra_body)
+        self._restore_logs = self._secrets.filter_logs()
         limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
         )
@@ -128,25 +128,26 @@ class ChatModel:
             replace(self.settings, temperature=0.0, reasoning_effort=None), messages, (), 0
         )
         request |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
-        _, found = await self._send(request, False, read_first_tokens)
-        if found is None:
+        _, logprobs = await self._send(request, False, read_first_tokens)
+        if logprobs is None:
             raise EndpointError(
-                f"model {self.settings.model!r} at {self._where} sends no log-probabilities, and routing "
-                "needs those of a first token; route by another model or serve this one with them"
+                f"model {self.settings.model!r} at {self._public_url} does not send log-probabilities, "
+                "but routing needs those of the first token; use a different model for routing, or serve "
+                "this model with log-probabilities"
             )
-        return found
+        return logprobs
 
     async def close(self) -> None:
         """Close the connections."""
-        self._stop_log_guard()
+        self._restore_logs()
         for client in self._clients:
             await client.close()
 
     async def _send(
-        self, request: Mapping[str, Any], with_tools: bool, read: Callable[[Any], T]
+        self, request: Mapping[str, Any], has_tools: bool, parse: Callable[[Any], T]
     ) -> tuple[Completion, T]:
-        """Send a request until it is answered; returns the completion and the result of `read`."""
-        started = time.perf_counter()
+        """Send a request until it is answered; returns the completion and the result of `parse`."""
+        start_time = time.perf_counter()
         retries = self.settings.retries
         problem = ""
         for attempt in range(1, retries.attempts + 1):
@@ -160,79 +161,85 @@ class ChatModel:
                     response = await next(self._next_client).post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
-                    self._reached = True
-                    record = self._secrets.out_of_answer(read_body(response.content))
-                completion, more = read_completion(record, time.perf_counter() - started), read(record)
-                completion = self._metered(completion)
-                self._answered.add(with_tools)
-                return completion, more
+                    self._is_reached = True
+                    record = self._secrets.remove_from_answer(read_body(response.content))
+                completion, result = read_completion(record, time.perf_counter() - start_time), parse(record)
+                completion = self._meter_usage(completion)
+                self._answered_with_tools.add(has_tools)
+                return completion, result
             except openai.APIStatusError as error:
-                self._reached = True
-                self._raise_if_final(error, with_tools)
+                self._is_reached = True
+                self._raise_if_final(error, has_tools)
                 problem, pause = self._describe(error), _retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
                 cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
-                problem = self._secrets.out_of(f"{type(cause).__name__}: {cause}")
+                problem = self._secrets.remove_from(f"{type(cause).__name__}: {cause}")
                 if isinstance(error, TimeoutError):
                     option = self.settings.timeout_option
                     problem = f"no answer within {self.settings.timeout:g} seconds"
                     problem += f" ({option})" if option else ""
-                never_reached = not self._reached and isinstance(cause, NOT_CONNECTED)
-                if never_reached and attempt >= MAX_CONNECT_ATTEMPTS:
+                is_unreachable = not self._is_reached and isinstance(cause, CONNECT_ERRORS)
+                if is_unreachable and attempt >= MAX_CONNECT_ATTEMPTS:
                     raise EndpointError(
-                        f"{self._where} cannot be reached for model {self.settings.model!r}: {problem}; "
-                        f"start it, or check {self.settings.url_option or 'its URL'} and OPENAI_BASE_URL"
+                        f"cannot reach {self._public_url} for model {self.settings.model!r}: {problem}; "
+                        f"start the server, or check {self.settings.url_option or 'its URL'} "
+                        "and OPENAI_BASE_URL"
                     ) from None
             if attempt < retries.attempts:
                 await asyncio.sleep(retries.pause(attempt, pause))
         raise InfrastructureError(
-            f"model {self.settings.model!r} at {self._where} gave no answer in {retries.attempts} tries, "
-            f"last: {problem}"
+            f"model {self.settings.model!r} at {self._public_url} did not answer in "
+            f"{retries.attempts} attempts; last problem: {problem}"
         )
 
-    def _metered(self, completion: Completion) -> Completion:
+    def _meter_usage(self, completion: Completion) -> Completion:
         usage = completion.usage
         if usage.cost is None and self.settings.price is not None:
-            priced = usage.model_copy(update={"cost": self.settings.price.cost(usage)})
-            completion = completion.model_copy(update={"usage": priced})
+            priced_usage = usage.model_copy(update={"cost": self.settings.price.cost(usage)})
+            completion = completion.model_copy(update={"usage": priced_usage})
         if self._meter is not None:
             self._meter.spend(completion.usage)
         return completion
 
-    def _raise_if_final(self, error: openai.APIStatusError, with_tools: bool) -> None:
+    def _raise_if_final(self, error: openai.APIStatusError, has_tools: bool) -> None:
         """Raise for a status that no retry can fix."""
         status, description, model = error.status_code, self._describe(error), self.settings.model
         # Some endpoints answer 403 to single requests because of their content.
-        fatal = error.code in FATAL_CODES or (
-            status in FATAL_STATUSES and not (status == 403 and self._answered)
+        is_fatal = error.code in FATAL_CODES or (
+            status in FATAL_STATUSES and not (status == 403 and self._answered_with_tools)
         )
-        if fatal:
-            check = "the model's name and the base URL" if status == 404 else self.settings.api_key_env
+        if is_fatal:
+            settings_to_check = (
+                "the model's name and the base URL" if status == 404 else self.settings.api_key_env
+            )
             raise EndpointError(
-                f"{self._where} refuses model {model!r}: {description}; check {check}"
+                f"{self._public_url} rejects model {model!r}: {description}; check {settings_to_check}"
             ) from None
         if status in RETRY_STATUSES or status >= 500:
             return
-        words = description.lower()
+        lower_description = description.lower()
         # If the model has answered such a request before, the content of this request is the cause.
-        content_at_fault = with_tools in self._answered
+        is_content_at_fault = has_tools in self._answered_with_tools
         if (
             error.code == "context_length_exceeded"
-            or ("context" in words and ("length" in words or "window" in words))
-            or (status == TOO_LARGE and content_at_fault)
+            or (
+                "context" in lower_description
+                and ("length" in lower_description or "window" in lower_description)
+            )
+            or (status == TOO_LARGE_STATUS and is_content_at_fault)
         ):
             raise ContextWindowError(description) from None
-        message = f"{self._where} refuses the request to model {model!r}: {description}"
-        raise (RequestRefusedError if content_at_fault else EndpointError)(message) from None
+        message = f"{self._public_url} rejects the request to model {model!r}: {description}"
+        raise (RequestRefusedError if is_content_at_fault else EndpointError)(message) from None
 
     @property
-    def _where(self) -> str | None:
+    def _public_url(self) -> str | None:
         return without_credentials(str(self._clients[0].base_url))
 
     def _describe(self, error: openai.APIStatusError) -> str:
         body = error.body
         message = body.get("message") if isinstance(body, dict) else None
-        return self._secrets.out_of(f"{error.status_code} {message or error.message}")
+        return self._secrets.remove_from(f"{error.status_code} {message or error.message}")
 
 
 def _split_credentials(settings: ModelSettings) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
@@ -241,11 +248,11 @@ def _split_credentials(settings: ModelSettings) -> tuple[httpx2.URL | None, http
     if not url:
         return None, None
     try:
-        whole = httpx2.URL(url)
+        parsed_url = httpx2.URL(url)
     except httpx2.InvalidURL:  # the error's message may quote the password
-        raise settings.bad_url() from None
-    auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
-    return whole.copy_with(username="", password=""), auth
+        raise settings.url_error() from None
+    auth = httpx2.BasicAuth(parsed_url.username, parsed_url.password) if parsed_url.userinfo else None
+    return parsed_url.copy_with(username="", password=""), auth
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:

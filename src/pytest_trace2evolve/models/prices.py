@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Usage
-from pytest_trace2evolve.utils.reading import problem_in, read_toml
+from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 PRICES_NAME = "prices.toml"
 """The table's file, in a project's top folder."""
@@ -33,15 +33,15 @@ class Price(Record):
 
     def cost(self, usage: Usage) -> float:
         """The cost of `usage` in US dollars."""
-        cached = min(usage.cached_tokens, usage.prompt_tokens)
-        cached_input = self.input if self.cached_input is None else self.cached_input
-        fresh = usage.prompt_tokens - cached
+        n_cached = min(usage.cached_tokens, usage.prompt_tokens)
+        cached_price = self.input if self.cached_input is None else self.cached_input
+        n_uncached = usage.prompt_tokens - n_cached
         return (
-            fresh * self.input + cached * cached_input + usage.completion_tokens * self.output
+            n_uncached * self.input + n_cached * cached_price + usage.completion_tokens * self.output
         ) / 1_000_000
 
 
-FREE = Price(input=0.0, output=0.0)
+FREE_PRICE = Price(input=0.0, output=0.0)
 """The price of a model that runs on this machine."""
 
 
@@ -59,7 +59,7 @@ def read_prices(path: Path) -> dict[str, Price]:
             prices[model] = Price.model_validate(entry)
         except ValidationError as error:
             raise ConfigError(
-                f"{path}: [{model!r}] {problem_in(error, 'price')}; a price is input, output and, if it "
-                "differs, cached_input, in US dollars a million tokens (quote names that hold a dot)"
+                f"{path}: [{model!r}] {first_problem(error, 'price')}; a price has input, output and, if "
+                "different, cached_input, in US dollars per million tokens (quote names that contain a dot)"
             ) from None
     return prices

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pytest_trace2evolve.errors import EndpointError
 from pytest_trace2evolve.models.prices import Price
-from pytest_trace2evolve.utils.secrets import without_secrets
+from pytest_trace2evolve.utils.secrets import remove_secret_fields
 
 CALL_TIMEOUT = 600.0
 """Default timeout of one attempt of a call, in seconds; the same as the default of the openai client."""
@@ -22,18 +22,20 @@ class Retries:
 
     Attributes:
         attempts: Attempts of one completion, including the first.
-        first: Seconds before the second attempt, doubled for each further attempt. The pause is drawn between
-            half of this value and the full value.
+        first_pause: Seconds before the second attempt, doubled for each further attempt. The pause is drawn
+            between half of this value and the full value.
         max_pause: Upper limit in seconds of the backoff and of the pause that an endpoint asks for.
     """
 
     attempts: int = 7
-    first: float = 0.5
+    first_pause: float = 0.5
     max_pause: float = 60.0
 
     def pause(self, attempt: int, retry_after: float | None) -> float:
         """Seconds to wait after failed attempt number `attempt`, given the endpoint's `Retry-After`."""
-        backoff: float = min(self.max_pause, self.first * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        backoff: float = min(self.max_pause, self.first_pause * 2.0 ** (attempt - 1)) * random.uniform(
+            0.5, 1.0
+        )
         if retry_after is None:
             return backoff
         return min(self.max_pause, max(retry_after, 0.0)) + backoff * 0.1
@@ -80,7 +82,7 @@ class ModelSettings:
     url_option: str = field(default="", repr=False, compare=False)
     timeout_option: str = field(default="", repr=False, compare=False)
 
-    def served(self, base_url: str, token: str) -> Self:
+    def with_server(self, base_url: str, token: str) -> Self:
         """The same settings for a local server."""
         return replace(self, base_url=base_url, token=token)
 
@@ -113,55 +115,56 @@ class ModelSettings:
             return
         try:
             parts = urlsplit(url)
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            valid = False
-        if not valid:
-            raise self.bad_url()
+            is_valid = False
+        if not is_valid:
+            raise self.url_error()
 
-    def bad_url(self) -> EndpointError:
-        """The error for an invalid base URL; it does not quote the URL, which may hold a password."""
+    def url_error(self) -> EndpointError:
+        """The error for an invalid base URL; it does not quote the URL, which may contain a password."""
         source = "OPENAI_BASE_URL" if self.base_url is None else self.url_option or "it"
         return EndpointError(
-            f"the base URL of model {self.model!r} is no http:// or https:// URL with a host: check {source}"
+            f"the base URL of model {self.model!r} is not an http:// or https:// URL with a host; "
+            f"check {source}"
         )
 
-    def recorded(self) -> dict[str, object]:
+    def to_record(self) -> dict[str, object]:
         """The settings that evidence records: all that can change a trace, without secrets."""
-        kept: dict[str, object] = {
+        values: dict[str, object] = {
             "temperature": self.temperature,
             "seed": self.seed,
             "reasoning_effort": self.reasoning_effort,
-            "extra_body": without_secrets(self.extra_body) or None,
+            "extra_body": remove_secret_fields(self.extra_body) or None,
             "endpoint": None if self.weights else without_credentials(self.endpoint()) or None,
             "weights": self.weights,
         }
-        return {key: value for key, value in kept.items() if value is not None}
+        return {key: value for key, value in values.items() if value is not None}
 
     @classmethod
-    def from_recorded(cls, model: str | None, recorded: Mapping[str, object]) -> Self:
+    def from_record(cls, model: str | None, record: Mapping[str, object]) -> Self:
         """Restore settings from their `recorded()` form; they are not meant for sending requests.
 
         Raises:
             ValueError: the model's name is missing, or a value has the wrong type (the message says which).
         """
         if not model:
-            raise ValueError("model: a name is missing")
+            raise ValueError("model: missing name")
 
-        def typed(name: str, *types: type) -> Any:
-            value = recorded.get(name)
+        def read_typed(name: str, *types: type) -> Any:
+            value = record.get(name)
             if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
                 raise ValueError(f"{name}: not a {types[0].__name__}")
             return value
 
         return cls(
             model=model,
-            base_url=typed("endpoint", str) or "",
-            temperature=typed("temperature", float, int),
-            seed=typed("seed", int),
-            reasoning_effort=typed("reasoning_effort", str),
-            extra_body=typed("extra_body", dict) or {},
-            weights=typed("weights", str),
+            base_url=read_typed("endpoint", str) or "",
+            temperature=read_typed("temperature", float, int),
+            seed=read_typed("seed", int),
+            reasoning_effort=read_typed("reasoning_effort", str),
+            extra_body=read_typed("extra_body", dict) or {},
+            weights=read_typed("weights", str),
         )
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Side
-from pytest_trace2evolve.records.protocols import Answers, FirstTokens, Journal, Model, ToolSchema
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, ParticipantSide
+from pytest_trace2evolve.records.protocols import AnswerStore, FirstTokens, Journal, Model, ToolSchema
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
-from pytest_trace2evolve.utils.secrets import without_secrets
+from pytest_trace2evolve.utils.secrets import remove_secret_fields
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[ToolSchema]
@@ -29,20 +29,20 @@ def answer_key(request: Mapping[str, Any], trial: int) -> str:
     return digest([trial, request])
 
 
-class KeyedRequests:
+class RequestKeys:
     """Computes the keys of one model's requests."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self.model = settings.model
-        self._settings = replace(settings, extra_body=without_secrets(settings.extra_body))
-        recorded = settings.recorded()
-        self._endpoint = str(recorded.get("weights") or recorded.get("endpoint", ""))
+        self._settings = replace(settings, extra_body=remove_secret_fields(settings.extra_body))
+        record = settings.to_record()
+        self._endpoint = str(record.get("weights") or record.get("endpoint", ""))
 
     def key(self, messages: Messages, tools: Tools, trial: int, tool_choice: str = "auto") -> str:
         """The key of a request at any endpoint."""
         return answer_key(request_body(self._settings, messages, tools, trial, tool_choice), trial)
 
-    def at_endpoint(self, key: str) -> str:
+    def endpoint_key(self, key: str) -> str:
         """Restrict a key to this endpoint, because a cache must not mix endpoints."""
         return digest_text(f"{key} {self._endpoint}")
 
@@ -61,18 +61,18 @@ class StoredModel:
         self,
         model: Model,
         settings: ModelSettings,
-        side: Side,
+        side: ParticipantSide,
         *,
-        cache: Answers | None = None,
-        record: Answers | None = None,
+        cache: AnswerStore | None = None,
+        record: AnswerStore | None = None,
     ) -> None:
         self._model = model
         self._settings = settings
-        self._requests = KeyedRequests(settings)
-        self._side: Side = side
+        self._requests = RequestKeys(settings)
+        self._side: ParticipantSide = side
         self._cache = cache
         self._record = record
-        self._place = ""
+        self._cache_partition = ""
 
     async def complete(
         self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
@@ -86,26 +86,28 @@ class StoredModel:
             EndpointError: see `ChatModel.complete`.
         """
         key = self._requests.key(messages, tools, trial, tool_choice)
-        recorded = await self._record.get(key) if self._record else None
-        if recorded is not None:
-            return _completion(recorded, cached=True)
-        cache_key = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
-        cached = await self._cache.get(cache_key) if self._cache else None
-        answer = cached
+        recorded_answer = await self._record.get(key) if self._record else None
+        if recorded_answer is not None:
+            return _to_completion(recorded_answer, is_cached=True)
+        cache_key = self._requests.endpoint_key(
+            f"{key} {self._cache_partition}" if self._cache_partition else key
+        )
+        cached_answer = await self._cache.get(cache_key) if self._cache else None
+        answer = cached_answer
         if answer is None:
             call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
-            answer = await _answer(call, self._settings.model, self._side, trial)
-        if self._cache is not None and cached is None and _is_complete(answer.completion):
+            answer = await _await_answer(call, self._settings.model, self._side, trial)
+        if self._cache is not None and cached_answer is None and _is_complete(answer.completion):
             await self._cache.put(cache_key, answer)
         if self._record is not None:
             answer = await self._record.put(key, answer)
-        return _completion(answer, cached=cached is not None)
+        return _to_completion(answer, is_cached=cached_answer is not None)
 
-    def at(self, place: str) -> "StoredModel":
+    def with_cache_partition(self, partition: str) -> "StoredModel":
         """The same model with a separate part of the cache; parts share no answers."""
-        other = copy.copy(self)
-        other._place = place
-        return other
+        model = copy.copy(self)
+        model._cache_partition = partition
+        return model
 
 
 class JournaledModel:
@@ -121,15 +123,15 @@ class JournaledModel:
     def __init__(
         self,
         model: Model,
-        requests: KeyedRequests,
-        side: Side,
+        requests: RequestKeys,
+        side: ParticipantSide,
         journal: Journal,
         before_use: Callable[[], Awaitable[None]],
     ) -> None:
         self._model = model
         self._digests = _RequestDigests(requests)
         self._name = requests.model
-        self._side: Side = side
+        self._side: ParticipantSide = side
         self._journal = journal
         self._before_use = before_use
 
@@ -144,15 +146,15 @@ class JournaledModel:
             Exception: see `ChatModel.complete` and `StoredModel.complete`.
         """
         request = f"{self._side} {self._digests.digest(messages, tools, trial, tool_choice)}"
-        kept = self._journal.take(request)
-        if kept is not None and kept.answer is not None:
+        entry = self._journal.take(request)
+        if entry is not None and entry.answer is not None:
             await self._before_use()
-            return _completion(kept.answer, cached=True)
+            return _to_completion(entry.answer, is_cached=True)
         call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
-        answer = await _answer(call, self._name, self._side, trial)
+        answer = await _await_answer(call, self._name, self._side, trial)
         self._journal.add(JournalEntry(request, answer))
         await self._before_use()
-        return _completion(answer, cached=answer.completion is not None and answer.completion.cached)
+        return _to_completion(answer, is_cached=answer.completion is not None and answer.completion.cached)
 
 
 class _RequestDigests:
@@ -162,33 +164,33 @@ class _RequestDigests:
     messages are not digested again, because a whole request takes a tenth of a millisecond.
     """
 
-    def __init__(self, requests: KeyedRequests) -> None:
+    def __init__(self, requests: RequestKeys) -> None:
         self._requests = requests
         self._frame: tuple[Tools, int, str] | None = None
-        self._frame_key = ""
+        self._frame_digest = ""
         self._messages: list[Mapping[str, Any]] = []
-        self._chain = ""
+        self._messages_digest = ""
 
     def digest(self, messages: Messages, tools: Tools, trial: int, tool_choice: str) -> str:
         frame = self._frame
         if frame is None or frame[0] is not tools or frame[1:] != (trial, tool_choice):
             self._frame = (tools, trial, tool_choice)
-            self._frame_key = self._requests.key((), tools, trial, tool_choice)
+            self._frame_digest = self._requests.key((), tools, trial, tool_choice)
         if list(messages[: len(self._messages)]) != self._messages:
-            self._messages, self._chain = [], ""
+            self._messages, self._messages_digest = [], ""
         for message in messages[len(self._messages) :]:
             self._messages.append(message)
-            self._chain = digest_text(self._chain + canonical_json(message))
-        return digest_text(self._frame_key + self._chain)
+            self._messages_digest = digest_text(self._messages_digest + canonical_json(message))
+        return digest_text(self._frame_digest + self._messages_digest)
 
 
-class JournaledTokens:
+class JournaledFirstTokens:
     """Journals the first tokens of a model, as `JournaledModel` does with completions."""
 
     def __init__(
         self,
         model: FirstTokens,
-        requests: KeyedRequests,
+        requests: RequestKeys,
         journal: Journal,
         before_use: Callable[[], Awaitable[None]],
     ) -> None:
@@ -200,8 +202,8 @@ class JournaledTokens:
     async def first_tokens(self, messages: Messages) -> Mapping[str, float]:
         """Log-probabilities of the likeliest first tokens, either from the journal or new."""
         request = f"first tokens {self._requests.key(messages, (), 0)}"
-        kept = self._journal.take(request)
-        tokens = None if kept is None else kept.first_tokens
+        entry = self._journal.take(request)
+        tokens = None if entry is None else entry.first_tokens
         if tokens is None:
             tokens = await self._model.first_tokens(messages)
             self._journal.add(JournalEntry(request, first_tokens=tokens))
@@ -209,7 +211,7 @@ class JournaledTokens:
         return tokens
 
 
-class PlayedModel:
+class PlaybackModel:
     """A model that returns a cassette's answers and contacts no endpoint.
 
     Args:
@@ -218,8 +220,10 @@ class PlayedModel:
         name: The cassette's name, for error messages.
     """
 
-    def __init__(self, settings: ModelSettings, side: Side, answers: Mapping[str, Answer], name: str) -> None:
-        self._requests = KeyedRequests(settings)
+    def __init__(
+        self, settings: ModelSettings, side: ParticipantSide, answers: Mapping[str, Answer], name: str
+    ) -> None:
+        self._requests = RequestKeys(settings)
         self._side = side
         self._answers = answers
         self._name = name
@@ -231,18 +235,18 @@ class PlayedModel:
 
         Raises:
             ContextWindowError: the recorded conversation did not fit the model.
-            InfrastructureError: the cassette holds no answer to this request.
+            InfrastructureError: the cassette has no answer to this request.
         """
         answer = self._answers.get(self._requests.key(messages, tools, trial, tool_choice))
         if answer is None:
             raise InfrastructureError(
-                f"{self._name} holds no answer of the {self._side}'s model {self._requests.model!r} in trial "
+                f"{self._name} has no answer of the {self._side}'s model {self._requests.model!r} in trial "
                 f"{trial} to these {len(messages)} messages; record it again with --t2e-record"
             )
-        return _completion(answer, cached=True)
+        return _to_completion(answer, is_cached=True)
 
 
-async def _answer(call: Awaitable[Completion], name: str, side: Side, trial: int) -> Answer:
+async def _await_answer(call: Awaitable[Completion], name: str, side: ParticipantSide, trial: int) -> Answer:
     """Await a model's answer; a conversation that is too long becomes an answer without a completion."""
     answer = Answer.model_construct(trial=trial, side=side, model=name)
     try:
@@ -252,10 +256,10 @@ async def _answer(call: Awaitable[Completion], name: str, side: Side, trial: int
     return answer.model_copy(update={"completion": completion})
 
 
-def _completion(answer: Answer, *, cached: bool) -> Completion:
+def _to_completion(answer: Answer, *, is_cached: bool) -> Completion:
     if answer.completion is None:
         raise ContextWindowError(answer.context_window or "")
-    return answer.completion.model_copy(update={"cached": cached})
+    return answer.completion.model_copy(update={"cached": is_cached})
 
 
 def _is_complete(completion: Completion | None) -> bool:

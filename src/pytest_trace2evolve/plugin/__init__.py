@@ -1,4 +1,4 @@
-"""The pytest plugin's entry point: declares options, and loads the rest only when they are used.
+"""Entry point of the pytest plugin: declares its options, and loads everything else only if they are used.
 
 The inactive plugin must cost nothing, so this module and `options` import only the standard library and
 pytest.
@@ -14,12 +14,12 @@ from pytest_trace2evolve.session.option_table import stray_path
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare options and ini keys."""
+    """Declare the plugin's command-line options and ini keys."""
     options.add_options(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks of this package."""
+    """Declare the hooks that third parties can implement."""
     from pytest_trace2evolve.plugin import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
@@ -29,12 +29,12 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    """End with status 4 and one line if a conftest file exits Python, or has invalid hooks or options.
+    """End with status 4 and one line if a conftest file exits Python or has invalid hooks or options.
 
-    Pytest reports ordinary errors of a conftest file. These errors would end Python, mostly with status 1.
+    Pytest reports ordinary errors of a conftest file, but these would end Python, mostly with status 1.
     """
-    given = early_config.known_args_namespace
-    is_active = options.are_given(given) or bool(early_config.getini("t2e_suites"))
+    namespace = early_config.known_args_namespace
+    is_active = options.has_options_in(namespace) or bool(early_config.getini("t2e_suites"))
     try:
         result = yield
         if is_active:
@@ -43,13 +43,13 @@ def pytest_load_initial_conftests(
     except (pytest.UsageError, pytest.exit.Exception, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        is_reported = getattr(error, "cause", None) is not None  # pytest has wrapped an error of the file
+        is_reported = getattr(error, "cause", None) is not None  # pytest wraps ordinary errors of the file
         if not is_active or is_reported or _only_reads_hooks(early_config):
             raise
         from pytest_trace2evolve.plugin.settings import usage_error
-        from pytest_trace2evolve.utils.crashes import described
+        from pytest_trace2evolve.utils.crashes import describe_error
 
-        raise usage_error(f"a conftest.py cannot be loaded: {described(error)}; correct it") from error
+        raise usage_error(f"a conftest.py cannot be loaded: {describe_error(error)}; correct it") from error
 
 
 @pytest.hookimpl(trylast=True)
@@ -63,15 +63,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         from pytest_trace2evolve.plugin.worker import Worker
 
-        run: ItemHooks = Worker(config)
+        plugin_object: ItemHooks = Worker(config)
     else:
         from pytest_trace2evolve.plugin.controller import Controller
         from pytest_trace2evolve.plugin.summary_writers import sanitize_terminal
 
-        run = Controller(config)
+        plugin_object = Controller(config)
         sanitize_terminal(config)
-    config.pluginmanager.register(run, PLUGIN_NAME)
-    register(config, run)
+    config.pluginmanager.register(plugin_object, PLUGIN_NAME)
+    register(config, plugin_object)
     if config.option.t2e_evolve and not hasattr(config, "workerinput"):
         from pytest_trace2evolve.plugin.evolve_option import register_evolution
 
@@ -87,12 +87,12 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
         from pytest_trace2evolve.utils.crashes import require_output
 
         require_output()
-    given = config.invocation_params
-    if stray := stray_path([str(argument) for argument in given.args], given.dir):
+    invocation = config.invocation_params
+    if stray_argument := stray_path([str(argument) for argument in invocation.args], invocation.dir):
         from pytest_trace2evolve.plugin.settings import usage_error
 
-        name, path = stray
-        raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")
+        name, path = stray_argument
+        raise usage_error(f"{name} {path}: pytest reads this path as a test path; write {name}={path}")
     return None
 
 
@@ -103,7 +103,7 @@ def pytest_trace2evolve_crashes(
     """End with status 3 and one line after an error that pytest does not handle.
 
     Such errors occur in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
-    `pytest_unconfigure`, or if the output cannot be written. Python would end with status 1.
+    `pytest_unconfigure`, and if the output cannot be written. Otherwise, Python would end with status 1.
     """
     try:
         status = yield
@@ -127,5 +127,5 @@ def pytest_trace2evolve_crashes(
 
 
 def _only_reads_hooks(config: pytest.Config) -> bool:
-    """Whether a command configures pytest only to read the project's hooks (`extensions.load`)."""
+    """Whether a command configures pytest only to read the project's hooks (`extensions.load_extensions`)."""
     return config.pluginmanager.hasplugin("trace2evolve-extensions")

@@ -1,4 +1,4 @@
-"""The controller of a pytest session: plans the run, starts its session, and reports the result."""
+"""The controller of a pytest session, which plans the run, starts its session and reports the result."""
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
@@ -15,31 +15,31 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult, SuiteTasks, TaskItem
 from pytest_trace2evolve.plugin.options import has_options
-from pytest_trace2evolve.plugin.results import OVERRIDABLE, exit_status, item_result
+from pytest_trace2evolve.plugin.results import OVERRIDABLE_STATUSES, exit_status, item_result
 from pytest_trace2evolve.plugin.settings import (
     Selection,
     context_of,
-    max_age,
-    narrowing_option,
+    max_baseline_age,
+    narrowing_note,
     resources_of,
-    select,
+    select_tests,
     usage_error,
 )
 from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, write_summaries
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
 from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
-from pytest_trace2evolve.report.live_display import Display
-from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
+from pytest_trace2evolve.report.live_display import ProgressDisplay
+from pytest_trace2evolve.report.progress import ProgressTracker, forecast_text, totals_text
 from pytest_trace2evolve.report.verdict import run_report
 from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
 from pytest_trace2evolve.session.events import Event, Run, TaskDecided, TaskName
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan
 from pytest_trace2evolve.session.session import Session
-from pytest_trace2evolve.session.settings import check_values, read_judge, read_options
+from pytest_trace2evolve.session.settings import check_not_empty, read_judge, read_options
 from pytest_trace2evolve.session.summary import RunReport, report_of
-from pytest_trace2evolve.utils.crashes import shorten, traceback_note
+from pytest_trace2evolve.utils.crashes import shorten_internal_error, write_traceback
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 
@@ -48,8 +48,8 @@ class Controller(ItemHooks):
 
     Attributes:
         resources: The resources that the project and its plugins offer.
-        plan: The plan of the run; None if neither a suite nor a pressure test takes part.
-        session: The session; None without a plan, or if items are only listed.
+        plan: The plan of the run; None if no suite and no pressure test is selected.
+        session: The session that runs the plan; None without a plan, or if items are only listed.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -62,43 +62,43 @@ class Controller(ItemHooks):
         self.plan: Plan | None = None
         self.session: Session | None = None
         self.selection: Selection | None = None
-        self._watch: Watch | None = None
+        self._tracker: ProgressTracker | None = None
         self._warnings: list[str] = []
         self._result: Run | None = None
         self._report: RunReport | None = None
         self._trouble = ""
         self._notes: list[str] = []
-        self._others_failed = False
+        self._has_other_failures = False
         self._has_crashed = False
         self._was_interrupted = False
-        self._reported: set[TaskName] = set()
-        self._reported_refusal = False
-        self._cassette = ""
-        self._unwritten: list[str] = []
+        self._reported_tasks: set[TaskName] = set()
+        self._has_reported_refusal = False
+        self._cassette_message = ""
+        self._write_errors: list[str] = []
         self._exit_status: int | None = None
 
     @property
     def agent(self) -> str | None:
-        """The agent of cases; None if no agent is named."""
+        """The agent that runs cases; None if no agent is named."""
         return None if self.plan is None else self.plan.agent
 
     @property
     def has_plan(self) -> bool:
-        """Whether any suite or pressure test takes part."""
+        """Whether any suite or pressure test is selected."""
         return self.plan is not None
 
-    def plan_of_cases(self, closing: ExitStack) -> tuple[Plan, Account]:
-        """The plan for running cases in this process, and the account of the run."""
+    def open_case_plan(self, stack: ExitStack) -> tuple[Plan, Account]:
+        """Return the plan for running cases in this process, and the account of the run."""
         assert self.session is not None
         return self.session.plan, self.session.account
 
-    def end_collection(self, refusal: str) -> NoReturn:
-        """End the session, because the options do not fit the tests.
+    def end_collection(self, reason: str) -> NoReturn:
+        """End the session because its options do not fit the collected tests.
 
         Raises:
             pytest.UsageError: always.
         """
-        raise usage_error(f"trace2evolve: {refusal}")
+        raise usage_error(f"trace2evolve: {reason}")
 
     # ---- before the tests
 
@@ -114,71 +114,72 @@ class Controller(ItemHooks):
         if has_options(self.config) and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.suites_folder)]
         try:
-            check_values(self.config.option)
-            self._prepare()
+            check_not_empty(self.config.option)
+            self._plan_run()
         except StorageError as error:
             pytest.exit(f"trace2evolve: {error}", pytest.ExitCode.INTERNAL_ERROR)
         except (Trace2EvolveError, OSError) as error:
             raise usage_error(error) from None
 
-    def _prepare(self) -> None:
-        self.selection = select(self.config, self.resources.project)
-        if not self._takes_part(self.selection):
+    def _plan_run(self) -> None:
+        self.selection = select_tests(self.config, self.resources.project)
+        if not self._has_tests(self.selection):
             return
-        listing = bool(self.config.option.collectonly)
+        is_listing = bool(self.config.option.collectonly)
         options = read_options(
-            self.config.option, context_of(self.config), may_embed=self.selection.may_embed
+            self.config.option, context_of(self.config), can_embed=self.selection.may_embed
         )
         plan = make_plan(
             options,
             self.resources,
             suite_names=self.selection.suites,
             judge=read_judge(self.config.option),
-            listing=listing,
+            is_listing=is_listing,
         )
         self.plan = plan
         self.suites = {
             name: {split: list(tasks) for split, tasks in planned.lock.splits.items()}
             for name, planned in plan.suites.items()
         }
-        self._warnings = age_warnings(_baselines(plan), max_age(self.config))
-        if listing:
+        self._warnings = age_warnings(_baseline_facts(plan), max_baseline_age(self.config))
+        if is_listing:
             return
         try:
             self.session = Session(plan, self.resources, self._on_event)
         except ModelFolderError as error:
-            if options.embedded is None or plan.live is None:
+            if options.embedded_settings is None or plan.live is None:
                 raise
             raise ConfigError(
-                f"no agent is named, and the embedded model cannot be served: {error}; or name an agent: "
-                "--t2e-agent or --t2e-model"
+                f"no agent is named, but the embedded model cannot be served: {error}; or name an agent "
+                "with --t2e-agent or --t2e-model"
             ) from None
 
-    def _takes_part(self, selection: Selection) -> bool:
-        """Whether any suite or pressure test takes part.
+    def _has_tests(self, selection: Selection) -> bool:
+        """Whether any suite or pressure test is selected.
 
         Raises:
             ConfigError: the options ask for a run, but there is nothing to run.
         """
-        suites, pressure = selection.suites, selection.pressure
-        project, asked = self.resources.project, has_options(self.config)
-        if not suites and not asked and not pressure:
+        suites, has_pressure = selection.suites, selection.has_pressure
+        project, has_run_options = self.resources.project, has_options(self.config)
+        if not suites and not has_run_options and not has_pressure:
             return False
-        if not project.suite_names and not pressure:
+        if not project.suite_names and not has_pressure:
             raise ConfigError(
-                f"no suites in {project.suites_folder}: set the ini key t2e_suites to their folder"
+                f"no suites in {project.suites_folder}; set the ini key t2e_suites to the folder of the "
+                "suites"
             )
-        if not suites and not pressure:
-            given = ", ".join(str(argument) for argument in self.config.args)
+        if not suites and not has_pressure:
+            paths_text = ", ".join(str(argument) for argument in self.config.args)
             raise ConfigError(
-                f"the options ask for a run, and no suite lies under {given}; "
-                f"name {project.suites_folder.name}/ too (is a path meant for --t2e-results?)"
+                f"the options request a run, but {paths_text} contains no suite; also "
+                f"name {project.suites_folder.name}/ (is a path meant for --t2e-results?)"
             )
         return True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Pass the names of the tasks, and the folder of their results, to a worker of xdist."""
+        """Pass the tasks and the folder of their results to an xdist worker."""
         plan, splits = None, self.resources.project.splits.values()
         if self.plan is not None:
             plan = {
@@ -186,35 +187,37 @@ class Controller(ItemHooks):
                 "suites_folder": str(self.suites_folder),
                 "folder": "" if self.session is None else str(self.session.folder),
                 "agent": self.plan.agent,
-                "run": None if self.session is None else self.session.shared(),
+                "run": None if self.session is None else self.session.worker_data(),
             }
         descriptions = {split.name: split.description for split in splits}
         node.workerinput[WORKER_INPUT] = {"splits": descriptions, "plan": plan}
 
     def pytest_report_header(self) -> list[str]:
-        """Header lines with the candidate, the suites, their baselines, warnings and the cost estimate."""
+        """Return header lines: candidate, suites, baselines, warnings and cost estimate."""
         plan = self.plan
         if plan is None:
             return []
         if not plan.suites:
-            agent = f" (agent {plan.agent})" if plan.agent else ""
-            return [f"trace2evolve: candidate {plan.candidate.id} on cases{agent}"]
+            agent_text = f" (agent {plan.agent})" if plan.agent else ""
+            return [f"trace2evolve: candidate {plan.candidate.id} on cases{agent_text}"]
         parts = []
         for name, planned in plan.suites.items():
-            against = f", baseline {planned.baseline.name}" if planned.baseline else ""
-            parts.append(f"{name} (agent {planned.agent}{against})")
+            baseline_text = f", baseline {planned.baseline.name}" if planned.baseline else ""
+            parts.append(f"{name} (agent {planned.agent}{baseline_text})")
         lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
-        lines += [baseline_line(baseline, name_suite=len(plan.suites) > 1) for baseline in _baselines(plan)]
-        lines += [*self._warnings, self._forecast(plan)]
+        lines += [
+            baseline_line(baseline, names_suite=len(plan.suites) > 1) for baseline in _baseline_facts(plan)
+        ]
+        lines += [*self._warnings, self._forecast_text(plan)]
         return [f"trace2evolve: {line}" for line in lines if line]
 
-    def _forecast(self, plan: Plan) -> str:
+    def _forecast_text(self, plan: Plan) -> str:
         if self.session is None or self.session.forecast is None:
             return ""
-        text = forecast(self.session.forecast, plan.budgets)
+        text = forecast_text(self.session.forecast, plan.budgets)
         option = self.config.option
-        narrowing = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
-        return f"{text} (before {' and '.join(narrowing)})" if narrowing else text
+        filters = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
+        return f"{text} (before {' and '.join(filters)})" if filters else text
 
     # ---- the tests
 
@@ -222,44 +225,44 @@ class Controller(ItemHooks):
         """Start the session if this process runs the items itself."""
         if not self.config.pluginmanager.hasplugin("dsession"):
             items = [item for item in session.items if isinstance(item, TaskItem)]
-            self._start([(item.suite, item.name) for item in items])
+            self._start_session([(item.suite, item.name) for item in items])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         """Start the session after the first worker has collected; all workers collect the same items."""
-        self._start([place for nodeid in ids if (place := self._place(nodeid)) is not None])
+        self._start_session([task for nodeid in ids if (task := self._parse_node_id(nodeid)) is not None])
 
-    def _start(self, tasks: list[TaskName]) -> None:
+    def _start_session(self, tasks: list[TaskName]) -> None:
         if self.session is None or self.session.is_started or not tasks:
             return
-        self._watch = Watch(self.session.engine, self.session.plan.suites)
-        self._watch.total = self.session.total_of(tasks)
+        self._tracker = ProgressTracker(self.session.engine, self.session.plan.suites)
+        self._tracker.total = self.session.count_simulations(tasks)
         try:
-            self.session.start(tasks, narrowed=narrowing_option(self.config))
+            self.session.start(tasks, narrowing=narrowing_note(self.config))
         except OSError as error:
             folder = self.session.plan.run_folder
             raise usage_error(
-                f"cannot write to {folder}: {error.strerror}; choose --t2e-run-folder"
+                f"cannot write to {folder}: {error.strerror}; choose a different folder with --t2e-run-folder"
             ) from None
 
     def _on_event(self, event: Event) -> None:
         """Pass a decided task to the progress display and to workers; called in the session's thread."""
         if not isinstance(event, TaskDecided) or self.session is None:
             return
-        if self._watch is not None and event.run is not None:
-            self._watch.report(event.suite, event.task_id, event.run.records)
+        if self._tracker is not None and event.run is not None:
+            self._tracker.add_task(event.suite, event.task_id, event.run.records)
         if self.config.pluginmanager.hasplugin("dsession"):
             write_result(self.session.folder, event.suite, event.task_id, self._item_result(event))
 
-    def result(self, suite: str, task_id: str) -> ItemResult:
+    def wait_for_result(self, suite: str, task_id: str) -> ItemResult:
         """Wait for the result of a task."""
         assert self.session is not None
         return self._item_result(self.session.wait(suite, task_id))
 
     def _item_result(self, event: TaskDecided) -> ItemResult:
         assert self.session is not None
-        refusal = "" if self._reported_refusal or event.run is not None else self.session.refusal
-        self._reported_refusal = self._reported_refusal or bool(refusal)
+        refusal = "" if self._has_reported_refusal or event.run is not None else self.session.refusal
+        self._has_reported_refusal = self._has_reported_refusal or bool(refusal)
         return item_result(event, refusal)
 
     @pytest.hookimpl(wrapper=True)
@@ -267,8 +270,10 @@ class Controller(ItemHooks):
         """Show the progress of a live run while items run."""
         if self.session is None or self.session.plan.live is None or not self.session.plan.suites:
             return (yield)
-        self._watch = self._watch or Watch(self.session.engine, self.session.plan.suites)
-        display = Display(self.config.pluginmanager.getplugin("terminalreporter"), self._progress)
+        self._tracker = self._tracker or ProgressTracker(self.session.engine, self.session.plan.suites)
+        display = ProgressDisplay(
+            self.config.pluginmanager.getplugin("terminalreporter"), self._read_progress
+        )
         display.start()
         try:
             return (yield)
@@ -276,24 +281,24 @@ class Controller(ItemHooks):
             display.stop()
             self._notes += [display.trouble] if display.trouble else []
 
-    def _progress(self) -> Any:
-        assert self._watch is not None
-        return self._watch.read()
+    def _read_progress(self) -> Any:
+        assert self._tracker is not None
+        return self._tracker.read()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record failures of tests that are not tasks; report the crash of a worker as an error."""
+        """Record failures of other tests, and report a worker crash as an error."""
         if self.plan is None:
             return
-        place = self._place(report.nodeid)
-        if place is None:
-            self._others_failed = self._others_failed or report.failed
+        task = self._parse_node_id(report.nodeid)
+        if task is None:
+            self._has_other_failures = self._has_other_failures or report.failed
             return
         if getattr(report, "trace2evolve_reported", False):
-            self._reported.add(place)
+            self._reported_tasks.add(task)
         elif report.failed and report.when not in ("setup", "call", "teardown"):
-            # xdist made this report because a worker died. The session ran the task nevertheless.
-            self._reported.add(place)
+            # xdist made this report because a worker died, but the session still ran the task.
+            self._reported_tasks.add(task)
             path, _, name = report.nodeid.partition("::")
             report.when = "setup"
             report.location = (path, None, name)
@@ -307,10 +312,10 @@ class Controller(ItemHooks):
         """
         if refusal := getattr(report, "trace2evolve_refusal", ""):
             raise usage_error(f"trace2evolve: {refusal}")
-        self._others_failed = self._others_failed or report.failed
+        self._has_other_failures = self._has_other_failures or report.failed
 
-    def _place(self, nodeid: str) -> TaskName | None:
-        """The suite and task that a node id names; None for tests that are not tasks."""
+    def _parse_node_id(self, nodeid: str) -> TaskName | None:
+        """Return the suite and task of a node id; None if the test is not a task."""
         parts = nodeid.split("::", 2)
         if len(parts) != 3:
             return None
@@ -328,26 +333,29 @@ class Controller(ItemHooks):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Record that no verdict can count, and report an error of this package in one line."""
+        """Invalidate the verdict, and report an error of this package in one line."""
         # After the internal error of a worker, xdist fails a second time.
-        shorten(excrepr, excinfo.value, self.config.rootpath, is_consequence=self._has_crashed)
+        shorten_internal_error(excrepr, excinfo.value, self.config.rootpath, is_consequence=self._has_crashed)
         self._has_crashed = True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
         self, session: pytest.Session, exitstatus: int | pytest.ExitCode
     ) -> Generator[None, object, object]:
-        """Judge and store the run, then let the verdict decide the exit status."""
+        """Judge and store the run, and set the exit status of its verdict."""
         if self.session is not None:
-            is_early = self._is_early(session, exitstatus)
+            is_early = self._has_ended_early(session, exitstatus)
             if is_early or self.session.is_started:
-                self._finish(session, exitstatus, is_early=is_early)
-            self._export(session, is_early=is_early)
+                self._finish_session(session, exitstatus, is_early=is_early)
+            self._export_cassette(session, is_early=is_early)
         self._report = self._make_report()
         if self._report is not None:
             assert self.plan is not None
-            self._unwritten = write_summaries(self.config, self.plan, self._report.summary)
-        if self._has_crashed and session.exitstatus in (*OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
+            self._write_errors = write_summaries(self.config, self.plan, self._report.summary)
+        if self._has_crashed and session.exitstatus in (
+            *OVERRIDABLE_STATUSES,
+            EXIT_STATUS[Decision.INCONCLUSIVE],
+        ):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         # Pytest passes the status from before the verdict to the terminal summary.
         self._exit_status = int(session.exitstatus)
@@ -356,46 +364,50 @@ class Controller(ItemHooks):
             sanitize_junit(self.config)
         return result
 
-    def _is_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
+    def _has_ended_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
         """Whether the pytest session ended early."""
-        cut_off = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-        stopped = bool(session.shouldstop or session.shouldfail)
-        return stopped or self._was_interrupted or self._has_crashed or cut_off
+        is_cut_off = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        is_stopped = bool(session.shouldstop or session.shouldfail)
+        return is_stopped or self._was_interrupted or self._has_crashed or is_cut_off
 
-    def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode, *, is_early: bool) -> None:
+    def _finish_session(
+        self, session: pytest.Session, exitstatus: int | pytest.ExitCode, *, is_early: bool
+    ) -> None:
         assert self.session is not None
         if is_early:
             self.session.stop("the session was stopped")
-            if not self.session.has_begun and not self.session.unstored:
+            if not self.session.has_begun and not self.session.storage_error:
                 return
         try:
             result = self.session.finish(
-                is_early=is_early, others_failed=self._others_failed, reported=self._reported
+                is_early=is_early, others_failed=self._has_other_failures, reported_tasks=self._reported_tasks
             )
         except Exception as error:
             cause = sanitize_line(f"{type(error).__name__}: {error}")
             if not isinstance(error, Trace2EvolveError | OSError):
-                cause = f"{cause}; {traceback_note(error, self.config.rootpath)}"
-            self._trouble = f"the evidence could not be kept whole ({cause}); the verdict does not count"
+                cause = f"{cause}; {write_traceback(error, self.config.rootpath)}"
+            self._trouble = (
+                f"the evidence could not be stored completely ({cause}); the verdict does not count"
+            )
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return
         self._result = result
         status, self._trouble = exit_status(
             result,
             exitstatus,
-            others_failed=self._others_failed,
-            inconclusive_passes=self.config.option.t2e_inconclusive == "pass",
+            has_other_failures=self._has_other_failures,
+            does_inconclusive_pass=self.config.option.t2e_inconclusive == "pass",
         )
         if status != exitstatus:
             session.exitstatus = status
 
-    def _export(self, session: pytest.Session, *, is_early: bool) -> None:
+    def _export_cassette(self, session: pytest.Session, *, is_early: bool) -> None:
         assert self.session is not None
         try:
-            self._cassette = self.session.export_cassette(is_early=is_early)
+            self._cassette_message = self.session.export_cassette(is_early=is_early)
         except Trace2EvolveError as error:
-            self._cassette = str(error)
-            if session.exitstatus in OVERRIDABLE:
+            self._cassette_message = str(error)
+            if session.exitstatus in OVERRIDABLE_STATUSES:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def _make_report(self) -> RunReport | None:
@@ -406,28 +418,28 @@ class Controller(ItemHooks):
         notes = self.session.notes if self._result is None else self._result.notes
         if not outcomes and not self._trouble:
             return None
-        used = ""
+        usage_text = ""
         if self._result is not None and self.session.plan.live is not None:
-            used = totals_text(self.session.engine.totals())
+            usage_text = totals_text(self.session.engine.totals())
         return report_of(
             self.session.plan,
             outcomes,
             notes=(*notes, *self._warnings, *self._notes),
             decision=None if self._result is None else self._result.decision,
             trouble=self._trouble,
-            used=used,
+            used=usage_text,
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print notes, and the report with its overview, checks and verdict."""
-        if self._cassette:
-            terminalreporter.write_line(f"trace2evolve: {self._cassette}")
-        for line in self._unwritten:
+        """Print notes and the report of the run."""
+        if self._cassette_message:
+            terminalreporter.write_line(f"trace2evolve: {self._cassette_message}")
+        for line in self._write_errors:
             terminalreporter.write_line(f"trace2evolve: {line}")
         if self.selection is not None and self.selection.left_out:
             terminalreporter.write_line(
-                f"trace2evolve: left out, since no agent is named: {', '.join(self.selection.left_out)}; "
-                "give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+                f"trace2evolve: left out because no agent is named: {', '.join(self.selection.left_out)}; "
+                "give --t2e-agent or --t2e-model, or set the ini key t2e_agent"
             )
         if self._report is None:
             return
@@ -436,17 +448,19 @@ class Controller(ItemHooks):
             self._report.summary,
             self._report.figures,
             width=terminalreporter._tw.fullwidth,
-            colour=terminalreporter._tw.hasmarkup,
+            has_colour=terminalreporter._tw.hasmarkup,
             verbosity=self.config.get_verbosity(),
             exit_status=self._exit_status,
         )
         terminalreporter.write(text + "\n")
 
     def pytest_unconfigure(self) -> None:
-        """End the session's threads and servers."""
+        """Stop the threads and servers of the session."""
         if self.session is not None:
             self.session.close()
 
 
-def _baselines(plan: Plan) -> list[BaselineFacts]:
-    return planned_baselines({name: planned.baseline for name, planned in plan.suites.items()}, plan.started)
+def _baseline_facts(plan: Plan) -> list[BaselineFacts]:
+    return planned_baselines(
+        {name: planned.baseline for name, planned in plan.suites.items()}, plan.started_at
+    )

@@ -1,4 +1,4 @@
-"""`--t2e-evolve`: after a normal session, an evolution learns from the session's failures."""
+"""`--t2e-evolve`: run an evolution after a session, to learn from its failures."""
 
 import shlex
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.engine.live import names_folder
+from pytest_trace2evolve.engine.live import is_model_folder
 from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_arguments, run_values
 from pytest_trace2evolve.improve.loop import evolve
-from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_of, budget_text, check_budget
+from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_text, check_budget, compute_budget
 from pytest_trace2evolve.improve.planner import plan_evolution
 from pytest_trace2evolve.plugin.controller import Controller
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
@@ -23,30 +23,33 @@ from pytest_trace2evolve.project.extensions import read_hooks
 from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.report.improvement import evolution_text
 from pytest_trace2evolve.session.planner import Resources
-from pytest_trace2evolve.utils.crashes import crash_line
+from pytest_trace2evolve.utils.crashes import write_crash_report
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 PLUGIN_NAME = "trace2evolve-evolution"
 
-_OTHER_AGENTS = ("t2e_results", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
-"""Options that select an agent other than a model in a folder."""
+_OTHER_AGENT_OPTIONS = ("t2e_results", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
+"""Options that select an agent other than a model folder."""
 
-_FAILED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
-"""Exit statuses of sessions from whose runs no evolution learns."""
+_UNUSABLE_STATUSES = (
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+)
+"""Exit statuses of sessions after which no evolution runs."""
 
 
 def register_evolution(config: pytest.Config) -> None:
-    """Register an evolution's hooks after the controller, so they validate before it starts servers."""
+    """Register the hooks of an evolution, which validate options before the controller starts servers."""
     controller = config.pluginmanager.getplugin(RUN_NAME)
     assert isinstance(controller, Controller)
     config.pluginmanager.register(EvolutionHooks(config, controller), PLUGIN_NAME)
 
 
 class EvolutionHooks:
-    """Plans the evolution before the tests start, and runs it once the session has ended.
+    """Plans an evolution before the tests start, and runs it after the session has ended.
 
-    The exit status stays the session's, because its verdict on the candidate stands whatever the evolution
-    does.
+    The exit status remains that of the session, because its verdict does not depend on the evolution.
     """
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
@@ -71,9 +74,9 @@ class EvolutionHooks:
             resources = self._controller.resources
             project = replace(resources.project, hooks=read_hooks(self._config))
             self._resources = replace(resources, project=project)
-            with self._plan(None) as (plan, environments):
+            with self._open_plan(None) as (plan, environments):
                 self._values = plan.values
-                budget = budget_of(plan, environments.names)
+                budget = compute_budget(plan, environments.names)
                 self._print(budget_text(plan, budget))
                 check_budget(plan, budget)
         except (Trace2EvolveError, OSError) as error:
@@ -82,64 +85,74 @@ class EvolutionHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """Learn from the session's run, after its servers have ended."""
-        run = None if self._controller.plan is None else self._controller.plan.run_folder
-        if self._session is None or self._session.exitstatus in _FAILED or run is None or not run.exists():
+        """Run the evolution after the servers of the session have stopped."""
+        run_folder = None if self._controller.plan is None else self._controller.plan.run_folder
+        if (
+            self._session is None
+            or self._session.exitstatus in _UNUSABLE_STATUSES
+            or run_folder is None
+            or not run_folder.exists()
+        ):
             return
         try:
-            self._evolve(run)
+            self._evolve(run_folder)
         except (Trace2EvolveError, OSError) as error:
             failure = str(error)
         except KeyboardInterrupt:
             failure = "interrupted"
         except Exception as error:
-            failure = crash_line(error, self._config.rootpath)
+            failure = write_crash_report(error, self._config.rootpath)
         else:
             return
         self._print(f"trace2evolve: {sanitize_line(failure)}")
-        self._print(f"trace2evolve: to resume from this run: trace2evolve {shlex.join(self._command(run))}")
+        self._print(
+            "trace2evolve: to resume from this run: trace2evolve "
+            f"{shlex.join(self._resume_arguments(run_folder))}"
+        )
 
-    def _evolve(self, run: Path) -> None:
+    def _evolve(self, run_folder: Path) -> None:
         assert self._resources is not None
-        with self._plan(run) as (plan, environments):
-            state = evolve(plan, self._resources, environments, self._report)
+        with self._open_plan(run_folder) as (plan, environments):
+            state = evolve(plan, self._resources, environments, self._on_stage)
         self._print(evolution_text(state, self._resources.project.adapters).rstrip("\n"))
 
     @contextmanager
-    def _plan(self, run: Path | None) -> Iterator[tuple[EvolutionPlan, Environments]]:
+    def _open_plan(self, run_folder: Path | None) -> Iterator[tuple[EvolutionPlan, Environments]]:
         """Yield the plan of the evolution and its environments, which close when the context ends."""
         assert self._resources is not None
         option = self._config.option
-        asked = parse_evolve_options(option.t2e_evolve_options or "")
-        asked.candidate = asked.candidate or option.t2e_candidate
-        asked.from_run = None if run is None else str(run)
-        if asked.base is None and option.t2e_model is not None:
-            asked.base = Path(option.t2e_model)
+        evolve_options = parse_evolve_options(option.t2e_evolve_options or "")
+        evolve_options.candidate = evolve_options.candidate or option.t2e_candidate
+        evolve_options.from_run = None if run_folder is None else str(run_folder)
+        if evolve_options.base is None and option.t2e_model is not None:
+            evolve_options.base = Path(option.t2e_model)
         values = run_values(option)
-        values.t2e_suite = values.t2e_suite or self._suites_by_path()
+        values.t2e_suite = values.t2e_suite or self._suites_of_paths()
         with closing(project_environments(self._resources.project)) as environments:
             context = context_of(self._config)
-            yield plan_evolution(asked, values, self._resources, environments, context), environments
+            yield plan_evolution(evolve_options, values, self._resources, environments, context), environments
 
-    def _suites_by_path(self) -> list[str] | None:
-        """The suites that the given paths select; None without paths, or if the paths select all suites."""
+    def _suites_of_paths(self) -> list[str] | None:
+        """Return the suites that the given paths select; None without paths, or if they select all suites."""
         if self._config.args_source is not pytest.Config.ArgsSource.ARGS:
             return None
         project = self._controller.resources.project
         names = suites_under(self._config, project)
         return names if names != list(project.suite_names) else None
 
-    def _command(self, run: Path) -> list[str]:
-        """The arguments of `trace2evolve` that resume the evolution."""
-        option, here = self._config.option, self._config.invocation_params.dir
-        words = ["--root", str(self._config.rootpath), "evolve", "--from-run", str(run)]
-        words += [] if option.t2e_candidate is None else ["--candidate", option.t2e_candidate]
-        words += (
-            [] if option.t2e_model is None else ["--base", str(here / Path(option.t2e_model).expanduser())]
+    def _resume_arguments(self, run: Path) -> list[str]:
+        """Return the arguments of `trace2evolve` that resume the evolution."""
+        option, current_folder = self._config.option, self._config.invocation_params.dir
+        arguments = ["--root", str(self._config.rootpath), "evolve", "--from-run", str(run)]
+        arguments += [] if option.t2e_candidate is None else ["--candidate", option.t2e_candidate]
+        arguments += (
+            []
+            if option.t2e_model is None
+            else ["--base", str(current_folder / Path(option.t2e_model).expanduser())]
         )
-        return [*words, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(self._values)]
+        return [*arguments, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(self._values)]
 
-    def _report(self, stage: Stage, line: str) -> None:
+    def _on_stage(self, stage: Stage, line: str) -> None:
         self._print(f"{stage.value}: {sanitize_line(line)[:160]}")
 
     def _print(self, text: str) -> None:
@@ -149,51 +162,55 @@ class EvolutionHooks:
 
 
 def _check_options(config: pytest.Config) -> None:
-    """Check that the base is the agent, and that its run is complete, because adapters are compared with it.
+    """Check that the agent is the base model and its run complete, because adapters are compared with it.
 
     Raises:
-        pytest.UsageError: an option selects a different agent or narrows the run.
+        pytest.UsageError: an option selects a different agent or deselects tasks.
     """
     option = config.option
-    for name in _OTHER_AGENTS:
+    for name in _OTHER_AGENT_OPTIONS:
         if getattr(option, name) is not None:
             raise usage_error(
-                f"--{name.replace('_', '-')} does not go with --t2e-evolve, which trains adapters of the "
-                "embedded model, or of one in a folder: --t2e-model ./FOLDER"
+                f"--{name.replace('_', '-')} cannot be combined with --t2e-evolve, which trains "
+                "adapters of the embedded model or of a model folder; use --t2e-model ./FOLDER"
             )
-    if option.t2e_model is not None and not names_folder(option.t2e_model, config.invocation_params.dir):
+    if option.t2e_model is not None and not is_model_folder(option.t2e_model, config.invocation_params.dir):
         raise usage_error(
-            f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
-            "folder: --t2e-model ./FOLDER"
+            f"--t2e-model {option.t2e_model}: --t2e-evolve needs a model folder, because it trains "
+            "adapters; use --t2e-model ./FOLDER"
         )
     if option.t2e_stages is not None:
         raise usage_error(
-            "--t2e-stages does not go with --t2e-evolve: a run that may stop early is no baseline of the "
-            "adapters' runs; leave it out"
+            "--t2e-stages cannot be combined with --t2e-evolve, because a run that may stop early "
+            "cannot be the baseline of the adapters' runs; leave it out"
         )
-    narrowing = {
+    narrowing_options = {
         "-k": option.keyword,
         "-x (or --maxfail)": option.maxfail,
         "--lf": getattr(option, "lf", False),
         "--stepwise": getattr(option, "stepwise", False),
         "--stepwise-skip": getattr(option, "stepwise_skip", False),
         "--stepwise-reset": getattr(option, "stepwise_reset", False),
-        **{word: True for word in map(str, config.invocation_params.args) if _leaves_tests_out(word, config)},
+        **{
+            argument: True
+            for argument in map(str, config.invocation_params.args)
+            if _deselects_tests(argument, config)
+        },
         **{str(path): True for path in config.args if "::" in str(path)},
     }
-    for name, value in narrowing.items():
+    for name, value in narrowing_options.items():
         if value:
             raise usage_error(
-                f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
-                "must be whole; leave it out"
+                f"{name} cannot be combined with --t2e-evolve, because adapters are compared with the "
+                "session's run, which must be complete; leave it out"
             )
 
 
-def _leaves_tests_out(word: str, config: pytest.Config) -> bool:
-    """Whether an argument of the command line leaves tests out.
+def _deselects_tests(argument: str, config: pytest.Config) -> bool:
+    """Whether a command-line argument deselects tests.
 
     `addopts` is not checked, because its arguments may concern tests that are not tasks.
     """
-    if word.startswith("-m"):
+    if argument.startswith("-m"):
         return bool(config.option.markexpr)
-    return word.partition("=")[0] in ("--deselect", "--ignore", "--ignore-glob")
+    return argument.partition("=")[0] in ("--deselect", "--ignore", "--ignore-glob")

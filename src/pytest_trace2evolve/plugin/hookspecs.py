@@ -1,4 +1,7 @@
-"""Hooks that third parties can implement. Loaded in every pytest run: standard library and pytest only."""
+"""The hooks that third parties can implement.
+
+Pytest loads this module in every run, so it imports only the standard library and pytest.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,19 +17,19 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_t2e_worlds(config: pytest.Config) -> "Mapping[str, WorldFactory]":  # type: ignore[empty-body]  # a hook's specification has no body
-    """Providers of worlds by name; a factory opens a domain's world."""
+    """Return world factories by provider name. A factory opens the world of a domain."""
 
 
 @pytest.hookspec
 def pytest_t2e_agents(config: pytest.Config) -> "Mapping[str, AgentFactory]":  # type: ignore[empty-body]  # as above
-    """Agents by name; a factory makes the agent and the user of one simulation."""
+    """Return agent factories by name. A factory makes the agent and the user of one simulation."""
 
 
 @pytest.hookspec
 def pytest_t2e_checks(config: pytest.Config) -> "Mapping[str, Check]":  # type: ignore[empty-body]  # as above
-    """Checks of the gate by their ids; a policy's file names those that it uses."""
+    """Return gate checks by id. A policy file names the checks that it uses."""
 
 
 @pytest.hookspec
 def pytest_t2e_environments(config: pytest.Config) -> "Mapping[str, Offer]":  # type: ignore[empty-body]  # as above
-    """Capability environments by capability; the fixture `environments` holds them with the others."""
+    """Return capability environments by capability. The fixture `environments` includes them."""

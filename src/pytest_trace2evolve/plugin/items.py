@@ -1,7 +1,7 @@
-"""Suites as pytest items: a file, its splits, and one item for each task.
+"""Suites as pytest items: one collector for each file and split, and one item for each task.
 
-A worker of xdist imports this module and little else of the package, because items only report what the
-controller's session decided.
+An xdist worker imports little else of the package, because items only report the decisions of the
+controller's session.
 """
 
 import json
@@ -26,25 +26,25 @@ class ItemResult:
     """The result that an item reports.
 
     Attributes:
-        error: The reason for failing the item's setup, such as lost simulations; empty without such an error.
-        skipped: The reason for skipping an item that cannot be judged; empty if it can be judged.
-        ends_session: The reason why no further item can run; empty if further items can run.
+        error: The reason to fail the item's setup, such as lost simulations; empty if there is no error.
+        skip_reason: The reason to skip an item that cannot be judged; empty if it can be judged.
+        stop_reason: The reason why no further item can run; empty if further items can run.
         failure: The reason why the task failed; empty if it passed.
         is_suspected: Whether the task may have failed by chance.
-        expected: The reason to expect a failure of the task; empty if no failure is expected.
+        expected_failure: The reason why the task is expected to fail; empty if it is not.
         properties: Names and values of JUnit properties.
     """
 
     error: str = ""
-    skipped: str = ""
-    ends_session: str = ""
+    skip_reason: str = ""
+    stop_reason: str = ""
     failure: str = ""
     is_suspected: bool = False
-    expected: str = ""
+    expected_failure: str = ""
     properties: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> str:
-        """Convert the result to JSON, for a worker."""
+        """Convert the result to JSON, to pass it to a worker."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -54,26 +54,26 @@ class ItemResult:
         return cls(**{**record, "properties": tuple(map(tuple, record["properties"]))})
 
 
-class Results(Protocol):
-    """The source of tasks and results for the items of a process."""
+class ResultSource(Protocol):
+    """Provides the tasks and results of the items of a process."""
 
     suites: SuiteTasks
 
-    def result(self, suite: str, task_id: str) -> ItemResult:
+    def wait_for_result(self, suite: str, task_id: str) -> ItemResult:
         """Wait for the result of a task."""
 
 
 class SuiteFile(pytest.File):
-    """One suite's TOML file."""
+    """Collects the TOML file of a suite."""
 
     def collect(self) -> Iterator[pytest.Collector]:
         """Collect the suite's splits."""
-        for split in _results(self).suites[self.path.stem]:
+        for split in _result_source(self).suites[self.path.stem]:
             yield SplitCollector.from_parent(self, name=split)
 
 
 class SplitCollector(pytest.Collector):
-    """One split of a suite, marked with the split's name."""
+    """Collects one split of a suite, and marks it with the split's name."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -81,12 +81,12 @@ class SplitCollector(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Collect one item for each task."""
-        for task_id in _results(self).suites[self.path.stem][self.name]:
+        for task_id in _result_source(self).suites[self.path.stem][self.name]:
             yield TaskItem.from_parent(self, name=task_id)
 
 
 class TaskItem(pytest.Item):
-    """One task. Its setup waits for the task's trials; its call reports whether the task passed."""
+    """One task. Its setup waits for the trials, and its call reports whether the task passed."""
 
     result: ItemResult | None = None
 
@@ -96,20 +96,22 @@ class TaskItem(pytest.Item):
         return self.path.stem
 
     def setup(self) -> None:
-        """Wait for the trials. A lost trial ends the item here, so pytest reports an error, not a failure."""
-        self.result = result = _results(self).result(self.suite, self.name)
+        """Wait for the trials. If one is lost, fail here, so that pytest reports an error, not a failure."""
+        self.result = result = _result_source(self).wait_for_result(self.suite, self.name)
         self.user_properties += result.properties
-        if result.expected:
-            self.add_marker(pytest.mark.xfail(raises=TaskFailed, strict=False, reason=result.expected))
-        if result.ends_session:
-            self.session.shouldstop = f"trace2evolve: {result.ends_session}"
+        if result.expected_failure:
+            self.add_marker(
+                pytest.mark.xfail(raises=TaskFailed, strict=False, reason=result.expected_failure)
+            )
+        if result.stop_reason:
+            self.session.shouldstop = f"trace2evolve: {result.stop_reason}"
         if result.error:
             pytest.fail(result.error, pytrace=False)
-        if result.skipped:
-            pytest.skip(result.skipped)
+        if result.skip_reason:
+            pytest.skip(result.skip_reason)
 
     def runtest(self) -> None:
-        """Report the task.
+        """Report whether the task passed.
 
         Raises:
             TaskFailed: the agent failed the task.
@@ -119,27 +121,27 @@ class TaskItem(pytest.Item):
             raise TaskFailed(self.result.failure)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """The location and the name that pytest shows for the item."""
+        """Return the location and the name that pytest shows for the item."""
         return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """One line for a failed task; pytest's own view of anything else."""
+        """Show a failed task in one line, and any other error as pytest does."""
         if isinstance(excinfo.value, TaskFailed):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
 
-def _results(node: pytest.Collector | pytest.Item) -> Results:
-    results: Results | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
-    assert results is not None
-    return results
+def _result_source(node: pytest.Collector | pytest.Item) -> ResultSource:
+    source: ResultSource | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
+    assert source is not None
+    return source
 
 
 class ItemHooks:
-    """The hooks that collect and report items; the same in the controller and in workers.
+    """Collects and reports items, in the controller and in workers.
 
     Attributes:
-        suites: The tasks of the run's suites; empty if no suite takes part.
+        suites: The tasks of the selected suites; empty if no suite is selected.
         suites_folder: The folder of the suites' files.
     """
 
@@ -147,7 +149,7 @@ class ItemHooks:
     suites_folder: Path
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        """Collect the file of a suite that takes part."""
+        """Collect the file of a selected suite."""
         if file_path.suffix != ".toml" or file_path.stem not in self.suites:
             return None
         if file_path.parent != self.suites_folder:
@@ -159,12 +161,12 @@ class ItemHooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Mark tasks that report a result; report a suspected regression as a separate outcome."""
+        """Mark reports of tasks with a result, and give suspected regressions an outcome of their own."""
         report = yield
         if isinstance(item, TaskItem) and call.when == "setup" and item.result:
             report.trace2evolve_reported = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
         if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
-            # A suspected task neither passed nor failed; readers of JUnit see it as skipped, with the reason.
+            # A suspected task neither passed nor failed; JUnit shows it as skipped, with the reason.
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 0, f"suspected: {item.result.failure}")
             report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # as above
@@ -173,7 +175,7 @@ class ItemHooks:
     def pytest_report_teststatus(
         self, report: pytest.TestReport | pytest.CollectReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        """The status letter of a suspected regression."""
+        """Return the status of a suspected regression; None for any other report."""
         if getattr(report, "trace2evolve_suspected", False):
             return "suspected", "~", ("SUSPECTED", {"yellow": True})
         return None

@@ -1,4 +1,4 @@
-"""Command-line options and ini keys.
+"""The plugin's command-line options and ini keys.
 
 Imports only the standard library and pytest, because pytest loads this module in every session.
 """
@@ -15,21 +15,21 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("trace2evolve", "evaluate tool-using agents and gate changes to them")
     for option in OPTIONS:
         names = [option.alias, option.flag] if option.alias else [option.flag]
-        group.addoption(*names, **option.argparse())
+        group.addoption(*names, **option.argparse_arguments())
     parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
-    parser.addini("t2e_agent", "agent of suites that name none", default="")
-    parser.addini("t2e_gate", "gate policy of runs that name none (default: calibrated)", default="")
-    parser.addini("t2e_baseline_max_age", "days after which a baseline draws a warning", default="")
+    parser.addini("t2e_agent", "agent for suites that do not name one", default="")
+    parser.addini("t2e_gate", "gate policy for runs that do not name one (default: calibrated)", default="")
+    parser.addini("t2e_baseline_max_age", "warn about baselines older than this number of days", default="")
 
 
 def has_options(config: pytest.Config) -> bool:
-    """Whether an option of the plugin asks for a run; without one, only suites in the given paths run."""
-    return are_given(config.option)
+    """Whether the command line includes an option of this plugin, which requests a run."""
+    return has_options_in(config.option)
 
 
-def are_given(parsed: argparse.Namespace) -> bool:
-    """Whether the parsed options include one of this plugin."""
-    return any(getattr(parsed, option.destination, None) is not None for option in OPTIONS)
+def has_options_in(namespace: argparse.Namespace) -> bool:
+    """Whether parsed options include an option of this plugin."""
+    return any(getattr(namespace, option.destination, None) is not None for option in OPTIONS)
 
 
 def is_active(config: pytest.Config) -> bool:

@@ -1,6 +1,6 @@
-"""The request of a session: its project, the context of its options, and its suites and pressure tests.
+"""The settings of a pytest session: its project, the context of its options, and its selected tests.
 
-Workers of xdist import this module, so it imports the dependencies of a run only inside functions.
+Xdist workers import this module, so it imports the dependencies of a run only inside functions.
 """
 
 import os
@@ -11,73 +11,75 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError, Trace2EvolveError
+from pytest_trace2evolve.errors import MAX_LINE_LENGTH, ConfigError, Trace2EvolveError
 from pytest_trace2evolve.plugin.options import has_options
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.engine.live import Address
+    from pytest_trace2evolve.engine.live import ServedModel
     from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.session.settings import Context
 
 
-def usage_error(what: object) -> pytest.UsageError:
-    """Make a usage error of one sanitised line from a message or an exception.
+def usage_error(message: object) -> pytest.UsageError:
+    """Convert a message or an exception to a usage error of one sanitised line.
 
     Sanitising is necessary here, because pytest does not print usage errors through its terminal writer.
     """
-    return pytest.UsageError(sanitize_line(str(what), LONGEST_LINE - len("ERROR: ")))
+    return pytest.UsageError(sanitize_line(str(message), MAX_LINE_LENGTH - len("ERROR: ")))
 
 
 def project_of(config: pytest.Config) -> Project:
-    """The project that pytest runs in.
+    """Return the project that pytest runs in.
 
     Raises:
-        pytest.UsageError: the suites lie outside the rootdir.
+        pytest.UsageError: the suites are outside the rootdir.
     """
     folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
     if not folder.is_relative_to(config.rootpath):
-        raise usage_error(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
+        raise usage_error(
+            f"t2e_suites: {folder} is outside the rootdir {config.rootpath}; choose a folder inside it"
+        )
     return Project(root=config.rootpath, suites_folder=folder)
 
 
 def resources_of(config: pytest.Config) -> "Resources":
-    """The resources that the project and its plugins offer.
+    """Return the worlds, agents and checks that the project and its plugins provide.
 
     Raises:
         pytest.UsageError: a file of the project or a hook is invalid.
     """
     from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
-    from pytest_trace2evolve.project.extensions import registered
+    from pytest_trace2evolve.project.extensions import read_hook
     from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.worlds.registry import Worlds
 
     project = project_of(config)
     try:
         _ = project.splits
-        agents = {**BUILT_IN_AGENTS, **registered(config, "agents")}
-        return Resources(project, Worlds(registered(config, "worlds")), agents, registered(config, "checks"))
+        agents = {**BUILT_IN_AGENTS, **read_hook(config, "agents")}
+        return Resources(project, Worlds(read_hook(config, "worlds")), agents, read_hook(config, "checks"))
     except (Trace2EvolveError, OSError) as error:
         raise usage_error(error) from None
 
 
-def context_of(config: pytest.Config, served: "Mapping[str, Address] | None" = None) -> "Context":
-    """The folders to which options refer, the ini keys behind some options, and addresses of servers."""
+def context_of(config: pytest.Config, addresses: "Mapping[str, ServedModel] | None" = None) -> "Context":
+    """Return the folders, ini keys and server addresses that options depend on."""
     from pytest_trace2evolve.session.settings import Context
 
     return Context(
         root=config.rootpath,
-        here=config.invocation_params.dir,
+        base_folder=config.invocation_params.dir,
         suites=config.getini("t2e_suites"),
         agent=config.getini("t2e_agent"),
         gate=config.getini("t2e_gate"),
-        served=served or {},
+        server_addresses=addresses or {},
     )
 
 
-def max_age(config: pytest.Config) -> float | None:
-    """The days after which a baseline draws a warning; None if the ini key is not set.
+def max_baseline_age(config: pytest.Config) -> float | None:
+    """Return the age in days above which a baseline gets a warning; None if the ini key is not set.
 
     Raises:
         ConfigError: the value is not a number above 0.
@@ -90,108 +92,110 @@ def max_age(config: pytest.Config) -> float | None:
     except ValueError:
         days = 0.0
     if not 0.0 < days < float("inf"):
-        raise ConfigError(f"t2e_baseline_max_age: {text!r} is not a number of days above 0")
+        raise ConfigError(f"t2e_baseline_max_age: {text!r} must be a number of days above 0")
     return days
 
 
-def narrowing_option(config: pytest.Config) -> str:
-    """A note that names the first option that narrows a run to parts of splits; empty if no option does."""
-    given = {
+def narrowing_note(config: pytest.Config) -> str:
+    """Return a note about the first option that narrows the run; empty if no option does."""
+    option_values = {
         "-k": config.option.keyword,
         "--lf": getattr(config.option, "lf", False),
         "--deselect": getattr(config.option, "deselect", None),
     }
-    names = [name for name, value in given.items() if value]
+    names = [name for name, value in option_values.items() if value]
     return f"{names[0]} narrows the run" if names else ""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The suites and pressure tests that a session runs.
+    """The suites and pressure tests that a session selects.
 
     Attributes:
         suites: Names of suites.
-        pressure: Whether pressure tests may run.
-        left_out: Suites and pressure tests that do not run, because no agent is named.
-        may_embed: Whether the embedded model is the agent if no agent is named.
+        has_pressure: Whether pressure tests may run.
+        left_out: Descriptions of suites and pressure tests left out because no agent is named.
+        may_embed: Whether the embedded model may be the agent if no agent is named.
     """
 
     suites: tuple[str, ...]
-    pressure: bool
+    has_pressure: bool
     left_out: tuple[str, ...] = ()
     may_embed: bool = True
 
 
-def places_of(config: pytest.Config) -> list[Path]:
-    """The paths given on the command line."""
-    here = config.invocation_params.dir
-    return [(here / str(arg).split("::", 1)[0]).resolve() for arg in config.args]
+def argument_paths(config: pytest.Config) -> list[Path]:
+    """Return the paths given on the command line, without node ids."""
+    current_folder = config.invocation_params.dir
+    return [(current_folder / str(arg).split("::", 1)[0]).resolve() for arg in config.args]
 
 
 def pressure_folder(root: Path) -> Path:
-    """The folder of a project's pressure tests."""
+    """Return the folder of a project's pressure tests."""
     return root.resolve() / "synthetic"
 
 
-def names_pressure(config: pytest.Config) -> bool:
-    """Whether a given path is the folder of pressure tests or lies inside it."""
+def names_pressure_tests(config: pytest.Config) -> bool:
+    """Whether a command-line path is the folder of pressure tests or is inside it."""
     folder = pressure_folder(config.rootpath)
-    return any(place == folder or folder in place.parents for place in places_of(config))
+    return any(path == folder or folder in path.parents for path in argument_paths(config))
 
 
-def select(config: pytest.Config, project: Project) -> Selection:
+def select_tests(config: pytest.Config, project: Project) -> Selection:
     """Select the suites and pressure tests of a session.
 
-    A session without options runs the suites and pressure tests that a path names or that have an agent in
-    the project's settings. It leaves out all others, so a plain `pytest` still runs the other tests.
+    Without options, a session selects the suites and pressure tests that a path names or that have an agent
+    in the project's settings. It leaves out all others, so that a plain `pytest` still runs the other tests.
 
     Raises:
         SuiteError: the file of a suite is invalid.
     """
-    asked = has_options(config)
+    has_run_options = has_options(config)
     suites = suites_under(config, project)
-    pressure = _may_run_pressure(config, with_files=asked)
-    if asked or config.option.collectonly:
-        return Selection(tuple(suites), pressure)
+    may_run_pressure = _may_run_pressure_tests(config, includes_files=has_run_options)
+    if has_run_options or config.option.collectonly:
+        return Selection(tuple(suites), may_run_pressure)
     has_agent = bool(config.getini("t2e_agent"))
-    named = [name for name in suites if _names_suite(config, project, name)]
-    kept = [
-        name for name in suites if has_agent or name in named or project.suite(name).default_agent is not None
+    named_suites = [name for name in suites if _names_suite(config, project, name)]
+    selected_suites = [
+        name
+        for name in suites
+        if has_agent or name in named_suites or project.suite(name).default_agent is not None
     ]
-    left = [f"suite {name}" for name in suites if name not in kept]
-    runs_pressure = pressure and (has_agent or names_pressure(config))
+    left_out = [f"suite {name}" for name in suites if name not in selected_suites]
+    runs_pressure = may_run_pressure and (has_agent or names_pressure_tests(config))
     folder = pressure_folder(config.rootpath)
-    if pressure and not runs_pressure and any(folder.rglob("test_*.py")):
-        left.append(f"the pressure tests of {folder.name}/")
-    may_embed = names_pressure(config) or any(name in named for name in kept)
-    return Selection(tuple(kept), runs_pressure, tuple(left), may_embed)
+    if may_run_pressure and not runs_pressure and any(folder.rglob("test_*.py")):
+        left_out.append(f"the pressure tests of {folder.name}/")
+    may_embed = names_pressure_tests(config) or any(name in named_suites for name in selected_suites)
+    return Selection(tuple(selected_suites), runs_pressure, tuple(left_out), may_embed)
 
 
 def suites_under(config: pytest.Config, project: Project) -> list[str]:
-    """The suites whose files lie under the paths given on the command line."""
-    places, folder = places_of(config), project.suites_folder.resolve()
+    """Return the suites whose files are under a path given on the command line."""
+    paths, folder = argument_paths(config), project.suites_folder.resolve()
     return [
         name
         for name in project.suite_names
-        if any(place in (path := folder / f"{name}.toml", *path.parents) for place in places)
+        if any(argument_path in (path := folder / f"{name}.toml", *path.parents) for argument_path in paths)
     ]
 
 
 def _names_suite(config: pytest.Config, project: Project, name: str) -> bool:
-    """Whether a given path is the file of a suite or the folder of suites."""
+    """Whether a command-line path is the file of this suite or the folder of suites."""
     folder = project.suites_folder.resolve()
-    return any(place in (folder, folder / f"{name}.toml") for place in places_of(config))
+    return any(path in (folder, folder / f"{name}.toml") for path in argument_paths(config))
 
 
-def _may_run_pressure(config: pytest.Config, *, with_files: bool) -> bool:
-    """Whether the given paths may contain tests that run cases.
+def _may_run_pressure_tests(config: pytest.Config, *, includes_files: bool) -> bool:
+    """Whether the command-line paths may contain tests that run cases.
 
-    Such tests lie in `synthetic/` or, if `with_files`, in any given Python file.
+    Such tests are in `synthetic/` or, if `includes_files` is set, in any given Python file.
     """
     folder = pressure_folder(config.rootpath)
     return any(
-        (with_files and place.suffix == ".py")
-        or (folder.is_dir() and place in (folder, *folder.parents))
-        or folder in place.parents
-        for place in places_of(config)
+        (includes_files and path.suffix == ".py")
+        or (folder.is_dir() and path in (folder, *folder.parents))
+        or folder in path.parents
+        for path in argument_paths(config)
     )

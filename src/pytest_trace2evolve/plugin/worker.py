@@ -1,6 +1,6 @@
-"""A worker of xdist, which reads the results of the controller's session instead of running simulations.
+"""An xdist worker, which reads the results of the controller's session instead of running simulations.
 
-Pressure tests are the exception, because they need an agent in their own process (`case_fixtures.py`).
+Pressure tests are the exception: they run their agent in the worker itself (`case_fixtures.py`).
 """
 
 import functools
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 WORKER_INPUT = "trace2evolve"
 
 POLL_SECONDS = 0.02
-"""Seconds between a worker's checks for the result of its item."""
+"""Seconds between two checks for the result of an item."""
 
 
 def result_file(folder: Path, suite: str, task_id: str) -> Path:
-    """The file with a task's result; its name is a hash, because a task's id may not be a valid file name."""
+    """Return the path of a task's result. Its name is a hash, because a task id may be no valid file name."""
     name = hashlib.sha256(f"{suite}\n{task_id}".encode()).hexdigest()
     return folder / "decided" / f"{name}.json"
 
@@ -41,73 +41,78 @@ def write_result(folder: Path, suite: str, task_id: str, result: ItemResult) -> 
     """
     path = result_file(folder, suite, task_id)
     path.parent.mkdir(exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(result.to_json(), encoding="utf-8")
-    part.replace(path)
+    partial_path = path.with_suffix(".part")
+    partial_path.write_text(result.to_json(), encoding="utf-8")
+    partial_path.replace(path)
 
 
 class Worker(ItemHooks):
-    """The plugin object of a worker."""
+    """The plugin object of an xdist worker."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        found: dict[str, Any] = config.workerinput.get(WORKER_INPUT, {})  # type: ignore[attr-defined]  # set by xdist
-        self.input = given = found.get("plan") or {}
-        self.suites = given.get("suites", {})
-        self.suites_folder = Path(given["suites_folder"]) if given else Path()
-        self.agent: str | None = given.get("agent")
-        for name, description in found.get("splits", {}).items():
+        worker_input: dict[str, Any] = config.workerinput.get(WORKER_INPUT, {})  # type: ignore[attr-defined]  # set by xdist
+        self.plan_input = plan_input = worker_input.get("plan") or {}
+        self.suites = plan_input.get("suites", {})
+        self.suites_folder = Path(plan_input["suites_folder"]) if plan_input else Path()
+        self.agent: str | None = plan_input.get("agent")
+        for name, description in worker_input.get("splits", {}).items():
             config.addinivalue_line("markers", f"{name}: trace2evolve split: {description}")
 
     @functools.cached_property
     def resources(self) -> "Resources":
-        """The resources that the project and its plugins offer."""
+        """The worlds, agents and checks that the project and its plugins provide."""
         from pytest_trace2evolve.plugin.settings import resources_of
 
         return resources_of(self.config)
 
     @property
     def has_plan(self) -> bool:
-        """Whether any suite or pressure test takes part."""
-        return bool(self.input)
+        """Whether any suite or pressure test is selected."""
+        return bool(self.plan_input)
 
-    def plan_of_cases(self, closing: ExitStack) -> "tuple[Plan, Account]":
-        """Remake the controller's plan for the cases of this process, and open the account of the run.
+    def open_case_plan(self, stack: ExitStack) -> "tuple[Plan, Account]":
+        """Recreate the controller's plan for cases in this process, and open the account of the run.
 
         Args:
-            closing: The exit stack that closes the account.
+            stack: The exit stack that closes the account.
 
         Raises:
             ConfigError: see `make_plan`.
         """
         from pytest_trace2evolve.engine.budget import Account
-        from pytest_trace2evolve.engine.live import Address
+        from pytest_trace2evolve.engine.live import ServedModel
         from pytest_trace2evolve.plugin.settings import context_of
         from pytest_trace2evolve.session.planner import make_plan
-        from pytest_trace2evolve.session.servers import at_servers
+        from pytest_trace2evolve.session.servers import use_servers
         from pytest_trace2evolve.session.settings import read_judge, read_options
 
-        shared = self.input["run"]
-        served = {folder: Address(**address) for folder, address in shared["served"].items()}
+        shared_state = self.plan_input["run"]
+        addresses = {folder: ServedModel(**address) for folder, address in shared_state["served"].items()}
         option = self.config.option
-        options = read_options(option, context_of(self.config, served))
-        options = replace(options, run_folder=Path(shared["run_folder"]))
+        options = read_options(option, context_of(self.config, addresses))
+        options = replace(options, run_folder=Path(shared_state["run_folder"]))
         plan = make_plan(options, self.resources, suite_names=(), judge=read_judge(option), is_worker=True)
-        plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
-        account = Account(Path(shared["account"]), plan.budgets)
-        closing.callback(account.close)
-        return at_servers(plan, served), account
+        plan = replace(
+            plan,
+            run_id=shared_state["run_id"],
+            started_at=shared_state["started"],
+            draw_id=shared_state["draw"],
+        )
+        account = Account(Path(shared_state["account"]), plan.budgets)
+        stack.callback(account.close)
+        return use_servers(plan, addresses), account
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Skip Hypothesis's summary, a slow import, in a worker that ran no test of Hypothesis."""
+        """Skip Hypothesis's summary, whose import is slow, if this worker ran no Hypothesis test."""
         plugins = self.config.pluginmanager
         if "hypothesis" not in sys.modules and (plugin := plugins.get_plugin("hypothesispytest")):
             plugins.unregister(plugin)
 
-    def result(self, suite: str, task_id: str) -> ItemResult:
+    def wait_for_result(self, suite: str, task_id: str) -> ItemResult:
         """Wait for the result of a task."""
-        folder = Path(self.input["folder"])
+        folder = Path(self.plan_input["folder"])
         path = result_file(folder, suite, task_id)
         while True:
             try:
@@ -120,12 +125,12 @@ class Worker(ItemHooks):
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Report an error of this package in one line."""
-        from pytest_trace2evolve.utils.crashes import shorten
+        from pytest_trace2evolve.utils.crashes import shorten_internal_error
 
-        shorten(excrepr, excinfo.value, self.config.rootpath)
+        shorten_internal_error(excrepr, excinfo.value, self.config.rootpath)
 
-    def end_collection(self, refusal: str) -> None:
-        """Report that the options do not fit the tests; the controller then ends the session."""
-        report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=refusal, result=None)
-        report.trace2evolve_refusal = refusal  # type: ignore[attr-defined]  # extra attributes travel as JSON
+    def end_collection(self, reason: str) -> None:
+        """Report that the options do not fit the tests, so that the controller ends the session."""
+        report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=reason, result=None)
+        report.trace2evolve_refusal = reason  # type: ignore[attr-defined]  # extra attributes travel as JSON
         self.config.hook.pytest_collectreport(report=report)

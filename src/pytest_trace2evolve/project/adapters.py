@@ -7,20 +7,20 @@ from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 
-from pytest_trace2evolve.errors import AdapterError, nearest
+from pytest_trace2evolve.errors import AdapterError, name_suggestion
 from pytest_trace2evolve.records.adapter import (
-    ADAPTER_WEIGHTS,
-    MANIFEST,
+    MANIFEST_NAME,
+    WEIGHTS_NAME,
     AdapterManifest,
     AdapterState,
     Skill,
 )
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH
-from pytest_trace2evolve.utils.reading import open_regular, read_record, reported
+from pytest_trace2evolve.utils.reading import convert_failures, open_regular, read_record
 
 
-def unfinished(path: Path) -> Path:
-    """The folder of an adapter during its training, next to the final folder; not listed as an adapter."""
+def unfinished_folder(path: Path) -> Path:
+    """Return the folder of an adapter during its training. It is not listed as an adapter."""
     return path.with_name(f".{path.name}.unfinished")
 
 
@@ -34,18 +34,18 @@ class Adapter:
 
     @cached_property
     def digest(self) -> str:
-        weights = self.path / ADAPTER_WEIGHTS
-        with reported(weights, AdapterError, "train it again"), open_regular(weights) as file:
+        weights = self.path / WEIGHTS_NAME
+        with convert_failures(weights, AdapterError, "train it again"), open_regular(weights) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
     @property
-    def trained_on(self) -> date | None:
+    def training_date(self) -> date | None:
         """The day of the training, after which the weights do not change; None if it was not recorded."""
         time = self.manifest.created_at
         return None if time is None else datetime.fromisoformat(time).date()
 
     @property
-    def promoted(self) -> bool:
+    def is_promoted(self) -> bool:
         return self.manifest.state is AdapterState.PROMOTED
 
     @property
@@ -55,7 +55,7 @@ class Adapter:
         return None if skill is None else skill.model_copy(update={"name": self.name})
 
     @property
-    def promoted_at(self) -> tuple[str, str, str]:
+    def promotion_key(self) -> tuple[str, str, str]:
         """The sort key of the promotion: the times of the verdict's run and of the training, and the name."""
         verdict = self.manifest.verdict
         return "" if verdict is None else verdict.time, self.manifest.created_at or "", self.name
@@ -68,37 +68,37 @@ class Adapters:
         self.folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        # Folders with a leading dot are `unfinished`.
-        return iter(sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{MANIFEST}")))
+        # Folders with a leading dot are `unfinished_folder`.
+        return iter(sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{MANIFEST_NAME}")))
 
     def __getitem__(self, name: str) -> Adapter:
         path = self.folder / name
         if name not in set(self):
-            raise AdapterError(f"unknown adapter {name!r}; {nearest(name, self)} in {self.folder}")
+            raise AdapterError(f"unknown adapter {name!r}; {name_suggestion(name, self)} in {self.folder}")
         return Adapter(
-            name, path, read_record(path / MANIFEST, AdapterManifest, AdapterError, "train it again")
+            name, path, read_record(path / MANIFEST_NAME, AdapterManifest, AdapterError, "train it again")
         )
 
-    def promoted(self) -> list[Adapter]:
-        return [adapter for name in self if (adapter := self[name]).promoted]
+    def promoted_adapters(self) -> list[Adapter]:
+        return [adapter for name in self if (adapter := self[name]).is_promoted]
 
-    def routed(self) -> list[Adapter]:
+    def routed_adapters(self) -> list[Adapter]:
         """The adapters that a router chooses from, sorted by name.
 
         If several promoted adapters of one base have the same capabilities, only the adapter that was
         promoted last counts. Otherwise they would have the same description and split the choices.
         """
         by_base: dict[str, list[Adapter]] = {}
-        for adapter in self.promoted():
+        for adapter in self.promoted_adapters():
             by_base.setdefault(adapter.manifest.base_digest, []).append(adapter)
-        last = [adapter for adapters in by_base.values() for adapter in last_promoted(adapters)]
-        return sorted(last, key=lambda adapter: adapter.name)
+        latest = [adapter for adapters in by_base.values() for adapter in latest_promotions(adapters)]
+        return sorted(latest, key=lambda adapter: adapter.name)
 
 
-def last_promoted(adapters: Iterable[Adapter]) -> list[Adapter]:
-    """For each set of capabilities, the adapter that was promoted last; sorted by name."""
-    last = {
+def latest_promotions(adapters: Iterable[Adapter]) -> list[Adapter]:
+    """Return the adapter that was promoted last for each set of capabilities, sorted by name."""
+    latest = {
         frozenset(adapter.manifest.environments): adapter
-        for adapter in sorted(adapters, key=lambda adapter: adapter.promoted_at)
+        for adapter in sorted(adapters, key=lambda adapter: adapter.promotion_key)
     }
-    return sorted(last.values(), key=lambda adapter: adapter.name)
+    return sorted(latest.values(), key=lambda adapter: adapter.name)

@@ -15,23 +15,23 @@ from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
-from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, similar
+from pytest_trace2evolve.errors import AdapterError, CandidateError, shorten, similar_names
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.reading import problem_in, read_text
+from pytest_trace2evolve.utils.reading import first_problem, read_text
 
 DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that does not name one."""
 
-WITH = "+"
+ADAPTER_SEPARATOR = "+"
 """Separates a candidate's id from the name of its adapter, as in `v6+precondition_verification`."""
 
 ROUTED = "routed"
-"""Takes the place of an adapter's name. For each task, the base model chooses a promoted adapter or none."""
+"""Stands for an adapter's name if the base model chooses a promoted adapter, or none, for each task."""
 
 CandidateId = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\+[a-z][a-z0-9]*(_[a-z0-9]+)*)?$")
@@ -41,10 +41,10 @@ Change = Literal["agent", "model", "parameters"]
 """The parts of the agent that a candidate may change besides its instruction."""
 
 
-def _iso_day(value: object) -> object:
+def _check_iso_day(value: object) -> object:
     """Check the form of a day, because pydantic would read a bare number as seconds since 1970."""
     if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
-        raise ValueError("a day is written YYYY-MM-DD")
+        raise ValueError("a day must be written as YYYY-MM-DD")
     return value
 
 
@@ -67,24 +67,27 @@ class Candidate(Record):
     id: CandidateId
     parent: CandidateId | None = None
     hypothesis: str = ""
-    frozen_at: Annotated[date | None, BeforeValidator(_iso_day)] = None
+    frozen_at: Annotated[date | None, BeforeValidator(_check_iso_day)] = None
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
     changes: tuple[Change, ...] = ()
     instruction: str = ""
     weights: str = ""
 
     @model_validator(mode="after")
-    def _not_its_own_parent(self) -> Self:
+    def _check_parent_and_adapter(self) -> Self:
         if self.parent == self.id:
             raise ValueError("a candidate cannot be its own parent")
         if bool(self.adapter) != bool(self.weights):
-            raise ValueError(f"{WITH!r} in an id names an adapter, and no file makes one: choose another id")
+            raise ValueError(
+                f"{ADAPTER_SEPARATOR!r} in an id names an adapter, which a file cannot add; choose a "
+                "different id"
+            )
         return self
 
     @property
     def adapter(self) -> str:
         """Name of its adapter, or `ROUTED`; empty without an adapter."""
-        return self.id.partition(WITH)[2]
+        return self.id.partition(ADAPTER_SEPARATOR)[2]
 
     @property
     def digest(self) -> str:
@@ -95,27 +98,27 @@ class Candidate(Record):
         return digest([text, self.weights]) if self.weights else text
 
     @property
-    def declares(self) -> frozenset[str]:
+    def declared_changes(self) -> frozenset[str]:
         """The declared changes. An adapter counts as a change of the model without a declaration."""
         return frozenset(self.changes) | ({"model"} if self.weights else set())
 
-    def talking_with(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
+    def with_adapters(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
         """Return a child of this candidate that uses an adapter, or routes to several.
 
         Its `frozen_at` is the latest day among those of its text and its adapters; None if any of these days
         is not known.
         """
-        days = [self.frozen_at, *(adapter.trained_on for adapter in adapters)]
-        known = [day for day in days if day is not None]
+        days = [self.frozen_at, *(adapter.training_date for adapter in adapters)]
+        known_days = [day for day in days if day is not None]
         manifests = [adapter.manifest for adapter in adapters]
-        seen = (*self.informed_by, *(place for manifest in manifests for place in manifest.informed_by))
+        sources = (*self.informed_by, *(source for manifest in manifests for source in manifest.informed_by))
         capabilities = ", ".join(manifest.capability for manifest in manifests)
         return Candidate(
-            id=f"{self.id}{WITH}{name}",
+            id=f"{self.id}{ADAPTER_SEPARATOR}{name}",
             parent=self.id,
             hypothesis=f"{capabilities}: what was missing, trained",
-            frozen_at=max(known) if len(known) == len(days) else None,
-            informed_by=tuple(dict.fromkeys(seen)),
+            frozen_at=max(known_days) if len(known_days) == len(days) else None,
+            informed_by=tuple(dict.fromkeys(sources)),
             changes=self.changes,
             instruction=self.instruction,
             weights=digest({adapter.name: adapter.digest for adapter in adapters}),
@@ -125,10 +128,10 @@ class Candidate(Record):
         """The part of a candidate that evidence records."""
         return CandidateRef(id=self.id, digest=self.digest, parent=self.parent, informed_by=self.informed_by)
 
-    def saw(self, suite: str, split: str) -> bool:
+    def has_seen(self, suite: str, split: str) -> bool:
         """Whether its author had seen any part of a split when the candidate was frozen."""
-        place = f"{suite}::{split}"
-        return any(seen == place or seen.startswith(place + "::") for seen in self.informed_by)
+        split_id = f"{suite}::{split}"
+        return any(seen == split_id or seen.startswith(split_id + "::") for seen in self.informed_by)
 
 
 class Candidates:
@@ -143,35 +146,38 @@ class Candidates:
     def __init__(self, folder: Path, adapters: Adapters | None = None) -> None:
         self._folder = folder
         self._adapters = adapters
-        self._read: dict[str, Candidate] = {}
+        self._candidates: dict[str, Candidate] = {}
 
     def __getitem__(self, name: str) -> Candidate:
-        text, _, adapter = name.partition(WITH)
+        text, _, adapter = name.partition(ADAPTER_SEPARATOR)
         if adapter:
-            return self[text].talking_with(adapter, self._named(adapter))
-        if name not in self._read:
+            return self[text].with_adapters(adapter, self._adapters_named(adapter))
+        if name not in self._candidates:
             path = self._folder / f"{name}.md"
             if name not in self:
-                raise CandidateError(self._unknown(name))
-            self._read[name] = read_candidate(path)
-        return self._read[name]
+                raise CandidateError(self._unknown_name_text(name))
+            self._candidates[name] = read_candidate(path)
+        return self._candidates[name]
 
     def __contains__(self, name: object) -> bool:
-        text, _, adapter = str(name).partition(WITH)
+        text, _, adapter = str(name).partition(ADAPTER_SEPARATOR)
         if not adapter or self._adapters is None:
             return name in list(self)
         return text in list(self) and (adapter == ROUTED or adapter in list(self._adapters))
 
-    def _named(self, adapter: str) -> Sequence[Adapter]:
+    def _adapters_named(self, adapter: str) -> Sequence[Adapter]:
         if self._adapters is None:
-            raise CandidateError(f"{WITH}{adapter}: the candidates of {self._folder} have no adapters")
+            raise CandidateError(
+                f"{ADAPTER_SEPARATOR}{adapter}: the candidates of {self._folder} have no adapters"
+            )
         if adapter != ROUTED:
             return [self._adapters[adapter]]
-        if routed := self._adapters.routed():
+        if routed := self._adapters.routed_adapters():
             return routed
         raise AdapterError(
-            f"{WITH}{ROUTED}: no adapter in {self._adapters.folder} is promoted, and only promoted ones are "
-            "routed to; train one and put it through the gate (trace2evolve evolve)"
+            f"{ADAPTER_SEPARATOR}{ROUTED}: no adapter in {self._adapters.folder} is promoted, but "
+            "only promoted ones are "
+            "routed to; train and gate one with trace2evolve evolve"
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -187,23 +193,27 @@ class Candidates:
         while (parent := chain[-1].parent) is not None:
             if parent in {candidate.id for candidate in chain}:
                 names = " → ".join([*(candidate.id for candidate in chain), parent])
-                raise CandidateError(f"{self._folder}: the parents turn in a circle: {names}")
+                raise CandidateError(
+                    f"{self._folder}: the parents form a cycle: {names}; correct one of them"
+                )
             if parent not in self:
-                raise CandidateError(f"{self._folder / chain[-1].id}.md: {self._unknown(parent, 'parent')}")
+                raise CandidateError(
+                    f"{self._folder / chain[-1].id}.md: {self._unknown_name_text(parent, 'parent')}"
+                )
             chain.append(self[parent])
         return chain
 
-    def _unknown(self, name: str, what: str = "candidate") -> str:
-        known = list(self)
-        if not known:
-            return f"unknown {what} {name!r}; {self._folder} holds no candidates"
-        near = similar(name, known, most=3) or known[:8]
-        return f"unknown {what} {name!r}; nearest are {', '.join(near)} in {self._folder}"
+    def _unknown_name_text(self, name: str, role: str = "candidate") -> str:
+        known_names = list(self)
+        if not known_names:
+            return f"unknown {role} {name!r}; {self._folder} contains no candidates"
+        suggestions = similar_names(name, known_names, max_names=3) or known_names[:8]
+        return f"unknown {role} {name!r}; nearest are {', '.join(suggestions)} in {self._folder}"
 
 
-def source_of(name: str) -> str:
+def describe_source(name: str) -> str:
     """Return the paths of a candidate's file and its adapter, for messages."""
-    text, _, adapter = name.partition(WITH)
+    text, _, adapter = name.partition(ADAPTER_SEPARATOR)
     return f"candidates/{text}.md" + (f" or adapters/{adapter}" if adapter else "")
 
 
@@ -212,20 +222,20 @@ def read_candidate(path: Path) -> Candidate:
 
 
 def parse_candidate(text: str, path: Path) -> Candidate:
-    """Parse a candidate from the text of its file, current or earlier.
+    """Parse a candidate from the text of a current or earlier version of its file.
 
     Raises:
         CandidateError: its front matter is invalid; the message names file, place and remedy.
     """
-    lines, instruction = _split(path, text)
-    fields = _front_matter(path, lines)
-    for name, why in _NOT_WRITTEN.items():
+    lines, instruction = _split_front_matter(path, text)
+    fields = _parse_front_matter(path, lines)
+    for name, reason in _FORBIDDEN_FIELDS.items():
         if name in fields:
-            raise CandidateError(f"{path}: {name}: {why}")
+            raise CandidateError(f"{path}: {name}: {reason}")
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
-        raise CandidateError(f"{path}: {problem_in(error, 'front matter')}") from None
+        raise CandidateError(f"{path}: {first_problem(error, 'front matter')}") from None
     if candidate.id != path.stem:
         raise CandidateError(
             f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or correct the id"
@@ -233,18 +243,18 @@ def parse_candidate(text: str, path: Path) -> Candidate:
     return candidate
 
 
-_NOT_WRITTEN = {
+_FORBIDDEN_FIELDS = {
     "instruction": "is the text below the front matter, not a part of it",
-    "weights": "follow from an adapter, which stands behind a candidate's id: v6+NAME",
+    "weights": "follow from the adapter that a candidate's id names, as in v6+NAME",
 }
 """Fields of a candidate that its front matter may not set."""
 
-_MAX_LINES = 2_000
-"""The most lines that front matter may have."""
+_MAX_FRONT_MATTER_LINES = 2_000
+"""The maximum number of lines of front matter."""
 
 
-def _split(path: Path, text: str) -> tuple[list[str], str]:
-    """The lines of the front matter, and the text below it."""
+def _split_front_matter(path: Path, text: str) -> tuple[list[str], str]:
+    """Return the lines of the front matter, and the text below it."""
     # Not `splitlines`, which also splits at form feeds and other characters that Markdown keeps.
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].strip() != "---":
@@ -254,36 +264,38 @@ def _split(path: Path, text: str) -> tuple[list[str], str]:
         raise CandidateError(
             f"{path}: the front matter is not closed; put '---' on a line of its own after it"
         )
-    if end > _MAX_LINES:
-        raise CandidateError(f"{path}: the front matter has more than {_MAX_LINES} lines; shorten it")
+    if end > _MAX_FRONT_MATTER_LINES:
+        raise CandidateError(
+            f"{path}: the front matter has more than {_MAX_FRONT_MATTER_LINES} lines; shorten it"
+        )
     return lines[1:end], "\n".join(lines[end + 1 :]).strip()
 
 
-def _front_matter(path: Path, lines: list[str]) -> dict[str, object]:
+def _parse_front_matter(path: Path, lines: list[str]) -> dict[str, object]:
     """Parse the fields of front matter: texts and lists of texts, but no anchors, aliases or tags."""
     import yaml
 
-    def broken(line: int) -> CandidateError:
-        text = shortened(repr(lines[line].strip()), 200) if line < len(lines) else "the end"
+    def syntax_error(line: int) -> CandidateError:
+        text = shorten(repr(lines[line].strip()), 200) if line < len(lines) else "the end"
         return CandidateError(f"{path}: line {line + 2} is not 'key: value': {text}")
 
     fields: dict[str, object] = {}
     key: str | None = None
     items: list[str] | None = None
-    is_open = False
+    is_mapping_open = False
     try:
-        for event in yaml.parse(_with_quoted_texts("\n".join(lines)), Loader=yaml.SafeLoader):
+        for event in yaml.parse(_quote_texts("\n".join(lines)), Loader=yaml.SafeLoader):
             line = event.start_mark.line
             if getattr(event, "anchor", None) or getattr(event, "tag", None):
-                raise broken(line)
-            if isinstance(event, yaml.ScalarEvent) and is_open:
+                raise syntax_error(line)
+            if isinstance(event, yaml.ScalarEvent) and is_mapping_open:
                 text = " ".join(part.strip() for part in event.value.split("\n")).strip()
                 if items is not None:
                     items.append(text)
                 elif key is None:
                     key = text
                     if key in fields:
-                        raise CandidateError(f"{path}: line {line + 2} gives {key!r} a second time")
+                        raise CandidateError(f"{path}: line {line + 2} repeats {key!r}; remove one of them")
                 else:
                     is_null = event.style != '"' and text in ("", "null", "~")
                     fields[key], key = None if is_null else text, None
@@ -291,52 +303,52 @@ def _front_matter(path: Path, lines: list[str]) -> dict[str, object]:
                 items = []
             elif isinstance(event, yaml.SequenceEndEvent) and key is not None:
                 fields[key], key, items = items, None, None
-            elif isinstance(event, yaml.MappingStartEvent) and not is_open:
-                is_open = True
+            elif isinstance(event, yaml.MappingStartEvent) and not is_mapping_open:
+                is_mapping_open = True
             elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
-                raise broken(line)
+                raise syntax_error(line)
     except yaml.MarkedYAMLError as error:
         mark = error.context_mark or error.problem_mark
-        raise broken(mark.line if mark else 0) from None
+        raise syntax_error(mark.line if mark else 0) from None
     except yaml.YAMLError as error:
-        cause = shortened(" ".join(str(error).split()), 200)
+        cause = shorten(" ".join(str(error).split()), 200)
         raise CandidateError(f"{path}: the front matter is not YAML: {cause}") from None
     return fields
 
 
-_LIST = re.compile(r"^([A-Za-z_]+[ \t]*:[ \t]+)\[(.*)\][ \t]*$", re.MULTILINE)
-_TEXT = re.compile(
+_LIST_FIELD = re.compile(r"^([A-Za-z_]+[ \t]*:[ \t]+)\[(.*)\][ \t]*$", re.MULTILINE)
+_TEXT_FIELD = re.compile(
     r"^([A-Za-z_]+[ \t]*:(?:[ \t]+|[ \t]*\n[ \t]+(?!- )))(?!(?:[>|]-?|null|~|\[.*\])[ \t]*$)"
     r"(\S.*(?:\n+[ \t]+\S.*)*)",
     re.MULTILINE,
 )
-_ITEM = re.compile(r"^([ \t]*- +)(\S.*)$", re.MULTILINE)
+_LIST_ITEM = re.compile(r"^([ \t]*- +)(\S.*)$", re.MULTILINE)
 
 
-def _with_quoted_texts(front_matter: str) -> str:
+def _quote_texts(front_matter: str) -> str:
     """Quote the texts of front matter, so that `: ` and ` #` have no special meaning in them."""
 
-    def quoted(text: str) -> str:
+    def quote(text: str) -> str:
         joined = " ".join(line.strip() for line in text.split("\n") if line.strip())
         if re.fullmatch(r"'.*'|\".*\"", joined):
             joined = joined[1:-1]
         return '"' + joined.encode("unicode_escape").decode().replace('"', '\\"') + '"'
 
-    def quoted_items(found: re.Match[str]) -> str:
-        return f"{found[1]}[{', '.join(quoted(item) for item in found[2].split(',') if item.strip())}]"
+    def quote_items(match: re.Match[str]) -> str:
+        return f"{match[1]}[{', '.join(quote(item) for item in match[2].split(',') if item.strip())}]"
 
     text = re.sub(r"^[ \t]*#.*$", "", front_matter, flags=re.MULTILINE)
     text = re.sub(r"^\t+", "  ", text, flags=re.MULTILINE)
-    text = _LIST.sub(quoted_items, text)
-    text = _TEXT.sub(lambda found: f"{found[1]}{quoted(found[2])}" + "\n" * found[2].count("\n"), text)
-    return _ITEM.sub(lambda found: found[1] + quoted(found[2]), text)
+    text = _LIST_FIELD.sub(quote_items, text)
+    text = _TEXT_FIELD.sub(lambda match: f"{match[1]}{quote(match[2])}" + "\n" * match[2].count("\n"), text)
+    return _LIST_ITEM.sub(lambda match: match[1] + quote(match[2]), text)
 
 
 class AgentFactory(Protocol):
     """Creates a candidate's agent, and the user that it talks to, for one trial of a task.
 
-    Only solo suites pass `solo=True`; all others leave the argument out. So a factory without the argument
-    serves every suite that is not solo.
+    Only solo suites pass `solo=True`; all others omit the argument. A factory without the argument therefore
+    works for every suite that is not solo.
     """
 
     def __call__(

@@ -11,11 +11,11 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
-from pytest_trace2evolve.utils.reading import parse_json, problem_in, reported
+from pytest_trace2evolve.utils.reading import convert_failures, first_problem, parse_json
 
 LOCK_NAME = "suites.lock"
 LOCK_SCHEMA = 1
-RENEW = "run 'trace2evolve lock' if the change is meant"
+RENEW_REMEDY = "run 'trace2evolve lock' if the change is intended"
 
 
 class SuiteLock(Record):
@@ -85,10 +85,10 @@ def lock_suite(
     )
 
 
-def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
+def lock_differences(saved_lock: SuiteLock, current_lock: SuiteLock) -> Iterator[str]:
     """Yield each difference between the lock and the current state as a phrase, tasks first."""
-    for split in sorted(locked.splits.keys() | current.splits.keys()):
-        before, after = locked.splits.get(split, {}), current.splits.get(split, {})
+    for split in sorted(saved_lock.splits.keys() | current_lock.splits.keys()):
+        before, after = saved_lock.splits.get(split, {}), current_lock.splits.get(split, {})
         for task_id in after:
             if task_id not in before:
                 yield f"task {task_id!r} was added to split {split!r}"
@@ -96,75 +96,81 @@ def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
                 yield f"the content of task {task_id!r} in split {split!r} changed"
         for task_id in before:
             if task_id not in after:
-                yield f"task {task_id!r} was taken out of split {split!r}"
+                yield f"task {task_id!r} was removed from split {split!r}"
     for field in ("provider", "domain", "scorer_version", "policy", "tools", "data"):
-        old, new = getattr(locked, field), getattr(current, field)
+        old, new = getattr(saved_lock, field), getattr(current_lock, field)
         if old != new:
             yield f"its {field.replace('_', ' ')} changed from {old} to {new}"
-    yield from _code_changes(locked.code, current.code)
-    if locked.definition != current.definition:
+    yield from _code_differences(saved_lock.code, current_lock.code)
+    if saved_lock.definition != current_lock.definition:
         yield "its settings changed"
 
 
-def _code_changes(old: Code | None, new: Code | None) -> Iterator[str]:
+def _code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
     """Yield a phrase if the code differs.
 
     Versions of distributions are not compared, because machines that share a lock may have different ones.
     """
     if old is None or new is None:
         return
-    if changed := list(
+    if differing := list(
         code_differences(*(code.model_copy(update={"distributions": {}}) for code in (old, new)))
     ):
-        yield f"the implementation of its tools changed ({', '.join(changed)})"
+        yield f"the implementation of its tools changed ({', '.join(differing)})"
     elif new.unknown != old.unknown:
-        why = (
+        reason = (
             f"it cannot be identified: {new.unknown}" if new.unknown else "it could not be identified before"
         )
-        yield f"the implementation of its tools is not that of the lock ({why})"
+        yield f"the implementation of its tools differs from that of the lock ({reason})"
 
 
-def verify(path: Path, locked: SuiteLock, current: SuiteLock) -> None:
+def verify_lock(path: Path, saved_lock: SuiteLock, current_lock: SuiteLock) -> None:
     """Compare a suite with its lock.
 
     Raises:
         LockError: they differ; the message names the file, the first changes and the remedy.
     """
-    found = list(changes(locked, current))
-    if not found:
+    differences = list(lock_differences(saved_lock, current_lock))
+    if not differences:
         return
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    more_text = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
     versions = ""
-    if locked.provider_version != current.provider_version:
-        versions = f" ({current.provider} was {locked.provider_version} and is {current.provider_version})"
-    raise LockError(f"{path}: {'; '.join(found[:3])}{more} since {LOCK_NAME} was written{versions}; {RENEW}")
+    if saved_lock.provider_version != current_lock.provider_version:
+        versions = (
+            f" ({current_lock.provider} was {saved_lock.provider_version} and is "
+            f"{current_lock.provider_version})"
+        )
+    raise LockError(
+        f"{path}: {'; '.join(differences[:3])}{more_text} since {LOCK_NAME} was written{versions}; "
+        f"{RENEW_REMEDY}"
+    )
 
 
 def parse_lock(text: str, path: Path) -> Lock:
-    """Read the text of a lock file."""
-    with reported(path, LockError, f"restore it or {RENEW}"):
-        record = parse_json(text, unique=True, nul=False)
+    """Parse the text of a lock file."""
+    with convert_failures(path, LockError, f"restore it or {RENEW_REMEDY}"):
+        record = parse_json(text, require_unique=True, allow_nul=False)
     version = record.get("schema_version") if isinstance(record, dict) else LOCK_SCHEMA
     if version != LOCK_SCHEMA:
-        raise LockError(f"{path}: format {version} is not {LOCK_SCHEMA}, the one this version reads")
+        raise LockError(f"{path}: has format {version}, but this version reads format {LOCK_SCHEMA}")
     try:
         return Lock.model_validate(record)
     except ValidationError as error:
-        raise LockError(f"{path}: damaged ({problem_in(error)}); restore it or {RENEW}") from None
+        raise LockError(f"{path}: damaged ({first_problem(error)}); restore it or {RENEW_REMEDY}") from None
 
 
 def render_lock(lock: Lock) -> str:
     """Render the text of a lock file. Each task has its own line, so its change is one line of a diff."""
     blocks = []
     for name, suite in sorted(lock.suites.items()):
-        absent = {"code"} if suite.code is None else set()
-        head = canonical_json(suite.model_dump(mode="json", exclude={"splits", *absent}))[1:-1]
-        blocks.append(f'{canonical_json(name)}:{{{head},"splits":{{\n{_rendered_splits(suite.splits)}\n}}}}')
+        excluded = {"code"} if suite.code is None else set()
+        header = canonical_json(suite.model_dump(mode="json", exclude={"splits", *excluded}))[1:-1]
+        blocks.append(f'{canonical_json(name)}:{{{header},"splits":{{\n{_render_splits(suite.splits)}\n}}}}')
     body = ",\n".join(blocks)
     return f'{{"schema_version":{lock.schema_version},"suites":{{\n{body}\n}}}}\n'
 
 
-def _rendered_splits(splits: Mapping[str, Mapping[str, str]]) -> str:
+def _render_splits(splits: Mapping[str, Mapping[str, str]]) -> str:
     return ",\n".join(
         f"{canonical_json(split)}:{{\n"
         + ",\n".join(f"  {canonical_json(task)}:{canonical_json(value)}" for task, value in tasks.items())

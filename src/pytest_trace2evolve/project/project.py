@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pytest_trace2evolve.errors import CaseError, ConfigError, LockError, SuiteError, nearest
+from pytest_trace2evolve.errors import CaseError, ConfigError, LockError, SuiteError, name_suggestion
 from pytest_trace2evolve.project.lock import (
     LOCK_NAME,
-    RENEW,
+    RENEW_REMEDY,
     Lock,
     SuiteLock,
     lock_suite,
     parse_lock,
     render_lock,
-    verify,
+    verify_lock,
 )
 from pytest_trace2evolve.project.suites import (
     SPLITS_NAME,
@@ -31,7 +31,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.utils.files import find_root, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, read_text
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
@@ -57,9 +57,12 @@ class LockedSuite:
         return self.suite.domain
 
 
-def described(suites: Iterable[LockedSuite]) -> str:
-    """Suites with their domains and modes, for messages."""
-    return ", ".join(f"{locked.name} ({locked.suite.mode.brief})" for locked in suites) or "none"
+def describe_suites(suites: Iterable[LockedSuite]) -> str:
+    """List suites with their domains and modes, for messages."""
+    return (
+        ", ".join(f"{locked_suite.name} ({locked_suite.suite.mode.short_text})" for locked_suite in suites)
+        or "none"
+    )
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,18 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
-        """Find the nearest folder with `suites/`, from a folder (default: the current one) upwards.
+        """Find the project of a folder (default: the current one): it or its nearest parent with `suites/`.
 
         Raises:
             ConfigError: there is no such folder.
         """
-        here = Path.cwd() if start is None else start
-        root = find_root(here.resolve())
+        start_folder = Path.cwd() if start is None else start
+        root = find_root(start_folder.resolve())
         if root is None:
-            raise ConfigError(f"no suites/ in {here} or above it; run 'trace2evolve init', or name a project")
+            raise ConfigError(
+                f"no folder suites/ in {start_folder} or its parents; run 'trace2evolve init', or "
+                "name a project"
+            )
         return cls(root=root, suites_folder=root / "suites")
 
     @property
@@ -162,10 +168,10 @@ class Project:
         """
         if self.hooks is not None:
             return self.hooks
-        from pytest_trace2evolve.project.extensions import Extensions, load, may_register
+        from pytest_trace2evolve.project.extensions import Extensions, load_extensions, may_have_hooks
 
-        found = may_register(self.root, self.suites_folder)
-        return load(self.root, self.suites_folder) if found else Extensions()
+        has_hooks = may_have_hooks(self.root, self.suites_folder)
+        return load_extensions(self.root, self.suites_folder) if has_hooks else Extensions()
 
     def open_worlds(self) -> Worlds:
         """Worlds of all providers that a command knows, including those of the project's hooks."""
@@ -177,9 +183,11 @@ class Project:
         return sorted(path.stem for path in self.suites_folder.glob("*.toml") if path.name[0] != "_")
 
     def suite_path(self, name: str) -> Path:
-        known = self.suite_names
-        if name not in known:
-            raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {nearest(name, known)}")
+        names = self.suite_names
+        if name not in names:
+            raise SuiteError(
+                f"unknown suite {name!r} in {self.suites_folder}; {name_suggestion(name, names)}"
+            )
         return self._path_of(name)
 
     def _path_of(self, suite: str) -> Path:
@@ -193,7 +201,7 @@ class Project:
         if not suite.case_splits:
             return worlds.open(suite.provider, suite.domain)
         files = tuple(self.root / spec.cases for spec in suite.case_splits.values())
-        return worlds.extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
+        return worlds.open_extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
 
     def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
         """Read the tasks of a suite's files of cases, and check that no id and no case occurs twice."""
@@ -203,39 +211,40 @@ class Project:
         ids = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
         digests: dict[str, str] = {}
         split_of: dict[Content, str] = {}
-        found: dict[str, list[Task]] = {}
+        tasks_by_split: dict[str, list[Task]] = {}
         for split, spec in suite.case_splits.items():
             try:
-                cases = read_cases(self.inside(spec.cases))
+                cases = read_cases(self.resolve_path(spec.cases))
             except CaseError as error:
                 raise SuiteError(f"{path}: split {split!r}: {error}") from None
             for case in cases:
-                twice = ids.get(case.id) or digests.get(case.digest)
-                if twice is not None:
+                owner = ids.get(case.id) or digests.get(case.digest)
+                if owner is not None:
                     raise SuiteError(
-                        f"{path}: split {split!r}: case {case.id!r} of {spec.cases} is in {twice} too; "
+                        f"{path}: split {split!r}: case {case.id!r} of {spec.cases} is also in {owner}; "
                         "a task belongs to one split"
                     )
                 ids[case.id] = digests[case.digest] = spec.cases
             for content in dict.fromkeys(case.script.content for case in cases):
                 self._check_content(path, split, content, split_of)
-            found[spec.split] = [case.task for case in cases]
-        return found
+            tasks_by_split[spec.split] = [case.task for case in cases]
+        return tasks_by_split
 
     def _check_content(self, path: Path, split: str, content: Content, split_of: dict[Content, str]) -> None:
         """Check that a split to learn from shares no content with a split of any other role.
 
         `split_of` maps each content to the first split that holds it; a new content is added.
         """
-        other = split_of.setdefault(content, split)
-        roles = {self.splits[other].role, self.splits[split].role}
+        first_split = split_of.setdefault(content, split)
+        roles = {self.splits[first_split].role, self.splits[split].role}
         if Role.REPORT in roles and len(roles) > 1:
             raise SuiteError(
-                f"{path}: splits {other!r} and {split!r} both hold cases of {content.value} content, and "
-                "what may be learned from must not share its words with what decides"
+                f"{path}: splits {first_split!r} and {split!r} both contain cases of {content.value} "
+                "content, but "
+                "a split to learn from must not share its content with another split"
             )
 
-    def inside(self, name: str) -> Path:
+    def resolve_path(self, name: str) -> Path:
         """Return the path of a file that is named relative to the project's root.
 
         Raises:
@@ -243,16 +252,16 @@ class Project:
         """
         path = self.root / name
         if Path(name).is_absolute() or not path.resolve().is_relative_to(self.root.resolve()):
-            raise CaseError(f"{name}: lies outside of {self.root}; a file of cases is named from there")
+            raise CaseError(f"{name}: is outside {self.root}; name a file of cases relative to it")
         return path
 
     @cached_property
     def lock(self) -> Lock:
         if not os.path.lexists(self.lock_path):
             return Lock()
-        return parse_lock(read_text(self.lock_path, LockError, limit=RECORDS), self.lock_path)
+        return parse_lock(read_text(self.lock_path, LockError, max_bytes=MAX_RECORD_BYTES), self.lock_path)
 
-    def locked(self, suite: Suite, worlds: Worlds) -> SuiteLock:
+    def suite_lock(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """Return a suite's lock after comparing it with the suite's file.
 
         `verify_world` compares it with the world.
@@ -261,38 +270,40 @@ class Project:
             LockError: the suite is not locked, or its file was edited since then; the message names the
                 change.
         """
-        locked = self.lock.suites.get(suite.name)
+        lock = self.lock.suites.get(suite.name)
         path = self._path_of(suite.name)
-        if locked is None:
+        if lock is None:
             raise LockError(
                 f"{path}: not in {self.lock_path.name}; run 'trace2evolve lock' and commit the result"
             )
-        if locked.definition != suite.definition:
-            self.verify_world(suite, locked, worlds)
-            raise LockError(f"{path}: its settings changed since {LOCK_NAME} was written; {RENEW}")
-        return locked
+        if lock.definition != suite.definition:
+            self.verify_world(suite, lock, worlds)
+            raise LockError(f"{path}: its settings changed since {LOCK_NAME} was written; {RENEW_REMEDY}")
+        return lock
 
-    def verify_world(self, suite: Suite, locked: SuiteLock, worlds: Worlds) -> None:
+    def verify_world(self, suite: Suite, suite_lock: SuiteLock, worlds: Worlds) -> None:
         """Compare a suite's lock with its world.
 
         Raises:
             LockError: a task, the policy, a tool, the data or the scorer changed; the message names the
                 change.
         """
-        verify(self._path_of(suite.name), locked, self.lock_now(suite, worlds))
+        verify_lock(self._path_of(suite.name), suite_lock, self.current_lock(suite, worlds))
 
-    def lock_now(self, suite: Suite, worlds: Worlds) -> SuiteLock:
+    def current_lock(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         world, code = self.world(suite, worlds), worlds.code(suite.provider, suite.domain)
         return lock_suite(suite, world, self._path_of(suite.name), SCORER_VERSION, code)
 
     def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:
         """Lock the suites `names` again (all suites if empty). Other suites keep their locks."""
-        known = self.suite_names
+        all_names = self.suite_names
         for name in names:
             self.suite_path(name)
-        kept = {} if not names else {name: lock for name, lock in self.lock.suites.items() if name in known}
-        renewed = {name: self.lock_now(self.suite(name), worlds) for name in names or known}
-        lock = Lock(suites=kept | renewed)
+        kept_locks = (
+            {} if not names else {name: lock for name, lock in self.lock.suites.items() if name in all_names}
+        )
+        new_locks = {name: self.current_lock(self.suite(name), worlds) for name in names or all_names}
+        lock = Lock(suites=kept_locks | new_locks)
         write_atomic(self.lock_path, render_lock(lock))
         return lock
 

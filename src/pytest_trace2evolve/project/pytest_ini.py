@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.utils.reading import parse_toml, text_of
+from pytest_trace2evolve.utils.reading import load_text, parse_toml
 
-_ALWAYS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
+_DEDICATED_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 """Files that pytest uses even without settings in them. The first existing one counts."""
 
-_WITH_SECTION = ("pyproject.toml", "tox.ini", "setup.cfg")
+_SHARED_FILES = ("pyproject.toml", "tox.ini", "setup.cfg")
 """Files that pytest tries next, and uses only if they hold a table or section for pytest."""
 
 
@@ -20,17 +20,17 @@ def pytest_settings(root: Path) -> tuple[Path, dict[str, Any]] | None:
     Raises:
         OSError, ValueError, configparser.Error: a file that pytest would read cannot be read.
     """
-    for name in (*_ALWAYS, *_WITH_SECTION):
+    for name in (*_DEDICATED_FILES, *_SHARED_FILES):
         path = root / name
         if path.is_file():
             settings = _toml_settings(path) if path.suffix == ".toml" else _ini_settings(path)
-            if settings is not None or name in _ALWAYS:
+            if settings is not None or name in _DEDICATED_FILES:
                 return path, settings or {}
     return None
 
 
 def _toml_settings(path: Path) -> dict[str, Any] | None:
-    table: Any = parse_toml(text_of(path))
+    table: Any = parse_toml(load_text(path))
     if path.name == "pyproject.toml":
         table = table.get("tool", {})
     settings = table.get("pytest") if isinstance(table, dict) else None
@@ -44,15 +44,15 @@ def _toml_settings(path: Path) -> dict[str, Any] | None:
 
 def _ini_settings(path: Path) -> dict[str, Any] | None:
     parser = configparser.ConfigParser(interpolation=None)
-    parser.read_string(text_of(path))
+    parser.read_string(load_text(path))
     section = "tool:pytest" if path.name == "setup.cfg" else "pytest"
     return dict(parser[section]) if section in parser else None
 
 
 def ini_value(root: Path, key: str) -> str | None:
     """Return the text of a key in a folder's pytest settings; None without a readable text."""
-    found = _value(root, key)
-    return found.strip() if isinstance(found, str) else None
+    value = _read_setting(root, key)
+    return value.strip() if isinstance(value, str) else None
 
 
 def ini_words(root: Path, key: str) -> list[str]:
@@ -60,16 +60,16 @@ def ini_words(root: Path, key: str) -> list[str]:
 
     The list is empty if the settings or the words cannot be read.
     """
-    found = _value(root, key)
+    value = _read_setting(root, key)
     try:
-        return shlex.split(found) if isinstance(found, str) else [str(word) for word in found or ()]
+        return shlex.split(value) if isinstance(value, str) else [str(word) for word in value or ()]
     except ValueError:  # an unclosed quotation, which pytest rejects
         return []
 
 
-def _value(root: Path, key: str) -> Any:
+def _read_setting(root: Path, key: str) -> Any:
     try:
-        found = pytest_settings(root)
+        settings = pytest_settings(root)
     except (OSError, ValueError, configparser.Error):
         return None
-    return found[1].get(key) if found else None
+    return settings[1].get(key) if settings else None

@@ -2,7 +2,8 @@
 
 `plan_scaffold` reads and decides, `write_scaffold` writes. A file is new, already there with the shipped
 content, or left alone because its content differs. The user's pytest settings and `.gitignore` are never
-changed; a note says which line to add. Of the existing files, only the lock changes: it gets missing suites.
+changed; a note says which line to add. The only existing file that changes is the lock, to which
+missing suites are added.
 """
 
 import configparser
@@ -14,47 +15,47 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.errors import ConfigError, SuiteError, nearest
+from pytest_trace2evolve.errors import ConfigError, SuiteError, name_suggestion
 from pytest_trace2evolve.project.lock import Lock, SuiteLock, render_lock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import pytest_settings
 from pytest_trace2evolve.project.suites import SPLITS_NAME
 from pytest_trace2evolve.utils import resources
 from pytest_trace2evolve.utils.files import write_together
-from pytest_trace2evolve.utils.reading import RECORDS, open_regular
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, open_regular
 
-EVERY = "all"
-WORKFLOW = ".github/workflows/agents.yml"
-RUNS = ".trace2evolve/"
+ALL_SUITES = "all"
+WORKFLOW_PATH = ".github/workflows/agents.yml"
+RUNS_FOLDER = ".trace2evolve/"
 """The folder of runs, which `.gitignore` excludes."""
 
-KEY, FOLDER = "t2e_suites", "suites"
+SUITES_KEY, SUITES_FOLDER = "t2e_suites", "suites"
 """The key of pytest's settings that names the folder of suites, and its value."""
 
 EXTRAS = {"inspect_evals": "tau2", "tau2": "tau2"}
 """Third-party packages that provide worlds, and the extra that installs each."""
 
 
-class State(StrEnum):
+class FileState(StrEnum):
     """The scaffold's action on a file."""
 
     WRITTEN = "written"
     CHANGED = "changed"
-    THERE = "there"
-    LEFT = "left alone"
+    PRESENT = "there"
+    LEFT_ALONE = "left alone"
 
 
 @dataclass(frozen=True)
 class ScaffoldFile:
-    """A file: its path from the root, the action on it, and a detail for the reader."""
+    """A file of a scaffold: its path from the root, the action on it, and a detail for the user."""
 
     path: str
-    state: State
+    state: FileState
     detail: str = ""
 
     @property
-    def sound(self) -> bool:
-        return self.state in (State.WRITTEN, State.THERE)
+    def is_sound(self) -> bool:
+        return self.state in (FileState.WRITTEN, FileState.PRESENT)
 
 
 @dataclass
@@ -77,14 +78,14 @@ class Scaffold:
             "notes": self.notes,
         }
 
-    def add(self, path: str, state: State, detail: str = "", *, text: str | None = None) -> None:
+    def add(self, path: str, state: FileState, detail: str = "", *, text: str | None = None) -> None:
         self.files.append(ScaffoldFile(path, state, detail))
         if text is not None:
             self.contents[self.root / path] = text
 
     def is_sound(self, *paths: str) -> bool:
-        sound = {file.path: file.sound for file in self.files}
-        return all(sound.get(path, True) for path in paths)
+        sound_by_path = {file.path: file.is_sound for file in self.files}
+        return all(sound_by_path.get(path, True) for path in paths)
 
 
 def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Scaffold:
@@ -99,20 +100,20 @@ def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = 
         SuiteError: a suite is unknown; the message names the nearest one.
         ConfigError: `root` is a file, or something in it cannot be read or contradicts the scaffold.
     """
-    source = resources.template()
+    source = resources.template_folder()
     template = Project(root=source, suites_folder=source / "suites")
-    scaffold = Scaffold(root, _chosen_suites(suites, template))
+    scaffold = Scaffold(root, _resolve_suites(suites, template))
     try:
         if root.exists() and not root.is_dir():
-            raise ConfigError(f"{root} is a file; name a folder, which is made if it does not exist")
-        _add_copies(scaffold, source, {path: path for path in _paths(template, scaffold.suites)})
+            raise ConfigError(f"{root} is a file; name a folder, which is created if it does not exist")
+        _add_copies(scaffold, source, {path: path for path in _copied_paths(template, scaffold.suites)})
         _add_baselines(scaffold, template, _add_lock(scaffold, template))
         _add_settings(scaffold)
         _add_ignore(scaffold)
         if _wants_workflow(scaffold, workflow):
-            _add_copies(scaffold, source, {WORKFLOW: resources.WORKFLOW})
+            _add_copies(scaffold, source, {WORKFLOW_PATH: resources.WORKFLOW_PATH})
     except OSError as error:
-        raise _failure(root, "read", error) from None
+        raise _scaffold_error(root, "read", error) from None
     scaffold.notes += _missing_extras(template, scaffold.suites)
     return scaffold
 
@@ -122,38 +123,41 @@ def write_scaffold(scaffold: Scaffold) -> None:
     try:
         write_together(scaffold.contents)
     except OSError as error:
-        raise _failure(scaffold.root, "written", error) from None
+        raise _scaffold_error(scaffold.root, "written", error) from None
 
 
-def _failure(root: Path, verb: str, error: OSError) -> ConfigError:
-    place = error.filename if isinstance(error.filename, str) else root
+def _scaffold_error(root: Path, verb: str, error: OSError) -> ConfigError:
+    path = error.filename if isinstance(error.filename, str) else root
     return ConfigError(
-        f"{place}: cannot be {verb} ({error.strerror or error}), and nothing was laid out; correct that or "
-        "name another folder"
+        f"{path}: cannot be {verb} ({error.strerror or error}), so no file was written; correct that or "
+        "name a different folder"
     )
 
 
-def _chosen_suites(names: Sequence[str], template: Project) -> tuple[str, ...]:
-    known = template.suite_names
+def _resolve_suites(names: Sequence[str], template: Project) -> tuple[str, ...]:
+    suite_names = template.suite_names
     for name in names:
-        if name not in (*known, EVERY):
+        if name not in (*suite_names, ALL_SUITES):
             raise SuiteError(
-                f"no suite {name!r} ships with pytest-trace2evolve; {nearest(name, [*known, EVERY])}"
+                f"no suite {name!r} ships with pytest-trace2evolve; "
+                f"{name_suggestion(name, [*suite_names, ALL_SUITES])}"
             )
-    return tuple(dict.fromkeys(suite for name in names for suite in (known if name == EVERY else [name])))
+    return tuple(
+        dict.fromkeys(suite for name in names for suite in (suite_names if name == ALL_SUITES else [name]))
+    )
 
 
-def _paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
+def _copied_paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
     """Paths of the files that are copied unchanged, except baselines and the workflow."""
     if (template.suites_folder / SPLITS_NAME).exists():
         yield f"suites/{SPLITS_NAME}"
     for name in suites:
-        yield from _files_of(template, name)
+        yield from _suite_files(template, name)
     yield from (f"candidates/{name}.md" for name in template.candidates)
     yield from ("synthetic/pressure.jsonl", "synthetic/test_pressure.py", "prices.toml")
 
 
-def _files_of(template: Project, suite: str) -> list[str]:
+def _suite_files(template: Project, suite: str) -> list[str]:
     """A suite's own files: its definition, and the files of its cases."""
     cases = [spec.cases for spec in template.suite(suite).case_splits.values()]
     return [f"suites/{suite}.toml", *cases]
@@ -163,20 +167,20 @@ def _add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> N
     """Add files that are copied unchanged. `paths` maps paths in the folder to paths in the template."""
     for path, origin in paths.items():
         text = (source / origin).read_bytes().decode("utf-8")
-        current = _current(scaffold.root / path)
-        if current is None:
-            scaffold.add(path, State.WRITTEN, text=text)
-        elif current.replace(b"\r\n", b"\n") == text.encode():
-            scaffold.add(path, State.THERE)
+        current_content = _read_current(scaffold.root / path)
+        if current_content is None:
+            scaffold.add(path, FileState.WRITTEN, text=text)
+        elif current_content.replace(b"\r\n", b"\n") == text.encode():
+            scaffold.add(path, FileState.PRESENT)
         else:
-            scaffold.add(path, State.LEFT, "yours says something else")
+            scaffold.add(path, FileState.LEFT_ALONE, "your file differs")
 
 
-def _current(path: Path) -> bytes | None:
+def _read_current(path: Path) -> bytes | None:
     """Return the content of a file; None if its path is free. A broken link counts as an empty file."""
     try:
         with open_regular(path) as file:
-            return file.read(RECORDS)
+            return file.read(MAX_RECORD_BYTES)
     except FileNotFoundError:
         return b"" if path.is_symlink() else None
 
@@ -184,40 +188,44 @@ def _current(path: Path) -> bytes | None:
 def _add_lock(scaffold: Scaffold, template: Project) -> set[str]:
     """Add missing suites to the lock, and return the suites whose lock is the shipped one."""
     project = Project(root=scaffold.root, suites_folder=scaffold.root / "suites")
-    before, exists = project.lock.suites, project.lock_path.exists()
-    added: dict[str, SuiteLock] = {}
-    others: list[str] = []
+    existing_locks, exists = project.lock.suites, project.lock_path.exists()
+    new_locks: dict[str, SuiteLock] = {}
+    differing_suites: list[str] = []
     for name in scaffold.suites:
-        if name in before:
-            if before[name].digest != template.lock.suites[name].digest:
-                others.append(name)
-        elif scaffold.is_sound(*_files_of(template, name), f"suites/{SPLITS_NAME}"):
-            added[name] = template.lock.suites[name]
+        if name in existing_locks:
+            if existing_locks[name].digest != template.lock.suites[name].digest:
+                differing_suites.append(name)
+        elif scaffold.is_sound(*_suite_files(template, name), f"suites/{SPLITS_NAME}"):
+            new_locks[name] = template.lock.suites[name]
         else:
             scaffold.notes.append(
-                f"{name}: files of yours differ from what is locked: run 'trace2evolve lock {name}'"
+                f"{name}: your files differ from the locked ones; run 'trace2evolve lock {name}'"
             )
     path = "suites/suites.lock"
-    if added:
-        text = render_lock(Lock(suites={**before, **added}))
-        detail = f"{', '.join(added)} added" if exists else ""
-        scaffold.add(path, State.CHANGED if exists else State.WRITTEN, detail, text=text)
-    elif others:
-        scaffold.add(path, State.LEFT, f"locks {', '.join(others)} otherwise")
+    if new_locks:
+        text = render_lock(Lock(suites={**existing_locks, **new_locks}))
+        detail = f"{', '.join(new_locks)} added" if exists else ""
+        scaffold.add(path, FileState.CHANGED if exists else FileState.WRITTEN, detail, text=text)
+    elif differing_suites:
+        scaffold.add(path, FileState.LEFT_ALONE, f"your lock of {', '.join(differing_suites)} differs")
     elif exists:
-        scaffold.add(path, State.THERE)
-    return {name for name in scaffold.suites if name in added or (name in before and name not in others)}
+        scaffold.add(path, FileState.PRESENT)
+    return {
+        name
+        for name in scaffold.suites
+        if name in new_locks or (name in existing_locks and name not in differing_suites)
+    }
 
 
-def _add_baselines(scaffold: Scaffold, template: Project, locked: set[str]) -> None:
+def _add_baselines(scaffold: Scaffold, template: Project, unchanged_suites: set[str]) -> None:
     """Add the baselines of unchanged suites and candidates; they do not apply to changed ones."""
     for suite in scaffold.suites:
         for name in template.baseline_names(suite):
             path = template.baseline_path(suite, name).relative_to(template.root).as_posix()
-            is_other = suite not in locked or not scaffold.is_sound(f"candidates/{name}.md")
-            if is_other and _current(scaffold.root / path) is None:
+            is_changed = suite not in unchanged_suites or not scaffold.is_sound(f"candidates/{name}.md")
+            if is_changed and _read_current(scaffold.root / path) is None:
                 scaffold.notes.append(
-                    f"{path} was left out: your {suite} or {name} is another; measure your own with "
+                    f"{path} was left out because your {suite} or {name} differs; measure your own with "
                     f"pytest --t2e-save-baseline {name}"
                 )
             else:
@@ -227,63 +235,73 @@ def _add_baselines(scaffold: Scaffold, template: Project, locked: set[str]) -> N
 def _add_settings(scaffold: Scaffold) -> None:
     """Add `pytest.ini`, or a note with the line to add to the folder's existing settings."""
     try:
-        found = pytest_settings(scaffold.root)
+        settings_file = pytest_settings(scaffold.root)
     except (ValueError, configparser.Error) as error:
         problem = " ".join(str(error).split())
         scaffold.notes.append(
-            f"pytest's settings cannot be read ({problem}): correct them, and run this again"
+            f"pytest's settings cannot be read ({problem}); correct them and run this again"
         )
         return
-    path, settings = found or (scaffold.root / "pytest.ini", {})
-    value = settings.get(KEY)
-    if isinstance(value, str) and posixpath.normpath(value.strip()) == FOLDER:
-        scaffold.add(path.name, State.THERE)
+    path, settings = settings_file or (scaffold.root / "pytest.ini", {})
+    value = settings.get(SUITES_KEY)
+    if isinstance(value, str) and posixpath.normpath(value.strip()) == SUITES_FOLDER:
+        scaffold.add(path.name, FileState.PRESENT)
         return
     if value is not None:
         raise ConfigError(
-            f"{path}: {KEY} is {value!r}, and suites are laid out in {FOLDER!r}; set it to that, or lay out "
-            "another folder"
+            f"{path}: {SUITES_KEY} is {value!r}, but suites are written to {SUITES_FOLDER!r}; set it "
+            "to that, or choose "
+            "a different folder"
         )
-    if found is None:
-        scaffold.add(path.name, State.WRITTEN, KEY, text=f"[pytest]\n{KEY} = {FOLDER}\n")
+    if settings_file is None:
+        scaffold.add(
+            path.name, FileState.WRITTEN, SUITES_KEY, text=f"[pytest]\n{SUITES_KEY} = {SUITES_FOLDER}\n"
+        )
     else:
-        line = f'{KEY} = "{FOLDER}"' if path.suffix == ".toml" else f"{KEY} = {FOLDER}"
-        scaffold.add(path.name, State.LEFT)
+        line = (
+            f'{SUITES_KEY} = "{SUITES_FOLDER}"'
+            if path.suffix == ".toml"
+            else f"{SUITES_KEY} = {SUITES_FOLDER}"
+        )
+        scaffold.add(path.name, FileState.LEFT_ALONE)
         scaffold.notes.append(f"add to pytest's settings in {path.name}: {line}")
     if "testpaths" not in settings:
         scaffold.notes.append(
-            "pytest without options collects suites/ and synthetic/ too: "
-            f"to keep it to tests of your own, set testpaths in {path.name}"
+            "pytest without options collects suites/ and synthetic/ too; "
+            f"to collect only your own tests, set testpaths in {path.name}"
         )
 
 
 def _add_ignore(scaffold: Scaffold) -> None:
     """Add `.gitignore`, or a note with the line to add to the folder's existing file."""
     name = ".gitignore"
-    current = _current(scaffold.root / name)
-    if current is None:
-        scaffold.add(name, State.WRITTEN, text=f"{RUNS}\n")
-    elif RUNS.strip("/").encode() in {line.strip().strip(b"/") for line in current.splitlines()}:
-        scaffold.add(name, State.THERE)
+    current_content = _read_current(scaffold.root / name)
+    if current_content is None:
+        scaffold.add(name, FileState.WRITTEN, text=f"{RUNS_FOLDER}\n")
+    elif RUNS_FOLDER.strip("/").encode() in {
+        line.strip().strip(b"/") for line in current_content.splitlines()
+    }:
+        scaffold.add(name, FileState.PRESENT)
     else:
-        scaffold.add(name, State.LEFT)
-        scaffold.notes.append(f"add to {name}: {RUNS}")
+        scaffold.add(name, FileState.LEFT_ALONE)
+        scaffold.notes.append(f"add to {name}: {RUNS_FOLDER}")
 
 
 def _wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
     if workflow is not None:
         return workflow
-    here = scaffold.root.resolve()
-    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
-    if top != here:
+    root = scaffold.root.resolve()
+    repository = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    if repository != root:
         scaffold.notes.append(
-            f"no workflow was added: GitHub reads those at the top of a repository, {top}; --workflow adds it"
+            "no workflow was added: GitHub reads workflows only at the top of a repository, "
+            f"{repository}; --workflow adds it"
         )
-    return top == here
+    return repository == root
 
 
 def _missing_extras(template: Project, suites: Sequence[str]) -> Iterator[str]:
-    if (template.root / resources.MODEL).is_dir() and importlib.util.find_spec("torch") is None:
+    if (template.root / resources.MODEL_PATH).is_dir() and importlib.util.find_spec("torch") is None:
         yield "for the embedded model install: pip install 'pytest-trace2evolve[local]'"
     providers = {name: template.suite(name).provider for name in suites}
     for provider in dict.fromkeys(providers.values()):

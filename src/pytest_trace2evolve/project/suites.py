@@ -19,21 +19,21 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from pytest_trace2evolve.errors import SuiteError, WorldError, similar
+from pytest_trace2evolve.errors import SuiteError, WorldError, similar_names
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import problem_in, read_toml
+from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 SPLITS_NAME = "_splits.toml"
 """The file next to the suites that defines a project's own splits."""
 
-_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
+_ID_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
 
-Trials = Annotated[int, Field(ge=1, le=10_000, strict=True)]
-Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
-Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
+TrialCount = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+PositiveCount = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
 
 
 class Role(StrEnum):
@@ -58,8 +58,8 @@ BUILT_IN_SPLITS = (
         name="discovery", role=Role.REPORT, description="may be read and learned from; reported, never gated"
     ),
     Split(name="heldout", role=Role.GATE, description="decides; its traces stay unread"),
-    Split(name="development", role=Role.DEVELOPMENT, description="decides where there is no heldout split"),
-    Split(name="transfer", role=Role.GUARD, description="another domain; can only discard"),
+    Split(name="development", role=Role.DEVELOPMENT, description="decides if there is no heldout split"),
+    Split(name="transfer", role=Role.GUARD, description="a different domain; can only discard"),
     Split(name="synthetic", role=Role.GUARD, description="generated pressure cases; can only discard"),
 )
 
@@ -70,22 +70,22 @@ class BenchmarkSplit(Record):
     benchmark: str
 
 
-class RestOf(Record):
-    """The tasks of one of the benchmark's own splits that no other split of the suite holds."""
+class RemainingTasks(Record):
+    """The tasks of one of the benchmark's own splits that no other split of the suite contains."""
 
     rest: str
 
 
-class CasesOf(Record):
+class CaseFile(Record):
     """All synthetic cases of a file, whose path is relative to the project's root."""
 
     cases: Annotated[str, Field(min_length=1)]
 
     @field_validator("cases")
     @classmethod
-    def _below_the_root(cls, value: str) -> str:
+    def _check_path(cls, value: str) -> str:
         if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
-            raise ValueError("a file of cases lies below the project's root")
+            raise ValueError("a file of cases must be inside the project's root")
         return value
 
     @property
@@ -94,19 +94,24 @@ class CasesOf(Record):
         return f"cases:{self.cases}"
 
 
-_FORMS: dict[str, type[Record]] = {"benchmark": BenchmarkSplit, "rest": RestOf, "cases": CasesOf}
+_SPLIT_FORMS: dict[str, type[Record]] = {
+    "benchmark": BenchmarkSplit,
+    "rest": RemainingTasks,
+    "cases": CaseFile,
+}
 
 
 def _parse_members(value: object) -> object:
     """Choose the form of a split, because pydantic would try all forms and report a problem of each."""
-    if isinstance(value, dict) and len(value) == 1 and (form := _FORMS.get(next(iter(value)))):
+    if isinstance(value, dict) and len(value) == 1 and (form := _SPLIT_FORMS.get(next(iter(value)))):
         return form.model_validate(value)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    if isinstance(value, BenchmarkSplit | RestOf | CasesOf):
+    if isinstance(value, BenchmarkSplit | RemainingTasks | CaseFile):
         return value
     raise ValueError(
-        'a split is a list of ids as text, { benchmark = "NAME" }, { rest = "NAME" } or { cases = "FILE" }'
+        'a split must be a list of ids as text, { benchmark = "NAME" }, { rest = "NAME" } '
+        'or { cases = "FILE" }'
     )
 
 
@@ -122,34 +127,37 @@ class Suite(Record):
     provider: str
     domain: str
     description: str = ""
-    trials: Trials = 1
-    max_steps: Positive = 200
-    max_errors: Positive = 10
-    timeout: Seconds | None = None
+    trials: TrialCount = 1
+    max_steps: PositiveCount = 200
+    max_errors: PositiveCount = 10
+    timeout: PositiveSeconds | None = None
     solo: Annotated[bool, Field(strict=True)] = False
     default_agent: str | None = None
     splits: dict[
-        str, Annotated[BenchmarkSplit | RestOf | CasesOf | tuple[str, ...], BeforeValidator(_parse_members)]
+        str,
+        Annotated[
+            BenchmarkSplit | RemainingTasks | CaseFile | tuple[str, ...], BeforeValidator(_parse_members)
+        ],
     ] = Field(min_length=1)
 
     @property
     def definition(self) -> str:
         """Digest of the file's settings, except the description, the default agent and the trials."""
-        left_out = {"description", "default_agent", "trials"}
+        excluded = {"description", "default_agent", "trials"}
         # Fields that were added later count only if they are set. This keeps older locks valid.
-        left_out |= {name for name in ("solo", "timeout") if not getattr(self, name)}
-        return digest(self.model_dump(mode="json", exclude=left_out))
+        excluded |= {name for name in ("solo", "timeout") if not getattr(self, name)}
+        return digest(self.model_dump(mode="json", exclude=excluded))
 
     @property
     def mode(self) -> Mode:
         return Mode(self.domain, self.solo)
 
     @property
-    def case_splits(self) -> dict[str, CasesOf]:
-        return {name: spec for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
+    def case_splits(self) -> dict[str, CaseFile]:
+        return {name: spec for name, spec in self.splits.items() if isinstance(spec, CaseFile)}
 
     @property
-    def scripted(self) -> bool:
+    def is_scripted(self) -> bool:
         """Whether every task is a synthetic case, whose customer has a script."""
         return len(self.case_splits) == len(self.splits)
 
@@ -161,27 +169,27 @@ class Suite(Record):
                 empty; in a solo suite, the world has no solo mode or a task cannot be run in it.
         """
         members = {
-            name: _members(spec, name, world, path)
+            name: _split_members(spec, name, world, path)
             for name, spec in self.splits.items()
-            if not isinstance(spec, RestOf)
+            if not isinstance(spec, RemainingTasks)
         }
-        owner: dict[str, str] = {}
+        owners: dict[str, str] = {}
         for name, ids in members.items():
             for task_id in ids:
-                if task_id in owner:
-                    twice = (
-                        f"{owner[task_id]!r} and {name!r}" if owner[task_id] != name else f"{name!r} twice"
+                if task_id in owners:
+                    places = (
+                        f"{owners[task_id]!r} and {name!r}" if owners[task_id] != name else f"{name!r} twice"
                     )
-                    raise SuiteError(f"{path}: task {task_id!r} is in {twice}; a task belongs to one split")
-                owner[task_id] = name
+                    raise SuiteError(f"{path}: task {task_id!r} is in {places}; a task belongs to one split")
+                owners[task_id] = name
         for name, spec in self.splits.items():
-            if isinstance(spec, RestOf):
-                everything = _benchmark_tasks(spec.rest, name, world, path)
-                members[name] = [task_id for task_id in everything if task_id not in owner]
-                owner |= dict.fromkeys(members[name], name)
+            if isinstance(spec, RemainingTasks):
+                benchmark_ids = _benchmark_tasks(spec.rest, name, world, path)
+                members[name] = [task_id for task_id in benchmark_ids if task_id not in owners]
+                owners |= dict.fromkeys(members[name], name)
         for name in self.splits:
             if not members[name]:
-                raise SuiteError(f"{path}: split {name!r} holds no task")
+                raise SuiteError(f"{path}: split {name!r} contains no tasks")
         if self.solo:
             _check_solo_world(world, path)
             for name, ids in members.items():
@@ -202,21 +210,22 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     try:
         suite = Suite.model_validate({**record, "name": path.stem})
     except ValidationError as error:
-        raise SuiteError(f"{path}: {problem_in(error)}") from None
+        raise SuiteError(f"{path}: {first_problem(error)}") from None
     for name in suite.splits:
         if name not in splits:
             raise SuiteError(
-                f"{path}: unknown split {name!r}; known are {', '.join(splits)} ({SPLITS_NAME} adds)"
+                f"{path}: unknown split {name!r}; known are {', '.join(splits)}; define others in "
+                f"{SPLITS_NAME}"
             )
     return suite
 
 
-def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
+def split_registry(project_splits: Sequence[Split] = ()) -> dict[str, Split]:
     """The known splits by name: the built-in ones and those that a project adds."""
     registry = {split.name: split for split in BUILT_IN_SPLITS}
-    for split in further:
+    for split in project_splits:
         if split.name in registry:
-            raise SuiteError(f"split {split.name!r} exists already; choose another name")
+            raise SuiteError(f"split {split.name!r} already exists; choose a different name")
         registry[split.name] = split
     return registry
 
@@ -234,7 +243,7 @@ def read_splits(path: Path) -> tuple[Split, ...]:
             splits.append(Split.model_validate({**fields, "name": name}))
         except ValidationError as error:
             raise SuiteError(
-                f"{path}: split {name!r}: {problem_in(error)}; roles are {', '.join(Role)}"
+                f"{path}: split {name!r}: {first_problem(error)}; roles are {', '.join(Role)}"
             ) from None
     return tuple(splits)
 
@@ -243,12 +252,13 @@ def _check_solo_world(world: World, path: Path) -> None:
     try:
         world.policy(solo=True)
     except WorldError as error:
-        raise SuiteError(f"{path}: 'solo' is set, and {error}; leave 'solo' out") from None
-    own, users = ({tool.name for tool in world.tools(side)} for side in ("assistant", "user"))
-    if shared := sorted(own & users):
+        raise SuiteError(f"{path}: 'solo' is set, but {error}; remove 'solo'") from None
+    agent_tools, user_tools = ({tool.name for tool in world.tools(side)} for side in ("assistant", "user"))
+    if shared_names := sorted(agent_tools & user_tools):
         raise SuiteError(
-            f"{path}: 'solo' is set, and agent and user of {world.domain} both have a tool {shared[0]!r}; "
-            "leave 'solo' out"
+            f"{path}: 'solo' is set, but the agent and the user of {world.domain} both have a tool "
+            f"{shared_names[0]!r}; "
+            "remove 'solo'"
         )
 
 
@@ -256,50 +266,50 @@ def _check_solo_tasks(ids: Sequence[str], split: str, world: World, path: Path) 
     """Check that tau2's solo agent would accept the tasks of a split."""
     for task_id in ids:
         task = world.tasks()[task_id]
-        talks = (
+        talk_flags = (
             message.role == "user" or (message.role == "assistant" and not message.tool_calls)
             for message in task.history
         )
         problem = ""
         if not task.ticket:
             problem = "has no ticket for the agent to work on"
-        elif any(talks):
-            problem = "starts in the middle of a talk with the user"
+        elif any(talk_flags):
+            problem = "starts in the middle of a conversation with the user"
         elif task.initial_state is None and not task.actions:
             problem = "has no gold actions"
         if problem:
             raise SuiteError(
-                f"{path}: 'solo' is set, and task {task_id!r} of split {split!r} {problem}; "
-                "take it out of the split or leave 'solo' out"
+                f"{path}: 'solo' is set, but task {task_id!r} of split {split!r} {problem}; "
+                "remove it from the split or remove 'solo'"
             )
 
 
-def _members(
-    spec: BenchmarkSplit | CasesOf | tuple[str, ...], split: str, world: World, path: Path
+def _split_members(
+    spec: BenchmarkSplit | CaseFile | tuple[str, ...], split: str, world: World, path: Path
 ) -> list[str]:
-    if isinstance(spec, CasesOf):
+    if isinstance(spec, CaseFile):
         return list(world.splits()[spec.split])  # the world of a suite has each of its case files as a split
     if isinstance(spec, BenchmarkSplit):
         return _benchmark_tasks(spec.benchmark, split, world, path)
     ids: list[str] = []
     for entry in spec:
-        span = _RANGE.match(entry)
-        if span is None:
+        range_match = _ID_RANGE.match(entry)
+        if range_match is None:
             ids.append(entry)
             continue
-        first, last = int(span.group(1)), int(span.group(2))
+        first, last = int(range_match.group(1)), int(range_match.group(2))
         if last < first:
             raise SuiteError(f"{path}: split {split!r} has the empty range {entry!r}")
         if last - first >= len(world.tasks()):
             raise SuiteError(
-                f"{path}: split {split!r} has the range {entry!r}, and {world.domain} has "
+                f"{path}: split {split!r} has the range {entry!r}, but {world.domain} has only "
                 f"{len(world.tasks())} tasks"
             )
         ids.extend(str(number) for number in range(first, last + 1))
     for task_id in ids:
         if task_id not in world.tasks():
-            near = similar(task_id, world.tasks(), most=1, cutoff=0.6)
-            remedy = f"; did you mean {near[0]!r}?" if near else ""
+            suggestions = similar_names(task_id, world.tasks(), max_names=1, cutoff=0.6)
+            remedy = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
             raise SuiteError(
                 f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{remedy}"
             )
@@ -309,8 +319,8 @@ def _members(
 def _benchmark_tasks(name: str, split: str, world: World, path: Path) -> list[str]:
     available = world.splits()
     if name not in available:
-        known = ", ".join(available)
+        names = ", ".join(available)
         raise SuiteError(
-            f"{path}: split {split!r} asks for benchmark split {name!r}; {world.domain} has {known or 'none'}"
+            f"{path}: split {split!r} asks for benchmark split {name!r}; {world.domain} has {names or 'none'}"
         )
     return list(available[name])

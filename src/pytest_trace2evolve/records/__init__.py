@@ -1,1 +1,1 @@
-"""Frozen records that rooms exchange and that files hold, and the protocols between rooms."""
+"""Immutable records that packages exchange and files store, and the protocols between packages."""

@@ -8,16 +8,16 @@ from pydantic import Field
 from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import Grade
-from pytest_trace2evolve.records.score import Unit
+from pytest_trace2evolve.records.score import UnitFloat
 from pytest_trace2evolve.records.verdict import Decision
 
-MANIFEST = "manifest.json"
-"""The manifest's file in an adapter's folder, next to its weights."""
+MANIFEST_NAME = "manifest.json"
+"""The name of the manifest file in an adapter's folder."""
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""The file of an adapter's weights."""
+WEIGHTS_NAME = "adapter_model.safetensors"
+"""The name of the weights file in an adapter's folder."""
 
-NONE = "none"
+NO_CAPABILITY = "none"
 """The label of a task that needs no capability, so the base model gets the task."""
 
 
@@ -33,21 +33,21 @@ class Routing(Record):
     """A router's decision on one task.
 
     Attributes:
-        chosen: The name of a line of the table, or `NONE`.
-        shares: The mean probability of each label over all orders, `NONE` included.
+        chosen: The name of a line of the table, or `NO_CAPABILITY`.
+        shares: The mean probability of each label over all orders, `NO_CAPABILITY` included.
         silent: The number of orders in which no letter was among the reported tokens.
     """
 
     chosen: str
-    shares: dict[str, Unit]
+    shares: dict[str, UnitFloat]
     silent: Count = 0
 
 
-class Confusion(Record):
-    """A router's choices compared with an oracle's labels, over tasks.
+class ConfusionMatrix(Record):
+    """Counts of tasks by the oracle's label and the router's choice.
 
     Attributes:
-        labels: Names of the table's lines, `NONE` last; the order of rows and columns.
+        labels: Names of the table's lines, `NO_CAPABILITY` last; the order of rows and columns.
         counts: Numbers of tasks, shape (labels, labels). Rows are the oracle's labels, columns the router's
             choices.
     """
@@ -60,9 +60,9 @@ class Confusion(Record):
         return sum(map(sum, self.counts))
 
     @property
-    def right(self) -> int:
+    def correct(self) -> int:
         """The number of tasks on which the router agreed with the oracle."""
-        return sum(self.counts[place][place] for place in range(len(self.labels)))
+        return sum(self.counts[index][index] for index in range(len(self.labels)))
 
 
 class AdapterState(StrEnum):
@@ -99,8 +99,8 @@ class RewardChange(Record):
         low, high: The 95 % interval of the change, by scenario; None with a single scenario.
     """
 
-    before: Unit
-    after: Unit
+    before: UnitFloat
+    after: UnitFloat
     rollouts: Count
     low: float | None = None
     high: float | None = None
@@ -148,8 +148,8 @@ class AdapterManifest(Record):
     created_at: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")] | None = None
 
 
-class HeldOut(Record):
-    """The rewards of one model in one environment with held-out content, which no training saw.
+class HeldOutRewards(Record):
+    """The rewards of one model in one environment with held-out content, which is never trained on.
 
     Attributes:
         digest: Digest of the environment with held-out content.
@@ -167,5 +167,5 @@ class HeldOut(Record):
     lost: Count = 0
 
     @property
-    def count(self) -> int:
+    def rollout_count(self) -> int:
         return sum(map(len, self.rewards))

@@ -1,4 +1,4 @@
-"""The base classes of records. Our own reject unknown fields; tau2's keep them."""
+"""Base classes of records. Our own records reject unknown fields; tau2's keep them."""
 
 from typing import Annotated
 

@@ -8,7 +8,7 @@ from pytest_trace2evolve.records.completion import Usage
 
 @dataclass(frozen=True)
 class Budgets:
-    """The limits of a whole run, over all its processes together; None sets no limit.
+    """The limits of a whole run, summed over all its processes; None means no limit.
 
     `cost` is in US dollars, and `minutes` is wall-clock time. `tokens` counts prompt and completion tokens.
     `requests_per_minute` counts retries too.
@@ -20,7 +20,7 @@ class Budgets:
     requests_per_minute: float | None = None
 
     @property
-    def limited(self) -> bool:
+    def limits_usage(self) -> bool:
         """Whether the cost or the tokens of simulations are limited."""
         return self.cost is not None or self.tokens is not None
 
@@ -28,7 +28,7 @@ class Budgets:
 NO_BUDGETS = Budgets()
 
 
-class State(StrEnum):
+class SimulationState(StrEnum):
     """The state of a simulation."""
 
     RUNNING = "running"
@@ -39,10 +39,10 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Totals:
+class RunTotals:
     """The progress of a run: simulations by state, usage, and the number of fresh simulations set aside."""
 
-    states: dict[State, int]
+    states: dict[SimulationState, int]
     usage: Usage
     seconds: float
     fresh: int = 0

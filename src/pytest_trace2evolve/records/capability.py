@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Count, Record
-from pytest_trace2evolve.records.score import Unit
+from pytest_trace2evolve.records.score import UnitFloat
 
 CapabilityName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=80)]
 """The name of a capability, in snake_case."""
@@ -54,7 +54,7 @@ class Label(Record):
     why: str = ""
 
 
-class Outcome(Record):
+class TraceOutcome(Record):
     """A labelled trace: its simulation, its run and task, and whether it passed."""
 
     trace: str
@@ -76,14 +76,14 @@ class Contrast(Record):
         lost: The number of its lost labels.
     """
 
-    coverage: Unit | None
-    error_rate_failed: Unit | None
-    error_rate_passed: Unit | None
+    coverage: UnitFloat | None
+    error_rate_failed: UnitFloat | None
+    error_rate_passed: UnitFloat | None
     delta: Delta | None
     lost: Count = 0
 
 
-class Assessment(Record):
+class CapabilityAssessment(Record):
     """The figures of one capability from all runs together.
 
     Attributes:
@@ -100,9 +100,9 @@ class Assessment(Record):
     name: CapabilityName
     description: str
     merged: tuple[str, ...] = ()
-    coverage: Unit | None
-    error_rate_failed: Unit | None
-    error_rate_passed: Unit | None
+    coverage: UnitFloat | None
+    error_rate_failed: UnitFloat | None
+    error_rate_passed: UnitFloat | None
     delta: Delta | None
     coverage_std: float | None = None
     delta_std: float | None = None
@@ -111,12 +111,12 @@ class Assessment(Record):
     runs_passed: int
     selected: bool
     reason: str = ""
-    examples: tuple["Example", ...] = ()
+    examples: tuple["TraceExample", ...] = ()
     lost: int = 0
     by_run: tuple[Contrast, ...] = ()
 
 
-class Example(Record):
+class TraceExample(Record):
     """A place in a trace that shows a lacking capability, or a kind of failure."""
 
     trace: str
@@ -133,8 +133,8 @@ class FailureKind(Record):
     name: CapabilityName
     description: str
     count: int
-    share: Unit | None
-    examples: tuple[Example, ...] = ()
+    share: UnitFloat | None
+    examples: tuple[TraceExample, ...] = ()
 
 
 class LabelRun(Record):
@@ -159,10 +159,10 @@ class CapabilityReport(Record):
     runs: int
     traces: int
     failed: int
-    capabilities: tuple[Assessment, ...]
+    capabilities: tuple[CapabilityAssessment, ...]
     labels: tuple[LabelRun, ...]
     taxonomy: tuple[FailureKind, ...]
-    unexplained: tuple[Example, ...] = ()
+    unexplained: tuple[TraceExample, ...] = ()
     notes: tuple[str, ...] = ()
 
 

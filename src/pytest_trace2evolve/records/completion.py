@@ -9,23 +9,29 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pytest_trace2evolve.records.base import Count, Record
-from pytest_trace2evolve.records.message import MALFORMED, Message, Requestor, ToolCall, unstorable
+from pytest_trace2evolve.records.message import (
+    MALFORMED_ARGUMENTS,
+    Message,
+    Requestor,
+    ToolCall,
+    storage_problem,
+)
 from pytest_trace2evolve.utils.canonical import storable_text
 
-Side = Literal["agent", "user"]
+ParticipantSide = Literal["agent", "user"]
 """The side whose model answered."""
 
 MAX_TOKENS = 10**9
-"""The most tokens of one call that are accepted. More is a mistake, and sums must fit into 64 bits."""
+"""The maximum number of tokens accepted for one call. More is an error, and sums must fit into 64 bits."""
 
 MAX_DOLLARS = 1e9
-"""The most US dollars of one call that are accepted."""
+"""The maximum cost of one call in US dollars."""
 
-LARGE_TEXT = 100_000
+MAX_PORTABLE_LENGTH = 100_000
 """The length, in characters, above which an endpoint may reject a text."""
 
-_COMMON_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of tools that every endpoint accepts."""
+_PORTABLE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Matches the names of tools that every endpoint accepts."""
 
 
 class RequestedCall(Record):
@@ -39,7 +45,7 @@ class RequestedCall(Record):
 class Usage(Record):
     """Tokens of one or more calls of a model, and their cost in US dollars (None if a price is not known).
 
-    `cached_tokens` are those of `prompt_tokens` that the endpoint had seen before.
+    `cached_tokens` counts the tokens of the prompt that the endpoint had cached.
     """
 
     calls: Count = 1
@@ -65,8 +71,8 @@ class Usage(Record):
         )
 
 
-NOTHING_USED = Usage(calls=0, cost=0.0)
-"""The start of a sum of `Usage`."""
+NO_USAGE = Usage(calls=0, cost=0.0)
+"""The start value of a sum of usages."""
 
 
 class Completion(Record):
@@ -84,21 +90,23 @@ class Completion(Record):
 
 
 class Answer(Record):
-    """A stored answer: a completion, or (`context_window`) the refusal of a conversation that no longer fits.
+    """A stored answer: a completion, or in `context_window` the rejection of a conversation that is too long.
 
-    Neither the request nor anything that would name its sender is stored.
+    The request is not stored, and neither is anything that identifies its sender.
     """
 
     trial: int
-    side: Side
+    side: ParticipantSide
     model: str
     completion: Completion | None = None
     context_window: str | None = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _check_one_outcome(self) -> Self:
         if (self.completion is None) == (self.context_window is None):
-            raise ValueError("an answer is either a completion or the refusal of a too long conversation")
+            raise ValueError(
+                "an answer must be either a completion or the rejection of a conversation that is too long"
+            )
         return self
 
 
@@ -138,12 +146,12 @@ def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
 
 
 def from_completion(completion: Completion, role: Requestor) -> Message:
-    """A model's answer as a message of the agent or of the user, in tau2's shape."""
+    """Convert a model's answer to a message of the agent or of the user, in tau2's shape."""
     calls = [
         ToolCall(
             id=storable_text(call.id),
             name=storable_text(call.name),
-            arguments=_parsed_arguments(call.arguments),
+            arguments=_parse_arguments(call.arguments),
             requestor=role,
         )
         for call in completion.tool_calls
@@ -167,62 +175,62 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
     return Message.model_validate(fields)
 
 
-def _parsed_arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError, MemoryError):
-        return {MALFORMED: storable_text(text)}
-    if not isinstance(arguments, dict) or unstorable(arguments):
-        return {MALFORMED: storable_text(text)}
+        return {MALFORMED_ARGUMENTS: storable_text(text)}
+    if not isinstance(arguments, dict) or storage_problem(arguments):
+        return {MALFORMED_ARGUMENTS: storable_text(text)}
     return arguments
 
 
 def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
-    """Sum the usage that one side's messages of a trace record; no calls if no message records any."""
-    total = NOTHING_USED
+    """Sum the recorded usage of one side's messages in a trace; zero calls if no message records usage."""
+    total = NO_USAGE
     for message in trace:
         usage = getattr(message, "usage", None)
         if message.role == role and isinstance(usage, dict):
             total += Usage(
-                prompt_tokens=token_count(usage.get("prompt_tokens")),
-                completion_tokens=token_count(usage.get("completion_tokens")),
-                cached_tokens=cached_tokens(usage),
-                cost=dollars(getattr(message, "cost", None)),
+                prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
+                completion_tokens=parse_token_count(usage.get("completion_tokens")),
+                cached_tokens=parse_cached_tokens(usage),
+                cost=parse_dollars(getattr(message, "cost", None)),
             )
     return total
 
 
-def cached_tokens(usage: Mapping[str, Any]) -> int:
-    """The prompt tokens of an API's `usage` that the endpoint had seen before."""
+def parse_cached_tokens(usage: Mapping[str, Any]) -> int:
+    """Return the number of cached prompt tokens in an API's `usage`."""
     details = usage.get("prompt_tokens_details")
-    return token_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    return parse_token_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
 
 
-def token_count(value: object) -> int:
+def parse_token_count(value: object) -> int:
     """Return a count of tokens from any value of an endpoint or a file; 0 if the value is not a count."""
     return value if type(value) is int and 0 <= value <= MAX_TOKENS else 0
 
 
-def dollars(value: object) -> float | None:
+def parse_dollars(value: object) -> float | None:
     """Return an amount from any value of an endpoint or a file; None if the value is not an amount."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DOLLARS:
         return None
     return float(value)
 
 
-def uncommon_part(history: Iterable[Message], role: Requestor) -> str:
+def rejection_risk(history: Iterable[Message], role: Requestor) -> str:
     """Describe the first thing in one side's messages that an endpoint may reject; empty if there is none."""
     for message in history:
         if message.role != role:
             continue
         content = message.content or ""
-        if len(content) > LARGE_TEXT:
+        if len(content) > MAX_PORTABLE_LENGTH:
             return f"a message of {len(content):,} characters"
         if "\0" in content:
             return "a message with the character NUL"
         for call in message.tool_calls or ():
-            if not _COMMON_NAME.fullmatch(call.name):
+            if not _PORTABLE_NAME.fullmatch(call.name):
                 return f"a call of a tool named {call.name[:100]!r}"
-            if MALFORMED in call.arguments or len(str(call.arguments)) > LARGE_TEXT:
+            if MALFORMED_ARGUMENTS in call.arguments or len(str(call.arguments)) > MAX_PORTABLE_LENGTH:
                 return f"a call of {call.name!r} with malformed or very long arguments"
     return ""

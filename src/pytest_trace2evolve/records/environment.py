@@ -1,4 +1,4 @@
-"""Capability environments: reactions and rewards, the report of an admission, and a calibration."""
+"""Records of capability environments: reactions, rewards, admission reports and calibrations."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -9,15 +9,15 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
 
 GRADES = (0.0, 0.2, 0.5, 0.8, 1.0)
-"""The rewards of an environment. Some lie between 0 and 1, so that rollouts of a group can differ."""
+"""The possible rewards of an environment. Values between 0 and 1 let the rollouts of a group differ."""
 
-TOP = GRADES[-1]
+MAX_GRADE = GRADES[-1]
 """The reward of a rollout that exercises the capability completely."""
 
 
 def _check_grade(value: float) -> float:
     if value not in GRADES:
-        raise ValueError(f"a reward of {value:g}: an environment gives one of {', '.join(map(str, GRADES))}")
+        raise ValueError(f"expected a reward that is one of {', '.join(map(str, GRADES))}, got {value:g}")
     return value
 
 
@@ -58,8 +58,8 @@ class AdmissionReport(Record):
         return all(line.passed for line in self.checks)
 
 
-class Figures(Record):
-    """Figures of groups of rollouts; shares are from 0 to 1.
+class RolloutFigures(Record):
+    """Statistics of groups of rollouts. Shares are between 0 and 1.
 
     Attributes:
         groups: The number of scenarios with two rollouts or more.
@@ -89,21 +89,21 @@ class DifficultyResult(Record):
     """One measured difficulty.
 
     Attributes:
-        outside: The figures outside of their targets, a phrase each.
+        outside: The figures that missed their targets, one phrase each.
         tokens: Mean tokens of a rollout, prompt and answers; None if the endpoint does not report them.
         calls: Mean number of the model's answers in a rollout.
     """
 
     difficulty: int
     digest: str
-    figures: Figures
+    figures: RolloutFigures
     outside: tuple[str, ...]
     tokens: float | None
     calls: float
     seconds: float
 
 
-class Outcome(StrEnum):
+class CalibrationOutcome(StrEnum):
     """The outcome of a calibration: a difficulty fits, or a person must decide."""
 
     FITS = "fits"
@@ -133,7 +133,7 @@ class Calibration(Record):
     temperature: float | None
     seeds: int
     group: int
-    outcome: Outcome
+    outcome: CalibrationOutcome
     difficulty: int
     tried: tuple[DifficultyResult, ...] = Field(min_length=1)
     advice: str = ""

@@ -12,11 +12,11 @@ from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.score import RewardRecord, Unit
+from pytest_trace2evolve.records.score import RewardRecord, UnitFloat
 from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
-SCHEMA = 1
+EVIDENCE_SCHEMA = 1
 """Version of the evidence format; a file of a different version is rejected."""
 
 DUMMY_USER = "dummy_user"
@@ -44,7 +44,7 @@ REPLAY = "replay"
 """The agent that reads recorded runs instead of talking."""
 
 NOT_RECORDED = "not recorded"
-"""Stands in reports for a fact that the evidence does not hold."""
+"""The text in reports for a fact that the evidence does not record."""
 
 
 class ActionCount(Record):
@@ -54,9 +54,9 @@ class ActionCount(Record):
     matched: Count | None = None
 
     @model_validator(mode="after")
-    def _matched_within_total(self) -> Self:
+    def _check_matched(self) -> Self:
         if self.matched is not None and self.matched > self.total:
-            raise ValueError(f"{self.matched} actions matched of {self.total}")
+            raise ValueError(f"{self.matched} of {self.total} actions matched")
         return self
 
 
@@ -76,7 +76,7 @@ class SimulationEvidence(RewardRecord):
     trial: Count
     termination_reason: str
     recorded_reward: float | None = None
-    components: dict[RewardBasis, Unit] = Field(default_factory=dict)
+    components: dict[RewardBasis, UnitFloat] = Field(default_factory=dict)
     actions: dict[str, ActionCount] = Field(default_factory=dict)
     task_digest: str
     seed: int | None = None
@@ -114,7 +114,7 @@ class CandidateRef(Record):
 
 
 class Mode(NamedTuple):
-    """The domain, and whether the agent works alone. Runs of one kind agree in both."""
+    """The domain, and whether the agent works alone (solo). Comparable runs agree in both."""
 
     domain: str
     solo: bool = False
@@ -123,7 +123,7 @@ class Mode(NamedTuple):
         return f"{self.domain!r} in solo mode" if self.solo else repr(self.domain)
 
     @property
-    def brief(self) -> str:
+    def short_text(self) -> str:
         return f"{self.domain}, solo" if self.solo else self.domain
 
 
@@ -176,7 +176,7 @@ class Settings(Record):
     code: Code | None = None
 
     @model_serializer(mode="wrap")
-    def _without_absent_code(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_absent_code(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out an absent `code`, so that records written before it existed keep their digests."""
         record: dict[str, Any] = dump(self)
         if record.get("code") is None:
@@ -214,7 +214,7 @@ class Provenance(Record):
         policy: Digest of the policy's text if a foreign results file carries it.
         max_steps, max_errors: Step and error budgets of a simulation.
         timeout: Time limit of a simulation in seconds of wall-clock time.
-        run_id: Id of the run that measured the evidence; for a baseline that grew, of the first run.
+        run_id: Id of the run that measured the evidence; for an extended baseline, of the first run.
         created_at: Time of that measurement (ISO 8601).
         replaces: For a baseline, digest of the evidence of the previous baseline.
         promoted_from: For a baseline, id of the run whose verdict promoted it.
@@ -248,7 +248,7 @@ class Provenance(Record):
         return Mode(self.domain, self.user.implementation == DUMMY_USER)
 
     @property
-    def conversational(self) -> bool:
+    def is_conversational(self) -> bool:
         """Whether the agent had to talk in order to act. The oracle on tasks without a script did not."""
         return (self.agent.implementation, self.user.implementation) != (ORACLE, GOLD_USER)
 
@@ -256,12 +256,12 @@ class Provenance(Record):
 class Evidence(Record):
     """One side of a comparison: the simulations of one candidate on one suite or file."""
 
-    schema_version: int = SCHEMA
+    schema_version: int = EVIDENCE_SCHEMA
     provenance: Provenance
     simulations: tuple[SimulationEvidence, ...]
 
     @model_validator(mode="after")
-    def _one_record_a_trial(self) -> Self:
+    def _check_unique_trials(self) -> Self:
         seen: set[tuple[str, int]] = set()
         for simulation in self.simulations:
             key = (simulation.task_id, simulation.trial)
@@ -271,7 +271,7 @@ class Evidence(Record):
         return self
 
 
-class Side(Record):
+class SideDescription(Record):
     """The implementations, models and settings that made one side's simulations; None if not recorded."""
 
     agent: str | None = None
@@ -299,22 +299,22 @@ class Side(Record):
 class ComparedSides(Record):
     """Both sides of a comparison, and the differences between their agents that the candidate declares."""
 
-    baseline: Side
-    candidate: Side
+    baseline: SideDescription
+    candidate: SideDescription
     declared: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
-        """Both sides for a report: one line if they agree, else a line each."""
+        """The lines that describe both sides in a report: one if they are equal, otherwise one for each."""
         if self.baseline == self.candidate:
             return [f"both sides: {self.baseline.text}"]
         lines = [f"baseline: {self.baseline.text}", f"candidate: {self.candidate.text}"]
-        declared = ", ".join(self.declared)
-        return [*lines, f"declared by the candidate: another {declared}"] if declared else lines
+        changes = ", ".join(self.declared)
+        return [*lines, f"declared by the candidate: another {changes}"] if changes else lines
 
 
-def side_of(origin: Provenance) -> Side:
-    return Side(
+def describe_side(origin: Provenance) -> SideDescription:
+    return SideDescription(
         agent=origin.agent.implementation,
         model=origin.agent.model,
         parameters=origin.agent.arguments,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.adapter import AdapterState, Confusion
+from pytest_trace2evolve.records.adapter import AdapterState, ConfusionMatrix
 from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.verdict import Decision
@@ -87,6 +87,6 @@ class Evolution(Record):
     adapters: dict[str, str] = Field(default_factory=dict)
     threads: Count | None = None
     judged: dict[str, CandidateOutcome] = Field(default_factory=dict)
-    confusion: Confusion | None = None
+    confusion: ConfusionMatrix | None = None
     rollouts: dict[Stage, Count] = Field(default_factory=dict)
     minutes: dict[Stage, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)

@@ -17,16 +17,16 @@ from pytest_trace2evolve.utils.canonical import digest
 LEDGER_SCHEMA: Final = 1
 """Version of the format of entries; an entry of a different version is reported and not read."""
 
-ENTRY_NAME = r"^[0-9a-f]{32}$"
-"""The pattern of an entry's name, a `utils.canonical.digest`."""
+ENTRY_NAME_PATTERN = r"^[0-9a-f]{32}$"
+"""The pattern of an entry's name, which is a digest (see `utils.canonical.digest`)."""
 
-Name = Annotated[str, Field(pattern=ENTRY_NAME)]
-Text = Annotated[str, Field(min_length=1)]
+EntryName = Annotated[str, Field(pattern=ENTRY_NAME_PATTERN)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
 def _check_utc(value: datetime) -> datetime:
     if value.utcoffset() != timedelta(0):
-        raise ValueError("a time is written in UTC")
+        raise ValueError("a time must be in UTC")
     return value
 
 
@@ -55,10 +55,10 @@ class Root(Entry):
     """
 
     kind: Literal["root"] = "root"
-    origin: Text
+    origin: NonEmptyText
 
 
-class Dated(Entry):
+class DatedEntry(Entry):
     """Base of all entries but the root.
 
     Attributes:
@@ -71,10 +71,10 @@ class Dated(Entry):
             `ahead`. Derived when the ledger is read, and not part of the entry's file.
     """
 
-    root: Name
-    parents: tuple[Name, ...] = Field(min_length=1)
+    root: EntryName
+    parents: tuple[EntryName, ...] = Field(min_length=1)
     at: UtcTime
-    ahead: tuple[Name, ...] = ()
+    ahead: tuple[EntryName, ...] = ()
     earliest: UtcTime | None = Field(default=None, exclude=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -83,8 +83,8 @@ class Dated(Entry):
         return content if self.ahead else {name: value for name, value in content.items() if name != "ahead"}
 
 
-class Access(Dated):
-    """Traces of a task were opened.
+class Access(DatedEntry):
+    """Records that traces of a task were opened.
 
     Attributes:
         domain: The task's domain, by which later suites that hold the task are found.
@@ -96,19 +96,19 @@ class Access(Dated):
     """
 
     kind: Literal["look"] = "look"
-    domain: Text
-    suite: Text
-    split: Text
-    task: Text
+    domain: NonEmptyText
+    suite: NonEmptyText
+    split: NonEmptyText
+    task: NonEmptyText
     trials: tuple[int, ...]
-    run: Text
-    who: Text
+    run: NonEmptyText
+    who: NonEmptyText
     day: date
 
     @model_validator(mode="after")
-    def _day_of_its_time(self) -> Self:
+    def _check_day(self) -> Self:
         if abs(self.day - self.at.date()) > timedelta(days=1):
-            raise ValueError(f"the day {self.day} is not that of {self.at:%Y-%m-%d}")
+            raise ValueError(f"the day {self.day} does not match the date {self.at:%Y-%m-%d}")
         return self
 
     @property
@@ -118,15 +118,15 @@ class Access(Dated):
         return min(days if self.earliest is None else [*days, self.earliest.date()])
 
 
-class Version(Record):
+class ContentVersion(Record):
     """A candidate or a baseline, with the digest of its content, which may change under the same id."""
 
-    id: Text
-    digest: Text
+    id: NonEmptyText
+    digest: NonEmptyText
 
 
-class BaselineSave(Dated):
-    """A baseline was saved, updated, grown or promoted.
+class BaselineSave(DatedEntry):
+    """Records that a baseline was saved, updated, extended or promoted.
 
     Attributes:
         baseline: Its name, and the digest of all its evidence (see `baselines.evidence_digest`).
@@ -135,14 +135,14 @@ class BaselineSave(Dated):
     """
 
     kind: Literal["baseline"] = "baseline"
-    suite: Text
-    baseline: Version
-    replaces: Text | None = None
-    run: Text
+    suite: NonEmptyText
+    baseline: ContentVersion
+    replaces: NonEmptyText | None = None
+    run: NonEmptyText
 
 
-class Repair(Dated):
-    """A person accepted damage to the ledger. Exactly these problems no longer count.
+class Repair(DatedEntry):
+    """Records that a person accepted damage to the ledger. Exactly these problems no longer count.
 
     Attributes:
         who, day: As in `Access`.
@@ -153,24 +153,24 @@ class Repair(Dated):
     """
 
     kind: Literal["repair"] = "repair"
-    who: Text
+    who: NonEmptyText
     day: date
-    problems: tuple[Text, ...] = Field(min_length=1)
-    files: dict[str, Text | None] = Field(default_factory=dict)
+    problems: tuple[NonEmptyText, ...] = Field(min_length=1)
+    files: dict[str, NonEmptyText | None] = Field(default_factory=dict)
     lost: Count = 0
-    locks: tuple[Text, ...] = ()
+    locks: tuple[NonEmptyText, ...] = ()
 
-    def accepts(self, name: str, file: str | None) -> bool:
+    def accepts(self, name: str, file_digest: str | None) -> bool:
         """Whether the repair accepted the damage of an entry.
 
         Args:
             name: The entry's name.
-            file: The digest of the entry's file; None if the file is missing.
+            file_digest: The digest of the entry's file; None if the file is missing.
         """
-        return name in self.files and self.files[name] == file
+        return name in self.files and self.files[name] == file_digest
 
 
-class Origin(StrEnum):
+class DrawOrigin(StrEnum):
     """How the simulations of a draw were made. This determines which later runs may read them."""
 
     KEPT = "kept"
@@ -185,8 +185,8 @@ class Origin(StrEnum):
     """Made by an agent whose simulations are not stored, so each run makes its own."""
 
 
-class Draw(Dated):
-    """Simulations of a candidate on a sealed split were made, and could be seen.
+class Draw(DatedEntry):
+    """Records that simulations of a candidate on a sealed split were made and could be seen.
 
     A draw is one set of simulations of one candidate and one agent. It is recorded before its first
     simulation is stored or shown, once for every lock, whether or not a gate judges it.
@@ -200,20 +200,20 @@ class Draw(Dated):
     """
 
     kind: Literal["draw"] = "draw"
-    suite: Text
-    split: Text
-    lock: Text
-    candidate: Version
-    agent: Text
-    draw: Name
-    made: Origin
+    suite: NonEmptyText
+    split: NonEmptyText
+    lock: NonEmptyText
+    candidate: ContentVersion
+    agent: NonEmptyText
+    draw: EntryName
+    made: DrawOrigin
     gated: bool
     whole: bool
-    run: Text
+    run: NonEmptyText
 
 
-class Traces(Dated):
-    """A run that drew a sealed split ended, and left the traces of a suite in its folder.
+class TracesEntry(DatedEntry):
+    """Records the traces of a suite that a run left in its folder, after it drew a sealed split.
 
     Killed runs and runs of older versions have no such entry.
 
@@ -224,19 +224,19 @@ class Traces(Dated):
     """
 
     kind: Literal["traces"] = "traces"
-    suite: Text
-    run: Text
-    digest: Text
-    draw: Name | None = None
-    account: Text | None = None
+    suite: NonEmptyText
+    run: NonEmptyText
+    digest: NonEmptyText
+    draw: EntryName | None = None
+    account: NonEmptyText | None = None
 
 
-_ADDED_LATER = ("baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw")
+_LATER_FIELDS = ("baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw")
 """Fields of an evaluation that the first version did not have."""
 
 
-class Evaluation(Dated):
-    """A candidate was judged on a whole split that decides.
+class Evaluation(DatedEntry):
+    """Records the gate's decision on a candidate, on a whole split that decides.
 
     Fields that older versions did not record are None in their entries.
 
@@ -264,19 +264,19 @@ class Evaluation(Dated):
         baseline_evidence: Digest of all evidence of the baseline, in all splits.
         evidence: Digest of the run's evidence on the suite, in all splits.
         verdict: Digest of the run's `verdict.json`.
-        draw: The draw that was judged; None also if it is not known.
+        draw: The draw that was judged; None if there was none or if it is not known.
     """
 
     kind: Literal["evaluation"] = "evaluation"
-    suite: Text
-    split: Text
-    lock: Text
-    candidate: Version
-    ancestors: tuple[Version, ...] = ()
-    agent: Text
-    baseline: Version
-    baseline_identity: Text | None = None
-    policy: Text
+    suite: NonEmptyText
+    split: NonEmptyText
+    lock: NonEmptyText
+    candidate: ContentVersion
+    ancestors: tuple[ContentVersion, ...] = ()
+    agent: NonEmptyText
+    baseline: ContentVersion
+    baseline_identity: NonEmptyText | None = None
+    policy: NonEmptyText
     goal: Goal
     trials: Count
     decision: Decision
@@ -284,19 +284,21 @@ class Evaluation(Dated):
     look: Annotated[int, Field(ge=1)] | None = None
     analysis: Annotated[int, Field(ge=1)] | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    repeats: Name | None = None
-    run: Text
-    baseline_evidence: Text | None = None
-    evidence: Text | None = None
-    verdict: Text | None = None
-    draw: Name | None = None
+    repeats: EntryName | None = None
+    run: NonEmptyText
+    baseline_evidence: NonEmptyText | None = None
+    evidence: NonEmptyText | None = None
+    verdict: NonEmptyText | None = None
+    draw: EntryName | None = None
 
     @model_validator(mode="after")
-    def _numbered_if_it_claims(self) -> Self:
+    def _check_test_number(self) -> Self:
         if (self.look is not None) != self.claims_clean:
-            raise ValueError(f"look {self.look!r} with goal {self.goal.value} and label {self.label.value}")
+            raise ValueError(
+                f"look {self.look!r} does not match goal {self.goal.value} and label {self.label.value}"
+            )
         if self.analysis is not None and self.look is None:
-            raise ValueError(f"analysis {self.analysis} of no test: look is not set")
+            raise ValueError(f"analysis {self.analysis} is set, but look is not")
         if self.goal is Goal.NO_REGRESSION and self.label is Label.CLEAN:
             raise ValueError(f"label {self.label.value} with goal {self.goal.value}, which claims nothing")
         return self
@@ -308,8 +310,8 @@ class Evaluation(Dated):
         because the name is the digest of the content.
         """
         content = super().to_json()
-        absent = {name for name in _ADDED_LATER if content[name] is None}
-        return {name: value for name, value in content.items() if name not in absent}
+        unset_fields = {name for name in _LATER_FIELDS if content[name] is None}
+        return {name: value for name, value in content.items() if name not in unset_fields}
 
     @property
     def claims_clean(self) -> bool:
@@ -325,10 +327,10 @@ class Evaluation(Dated):
         return self.alpha is not None or self.decision is not Decision.INCONCLUSIVE
 
     @property
-    def versions(self) -> tuple[Version, ...]:
+    def versions(self) -> tuple[ContentVersion, ...]:
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Access | Draw | Traces | Evaluation | BaselineSave | Repair
-ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
-"""Reads an entry of any kind."""
+AnyEntry = Root | Access | Draw | TracesEntry | Evaluation | BaselineSave | Repair
+ENTRY_ADAPTER: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
+"""Validates entries of any kind."""

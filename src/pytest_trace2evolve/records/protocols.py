@@ -29,7 +29,7 @@ class ToolResult(Record):
     content: str
     error: bool = False
 
-    def answering(self, call: ToolCall) -> Message:
+    def to_message(self, call: ToolCall) -> Message:
         return Message(
             role="tool", id=call.id, content=self.content, requestor=call.requestor, error=self.error
         )
@@ -98,16 +98,16 @@ class World(Protocol):
 
 
 @runtime_checkable
-class Ruled(Protocol):
+class SupportsRules(Protocol):
     """A world that declares rules; a world without rules needs no such method."""
 
     def rules(self) -> Rules | None:
-        """The rules that every agent must keep; None if this domain declares none."""
+        """The rules that every agent must follow; None if this domain declares none."""
 
 
 def rules_of(world: World) -> Rules | None:
     """A world's rules; None if it declares none."""
-    return world.rules() if isinstance(world, Ruled) else None
+    return world.rules() if isinstance(world, SupportsRules) else None
 
 
 class Judge(Protocol):
@@ -151,7 +151,7 @@ class Meter(Protocol):
         """Count one usable answer."""
 
 
-class Answers(Protocol):
+class AnswerStore(Protocol):
     """A store of models' answers by their keys."""
 
     async def get(self, key: str) -> Answer | None:
@@ -165,10 +165,10 @@ class Journal(Protocol):
     """The answers of one simulation, in the order in which they arrived.
 
     Attributes:
-        redrawn: Whether answers were discarded. The simulation then differs from the one that was begun.
+        is_redrawn: Whether answers were discarded. The simulation then differs from the one that was begun.
     """
 
-    redrawn: bool
+    is_redrawn: bool
 
     @property
     def seconds(self) -> float:
@@ -237,7 +237,7 @@ class Generator(Protocol):
         """Whether no further message can raise the grade."""
 
     def shortcut(self, task: Task) -> Sequence[Message]:
-        """The messages of an agent that lacks the capability and fails in the likeliest way."""
+        """The messages of an agent that lacks the capability and fails in the most likely way."""
 
 
 @dataclass(frozen=True)
@@ -245,11 +245,11 @@ class Offer:
     """An environment that a project or a package offers for one capability.
 
     Attributes:
-        make: Makes the generator of a difficulty, from 1 (easiest) to 5, and of a content.
+        make: Makes the generator for a difficulty, from 1 (easiest) to 5, and a content.
         pays: The behavior that is rewarded, in one line.
         provider: The provider of the world in which it is played.
         domain: That world's domain.
-        elsewhere: Makes the generator in a separate process; None to use a new process of our own.
+        elsewhere: Makes the generator in a separate process; None uses a new process of this package.
         close: Ends the processes of its generators; they start again when needed.
     """
 
@@ -271,7 +271,7 @@ class Environment(Protocol):
     capability: str
 
     def tools(self) -> Sequence[ToolSchema]:
-        """Its tools: the target's own."""
+        """The environment's tools, which are those of the target."""
 
     def reset(self, seed: int) -> Sequence[Message]:
         """Begin the scenario of a seed; returns the messages before the agent's turn."""

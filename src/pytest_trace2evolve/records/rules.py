@@ -1,4 +1,4 @@
-"""The rules of a world that every agent must keep, and findings of their breaches.
+"""The rules of a world that every agent must follow, and findings of breaches.
 
 The traces of a world that declares its rules are checked for the invariants of `scoring.invariants`.
 """
@@ -63,16 +63,18 @@ class Writing(Record):
     id_path: str = ""
 
     @model_validator(mode="after")
-    def _names_its_record(self) -> "Writing":
+    def _check_record_id(self) -> "Writing":
         if not self.creates and not self.argument:
-            raise ValueError("argument: empty; name the argument that holds the record's id, or set creates")
+            raise ValueError(
+                "argument is empty; name the argument that holds the record's id, or set creates"
+            )
         if self.id_path and (self.argument or not self.creates):
             raise ValueError(
-                f"id_path {self.id_path!r}: only the result of a tool that creates a record, and has no "
-                "argument for its id, holds the id; leave id_path out"
+                f"id_path {self.id_path!r}: allowed only for a tool that creates a record and has no "
+                "argument for its id; remove id_path"
             )
         if self.creates and self.statuses:
-            raise ValueError("statuses: a record has none before it is created; leave them out")
+            raise ValueError("statuses: a record has no status before it is created; remove them")
         return self
 
 
@@ -83,10 +85,10 @@ class Promise(Record):
     them (`the cancellation has been processed`). All text is in lower case.
 
     Attributes:
-        tools: Tools. A successful call of any of them makes the claim true.
+        tools: The tools that make the claim true if any of them is called successfully.
         verbs: Participles, such as `cancelled`.
         nouns: Nouns, such as `cancellation`.
-        about: Words, one of which must stand before a verb or shortly after it; empty if the verb is enough.
+        about: Words, one of which must occur before a verb or shortly after it; empty if the verb is enough.
         unless: Words that give the clause a different meaning.
         statuses: Statuses of a record that make the claim true of that record, no matter who caused them.
         phrases: Further phrases that express the claim.
@@ -103,7 +105,7 @@ class Promise(Record):
     vague: bool = False
 
 
-def _with_paths(value: object) -> object:
+def _add_paths(value: object) -> object:
     return dict.fromkeys(value, "") if isinstance(value, set | frozenset | list | tuple) else value
 
 
@@ -125,7 +127,7 @@ class Rules(Record):
         promises: The claims that an agent may make only once they are true.
     """
 
-    identify: Annotated[Mapping[str, str], BeforeValidator(_with_paths)]
+    identify: Annotated[Mapping[str, str], BeforeValidator(_add_paths)]
     customers: str
     owner: str
     status: str
@@ -147,15 +149,15 @@ def id_at(text: str, path: str) -> str | None:
         The id; None if the path holds neither a text nor a whole number.
     """
     if path:
-        return id_text(_value_at(_parsed(text), path.split(".")))
-    plain = text.strip()
-    return None if plain[:1] in ("{", "[") else plain or None
+        return id_text(_value_at(_parse_json(text), path.split(".")))
+    plain_id = text.strip()
+    return None if plain_id[:1] in ("{", "[") else plain_id or None
 
 
 def record_at(text: str, path: str) -> Mapping[str, Any] | None:
     """Return the object that holds the id at a path of a tool's result; None if there is no such object."""
-    found = _value_at(_parsed(text), path.split(".")[:-1]) if path else None
-    return found if isinstance(found, dict) else None
+    record = _value_at(_parse_json(text), path.split(".")[:-1]) if path else None
+    return record if isinstance(record, dict) else None
 
 
 def id_text(value: object) -> str | None:
@@ -165,7 +167,7 @@ def id_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _parsed(text: str) -> object:
+def _parse_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

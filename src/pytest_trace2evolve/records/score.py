@@ -29,7 +29,7 @@ class ToolType(StrEnum):
 UNKNOWN_TOOL = "unknown"
 """The type of a gold action whose tool the domain does not have."""
 
-Unit = Annotated[float, Field(ge=0, le=1)]
+UnitFloat = Annotated[float, Field(ge=0, le=1)]
 """A share or reward between 0 and 1."""
 
 
@@ -63,14 +63,12 @@ class RewardRecord(Record):
     """Base of records that have a reward if and only if it was measured."""
 
     status: Status
-    reward: Unit | None = None
+    reward: UnitFloat | None = None
 
     @model_validator(mode="after")
-    def _reward_iff_measured(self) -> Self:
+    def _check_reward(self) -> Self:
         if (self.reward is not None) != (self.status is Status.MEASURED):
-            raise ValueError(
-                f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other"
-            )
+            raise ValueError(f"reward {self.reward!r} does not match status {self.status.value!r}")
         return self
 
 
@@ -82,7 +80,7 @@ class Score(RewardRecord):
     """
 
     basis: tuple[RewardBasis, ...] = ()
-    components: dict[RewardBasis, Unit] = Field(default_factory=dict)
+    components: dict[RewardBasis, UnitFloat] = Field(default_factory=dict)
     db_match: bool | None = None
     env_assertions: tuple[Check, ...] = ()
     communicate: tuple[Check, ...] = ()

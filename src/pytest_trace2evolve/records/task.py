@@ -13,16 +13,16 @@ from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.base import Record, Tau2Record
 from pytest_trace2evolve.records.message import Message, Requestor
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 
-SCRIPT = "script"
+SCRIPT_KEY = "script"
 """The key of a task's user scenario that holds the script; tau2's own tools ignore it."""
 
-PATIENCE_MOST = 24
-"""The most messages that a customer sends. A budget of steps must leave room for the answers."""
+MAX_PATIENCE = 24
+"""The maximum number of messages that a customer sends. The step budget must leave room for the answers."""
 
-ID_MOST = 200
-"""The most characters of a case's id, which names tests and files."""
+MAX_ID_LENGTH = 200
+"""The maximum length of a case's id, which names tests and files."""
 
 
 class RewardBasis(StrEnum):
@@ -105,12 +105,12 @@ class Task(Tau2Record):
 
     @property
     def digest(self) -> str:
-        """Digest of the normalised content (see `normalised`)."""
+        """Digest of the normalised content (see `normalise_task`)."""
         return self.digest_in(solo=False)
 
     def digest_in(self, *, solo: bool) -> str:
         """Digest of everything that a simulation depends on; in solo mode this includes the ticket."""
-        content = normalised(self)
+        content = normalise_task(self)
         return digest({**content, "ticket": self.ticket} if solo else content)
 
     @property
@@ -121,15 +121,15 @@ class Task(Tau2Record):
     @property
     def tables(self) -> dict[str, Any]:
         """The records that the task adds to the agent's world, by table; empty if it adds none."""
-        data = self.initial_state.initialization_data if self.initial_state else None
-        return (data.agent_data or {}) if data else {}
+        initialization_data = self.initial_state.initialization_data if self.initial_state else None
+        return (initialization_data.agent_data or {}) if initialization_data else {}
 
     @property
     def history(self) -> list[Message]:
         return (self.initial_state.message_history or []) if self.initial_state else []
 
 
-def normalised(task: Task) -> dict[str, Any]:
+def normalise_task(task: Task) -> dict[str, Any]:
     """Return the content of a task that scoring or the conversation reads, with upstream's defaults.
 
     Absent, null and empty are equal; an absent basis is DB and COMMUNICATE; an absent requestor is the
@@ -140,12 +140,12 @@ def normalised(task: Task) -> dict[str, Any]:
     """
     criteria = task.evaluation_criteria or EvaluationCriteria()
     return {
-        "user_scenario": _without_empty(task.user_scenario),
-        "initial_state": _initial_state(task.initial_state),
+        "user_scenario": _drop_empty(task.user_scenario),
+        "initial_state": _normalise_initial_state(task.initial_state),
         "criteria": {
-            "actions": [_action(action) for action in criteria.actions or []],
+            "actions": [_normalise_action(action) for action in criteria.actions or []],
             "env_assertions": [
-                _function(assertion) | {"assert_value": assertion.assert_value}
+                _normalise_call(assertion) | {"assert_value": assertion.assert_value}
                 for assertion in criteria.env_assertions or []
             ],
             "communicate_info": criteria.communicate_info or [],
@@ -156,18 +156,18 @@ def normalised(task: Task) -> dict[str, Any]:
     }
 
 
-def _action(action: Action) -> dict[str, Any]:
+def _normalise_action(action: Action) -> dict[str, Any]:
     content = {"name": action.name, "arguments": action.arguments, "requestor": action.requestor}
     if action.compare_args is not None:
         content["compare_args"] = sorted(action.compare_args)
     return content
 
 
-def _function(call: FunctionCall) -> dict[str, Any]:
+def _normalise_call(call: FunctionCall) -> dict[str, Any]:
     return {"env_type": call.env_type, "func_name": call.func_name, "arguments": call.arguments}
 
 
-def _initial_state(state: InitialState | None) -> dict[str, Any]:
+def _normalise_initial_state(state: InitialState | None) -> dict[str, Any]:
     if state is None:
         return {}
     content: dict[str, Any] = {}
@@ -176,13 +176,13 @@ def _initial_state(state: InitialState | None) -> dict[str, Any]:
         if data := {side: update for side, update in sides.items() if update}:
             content["initialization_data"] = data
     if state.initialization_actions:
-        content["initialization_actions"] = [_function(call) for call in state.initialization_actions]
+        content["initialization_actions"] = [_normalise_call(call) for call in state.initialization_actions]
     if state.message_history:
-        content["message_history"] = [_message(message) for message in state.message_history]
+        content["message_history"] = [_normalise_message(message) for message in state.message_history]
     return content
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _normalise_message(message: Message) -> dict[str, Any]:
     calls = [
         {"name": call.name, "arguments": call.arguments, "requestor": call.requestor}
         for call in message.tool_calls or []
@@ -197,26 +197,26 @@ def _message(message: Message) -> dict[str, Any]:
     return {key: value for key, value in content.items() if value is not None}
 
 
-def _without_empty(value: Any) -> Any:
-    """The value without nulls and empty parts, at all levels; None if nothing is left."""
+def _drop_empty(value: Any) -> Any:
+    """Remove nulls and empty parts from a value at all levels; None if nothing is left."""
     if isinstance(value, dict):
-        kept = {key: _without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item is not None} or None
+        items = {key: _drop_empty(item) for key, item in value.items()}
+        return {key: item for key, item in items.items() if item is not None} or None
     if isinstance(value, list):
-        return [_without_empty(item) for item in value] or None
+        return [_drop_empty(item) for item in value] or None
     return None if value == "" else value
 
 
 def _check_words(text: str) -> str:
     if not text.strip():
-        raise PydanticCustomError("no_words", "there is no word in it: write what the customer says")
+        raise PydanticCustomError("no_words", "expected at least one word; write what the customer says")
     return text
 
 
-Said = Annotated[str, AfterValidator(_check_words)]
+SpokenText = Annotated[str, AfterValidator(_check_words)]
 """A text that a customer says."""
 
-Some = Annotated[tuple[Said, ...], Field(min_length=1)]
+Alternatives = Annotated[tuple[SpokenText, ...], Field(min_length=1)]
 """One or more alternative texts that a customer may say."""
 
 
@@ -240,7 +240,7 @@ class Content(StrEnum):
     HELDOUT = "heldout"
 
 
-class After(StrEnum):
+class RequiredOutcome(StrEnum):
     """The outcome of the customer's last turn that the next turn requires."""
 
     ANYTHING = "anything"
@@ -260,7 +260,7 @@ class Request(Record):
     """
 
     about: tuple[str, ...]
-    details: dict[Slot, Said] = Field(default_factory=dict)
+    details: dict[Slot, SpokenText] = Field(default_factory=dict)
     answer: str = ""
     refused: bool = False
 
@@ -274,32 +274,32 @@ class Turn(Record):
         actions: The number of the task's gold actions that belong to this turn.
     """
 
-    says: Said
+    says: SpokenText
     requests: Annotated[tuple[Request, ...], Field(min_length=1)]
-    insists: tuple[Said, ...] = ()
-    after: After = After.ANYTHING
+    insists: tuple[SpokenText, ...] = ()
+    after: RequiredOutcome = RequiredOutcome.ANYTHING
     actions: int = Field(default=0, ge=0)
 
     @property
-    def refused(self) -> bool:
+    def has_forbidden_request(self) -> bool:
         """Whether the policy forbids a part of it."""
         return any(request.refused for request in self.requests)
 
     @property
-    def done(self) -> bool:
+    def has_allowed_request(self) -> bool:
         """Whether the policy allows a part of it."""
         return not all(request.refused for request in self.requests)
 
 
 class Replies(Record):
-    """The customer's alternatives for the phrases that every customer needs; the seed chooses one of each."""
+    """Alternative texts for the phrases that every customer needs. The seed selects one of each."""
 
-    yes: Some
-    wrong: Some
-    wait: Some
-    unknown: Some
-    bye: Some
-    giving_up: Some
+    yes: Alternatives
+    wrong: Alternatives
+    wait: Alternatives
+    unknown: Alternatives
+    bye: Alternatives
+    giving_up: Alternatives
 
 
 class Script(Record):
@@ -308,21 +308,21 @@ class Script(Record):
     Attributes:
         family: The kind of pressure that the case puts on an agent.
         identity: The details by which the customer identifies themselves. They do not know missing details.
-        patience: The most messages that the customer sends.
+        patience: The maximum number of messages that the customer sends.
     """
 
     schema_version: Literal[1] = 1
     family: str
     content: Content
-    identity: dict[Slot, Said]
+    identity: dict[Slot, SpokenText]
     turns: Annotated[tuple[Turn, ...], Field(min_length=1)]
     replies: Replies
-    patience: int = Field(default=PATIENCE_MOST, ge=2, le=PATIENCE_MOST)
+    patience: int = Field(default=MAX_PATIENCE, ge=2, le=MAX_PATIENCE)
 
     @property
     def refuses_all(self) -> bool:
         """Whether the policy forbids every request, so an agent that does nothing is right."""
-        return not any(turn.done for turn in self.turns)
+        return not any(turn.has_allowed_request for turn in self.turns)
 
 
 def script_of(task: Task) -> Script | None:
@@ -332,47 +332,50 @@ def script_of(task: Task) -> Script | None:
         CaseError: the script is damaged, or does not fit its task; the message names the task and the place.
     """
     scenario: Any = task.user_scenario
-    raw = scenario.get(SCRIPT) if isinstance(scenario, dict) else None
-    if raw is None:
+    script_data = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
+    if script_data is None:
         return None
     try:
-        script = Script.model_validate(raw)
+        script = Script.model_validate(script_data)
     except ValidationError as error:
-        raise CaseError(f"task {task.id!r}: its customer script is damaged: {problem_in(error)}") from None
-    if problem := _contradiction(task, script) or _id_problem(task.id):
+        raise CaseError(f"task {task.id!r}: its customer script is damaged: {first_problem(error)}") from None
+    if problem := _script_problem(task, script) or _id_problem(task.id):
         raise CaseError(problem)
     return script
 
 
-def _contradiction(task: Task, script: Script) -> str:
+def _script_problem(task: Task, script: Script) -> str:
     """Describe how a script contradicts its task; empty if it fits."""
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         field = "evaluation_criteria" if criteria is None else "evaluation_criteria.actions"
-        return f"task {task.id!r}: has no {field}: name the gold actions, [] if only refusing is right"
-    in_turns, in_task = sum(turn.actions for turn in script.turns), len(criteria.actions)
-    if in_turns != in_task:
+        return f"task {task.id!r}: has no {field}; list the gold actions, or [] if the agent must only refuse"
+    turn_actions, task_actions = sum(turn.actions for turn in script.turns), len(criteria.actions)
+    if turn_actions != task_actions:
         return (
-            f"task {task.id!r}: the turns of its script have {in_turns} gold actions and the task has "
-            f"{in_task}: correct 'actions' of the turns, which say how many belong to each"
+            f"task {task.id!r}: the turns of its script have {turn_actions} gold actions, but the task has "
+            f"{task_actions}: correct 'actions' of the turns, the number of gold actions in each"
         )
     return ""
 
 
-def _id_problem(name: str) -> str:
+def _id_problem(task_id: str) -> str:
     """Describe why an id cannot be typed or cannot name a test; empty if it can do both."""
     remedy = "name it in letters, digits, '-' and '_'"
-    if not name:
+    if not task_id:
         return f"a case has an empty id; {remedy}"
-    if len(name) > ID_MOST:
-        return f"task {name[:20] + '…'!r}: its id has {len(name)} characters, {ID_MOST} are allowed; {remedy}"
-    if not name.isprintable() or " " in name:
-        return f"task {name!r}: its id holds white space or signs that cannot be printed; {remedy}"
-    if "::" in name:
-        return f"task {name!r}: its id holds '::', which ends a name in pytest's node ids; {remedy}"
+    if len(task_id) > MAX_ID_LENGTH:
+        return (
+            f"task {task_id[:20] + '…'!r}: its id has {len(task_id)} characters, at most {MAX_ID_LENGTH} "
+            f"are allowed; {remedy}"
+        )
+    if not task_id.isprintable() or " " in task_id:
+        return f"task {task_id!r}: its id contains white space or unprintable characters; {remedy}"
+    if "::" in task_id:
+        return f"task {task_id!r}: its id contains '::', which separates names in pytest's node ids; {remedy}"
     return ""
 
 
-def natural_order(name: str) -> tuple[int, int, str]:
+def natural_sort_key(task_id: str) -> tuple[int, int, str]:
     """Sort key of task ids: numbers by value, before other names."""
-    return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)
+    return (0, int(task_id), task_id) if task_id.isascii() and task_id.isdigit() else (1, 0, task_id)

@@ -29,11 +29,11 @@ REGULAR_ENDS = frozenset({TerminationReason.AGENT_STOP, TerminationReason.USER_S
 """The ends after which a simulation is checked; any other end gives reward 0 without checks."""
 
 
-def _text_id(value: Any) -> Any:
+def _to_text_id(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-TextId = Annotated[str, BeforeValidator(_text_id)]
+TextId = Annotated[str, BeforeValidator(_to_text_id)]
 """An id. A number in a file counts as its decimal text."""
 
 
@@ -52,7 +52,7 @@ class Simulation(Tau2Record):
 
     @field_validator("reward_info")
     @classmethod
-    def _finite_reward(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_reward(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         reward = (value or {}).get("reward")
         if isinstance(reward, int) and abs(reward) > sys.float_info.max:
             raise ValueError("the reward is not a finite number")
@@ -63,7 +63,7 @@ class Simulation(Tau2Record):
         return self.messages or []
 
     @property
-    def trouble(self) -> str:
+    def error_text(self) -> str:
         """The recorded error that ended the simulation early, in one line; empty if there is none."""
         return " ".join(self._recorded_text("error").split())
 
@@ -71,14 +71,14 @@ class Simulation(Tau2Record):
     def crash(self) -> tuple[str, str] | None:
         """The exception of the agent's code, as `Type: message`, and the frames of its traceback."""
         frames = self._recorded_text("traceback")
-        return (self.trouble, frames) if frames else None
+        return (self.error_text, frames) if frames else None
 
     @property
-    def redrawn(self) -> str:
+    def redrawn_reason(self) -> str:
         """The reason why some of its answers are not from its first draw; empty if all are."""
         return self._recorded_text("redrawn")
 
-    def as_redrawn(self, why: str) -> "Simulation":
+    def mark_redrawn(self, why: str) -> "Simulation":
         """Return a copy that is marked as redrawn: some of its answers are not from its first draw."""
         info = getattr(self, "info", None) or {}
         return self.model_copy(update={"info": {**info, "redrawn": why}})

@@ -1,7 +1,7 @@
 """The answers of the gate, the content of a gated run's `verdict.json`, and the summary of a run.
 
-A summary travels as JSON from the job that measured to the job that comments. The commenting job renders it
-with its own code, so the texts of a stranger's run are data there, and never Markdown.
+The job that measures passes a summary as JSON to the job that comments. The commenting job renders it with
+its own code, so texts of an untrusted run are treated as data and never as Markdown.
 """
 
 from enum import StrEnum
@@ -97,8 +97,8 @@ class Obstacle(StrEnum):
     TOO_SMALL = "too_small"
 
 
-class Settling(Record):
-    """The evidence that would settle an inconclusive verdict if the figures stay as they are.
+class NeededEvidence(Record):
+    """The evidence that would decide an inconclusive verdict if the figures stay the same.
 
     Attributes:
         trials: The number of trials per task and side that suffices; None if no number does with these tasks.
@@ -184,35 +184,35 @@ class Verdict(Record):
     alpha: float | None = None
     look: int | None = None
     analysis: int | None = None
-    settling: tuple[Settling, ...] = ()
+    settling: tuple[NeededEvidence, ...] = ()
     guard: GuardAnswer | None = None
     detectable: float | None = None
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
 
     @property
-    def test(self) -> str:
+    def test_text(self) -> str:
         """The test's number, with the analysis's number from the second analysis on; empty without a test."""
         if self.look is None:
             return ""
-        further = self.analysis is not None and self.analysis > 1
-        return f"test {self.look}" + (f", analysis {self.analysis}" if further else "")
+        is_repeated = self.analysis is not None and self.analysis > 1
+        return f"test {self.look}" + (f", analysis {self.analysis}" if is_repeated else "")
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form of a verdict."""
         record = self.model_dump(mode="json")
         tasks = ("fixed", "broken", "regressions", "suspected", "left_out")
-        renamed = {"decision", "tasks", *tasks, "partial", "baseline", "candidate"}
+        moved_fields = {"decision", "tasks", *tasks, "partial", "baseline", "candidate"}
         return {
             "verdict": record["decision"],
-            **{name: value for name, value in record.items() if name not in renamed},
+            **{name: value for name, value in record.items() if name not in moved_fields},
             "tasks": {"compared": record["tasks"], **{name: record[name] for name in tasks}},
             "baseline": record["baseline"],
             "candidate": record["candidate"],
         }
 
 
-class BaselineUsed(Record):
+class BaselineReference(Record):
     """The baseline of a suite with the digest of its evidence, and its path if it is in the project."""
 
     name: str
@@ -220,7 +220,7 @@ class BaselineUsed(Record):
     path: str | None = None
 
 
-class EvidenceKept(Record):
+class EvidenceReference(Record):
     """The evidence of a suite: a file in the run's folder, and the digest of its content."""
 
     path: str
@@ -241,8 +241,8 @@ class SuiteVerdict(Record):
     reason: str = ""
     whole: bool
     lock: str
-    baseline: BaselineUsed | None
-    evidence: EvidenceKept
+    baseline: BaselineReference | None
+    evidence: EvidenceReference
     verdicts: tuple[dict[str, Any], ...] = ()
     compared: ComparedSides | None = None
 

@@ -1,4 +1,4 @@
-"""The output of `trace2evolve calibrate` and `trace2evolve power`, and the picture of a calibration."""
+"""Render the output of `trace2evolve calibrate` and `trace2evolve power`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,48 +6,48 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from pytest_trace2evolve.gate.calibration import Calibration, Rate
-from pytest_trace2evolve.gate.intervals import LEVEL, POWER
+from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, POWER
 from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.report.formatting import (
-    NOTHING,
-    Figure,
-    Word,
+    NOT_MEASURED,
+    FigureColumn,
+    WordColumn,
     escape,
-    grid,
-    listed,
-    points,
-    rendered,
-    terminal,
+    format_list,
+    format_points,
+    make_grid,
+    make_terminal_console,
+    rendered_text,
 )
-from pytest_trace2evolve.utils.plots import OutcomeBars, outcome_bars
+from pytest_trace2evolve.utils.plots import OutcomeBars, draw_outcome_bars
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.session.calibrate import CalibratedFiles
+    from pytest_trace2evolve.session.calibrate import CalibrationResult
 
 
-def calibration_json(files: "CalibratedFiles") -> dict[str, Any]:
-    """The documented JSON form of a calibration."""
-    found = files.calibration
+def calibration_json(files: "CalibrationResult") -> dict[str, Any]:
+    """Return a calibration in its documented JSON form."""
+    calibration = files.calibration
     return {
-        "tasks": found.pool.tasks,
-        "simulations": found.pool.simulations,
-        "pass_rate": found.pool.pass_rate,
-        "trials": found.draw.trials,
-        "live": found.draw.live,
-        "resamples": found.resamples,
-        "seed": found.seed,
-        "policies": {name: _policy_json(found, name) for name in found.margins},
+        "tasks": calibration.pool.tasks,
+        "simulations": calibration.pool.simulations,
+        "pass_rate": calibration.pool.pass_rate,
+        "trials": calibration.draw.trials,
+        "live": calibration.draw.is_live,
+        "resamples": calibration.resamples,
+        "seed": calibration.seed,
+        "policies": {name: _policy_json(calibration, name) for name in calibration.margins},
         "left_out": list(files.left_out),
         "notes": list(files.notes),
     }
 
 
-def _policy_json(found: Calibration, name: str) -> dict[str, Any]:
+def _policy_json(calibration: Calibration, name: str) -> dict[str, Any]:
     rates = []
-    for rate in found.rates(name):
-        decided = found.decisions.get((name, rate.goal, rate.effect))
-        interval = None if decided is None else decided.rate(rate.decision)
+    for rate in calibration.rates(name):
+        decision_counts = calibration.decisions.get((name, rate.goal, rate.effect))
+        interval = None if decision_counts is None else decision_counts.rate(rate.decision)
         rates.append(
             {
                 "what": rate.meaning,
@@ -61,111 +61,124 @@ def _policy_json(found: Calibration, name: str) -> dict[str, Any]:
         {
             "goal": goal.value,
             "effect": effect,
-            "promote": decided.promoted,
-            "inconclusive": decided.inconclusive,
-            "discard": decided.discarded,
+            "promote": decision_counts.promoted,
+            "inconclusive": decision_counts.inconclusive,
+            "discard": decision_counts.discarded,
         }
-        for (policy, goal, effect), decided in found.decisions.items()
+        for (policy, goal, effect), decision_counts in calibration.decisions.items()
         if policy == name
     ]
-    return {"margin": found.margins[name], "rates": rates, "counts": counts}
+    return {"margin": calibration.margins[name], "rates": rates, "counts": counts}
 
 
-def calibration_text(files: "CalibratedFiles") -> str:
-    """The calibration as a table with one row per figure and one column per policy, and its settings."""
-    found, target = files.calibration, terminal()
-    pool = found.pool
-    fresh = "fresh trials of broken tasks" if found.draw.live else "recorded runs: no fresh trials"
-    target.print(
+def calibration_text(files: "CalibrationResult") -> str:
+    """Render a calibration: its settings, and a table with a row per figure and a column per policy."""
+    calibration, console = files.calibration, make_terminal_console()
+    pool = calibration.pool
+    trials_text = (
+        "fresh trials of broken tasks" if calibration.draw.is_live else "recorded runs: no fresh trials"
+    )
+    console.print(
         f"{escape(files.name)}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
         f"{pool.pass_rate:.3f}",
         soft_wrap=True,
     )
-    target.print(
-        f"{found.resamples} resamples of {pool.tasks} tasks × {found.draw.trials} trials a side; {fresh}; "
-        f"seed {found.seed}",
+    console.print(
+        f"{calibration.resamples} resamples of {pool.tasks} tasks × {calibration.draw.trials} trials a "
+        f"side; {trials_text}; "
+        f"seed {calibration.seed}",
         soft_wrap=True,
     )
-    target.print()
-    target.print(_rates_table(found))
-    target.print()
-    target.print(
-        f"[dim]Intervals ({LEVEL:.0%}, exact) are of the resampling alone; another {pool.tasks} tasks "
+    console.print()
+    console.print(_rates_table(calibration))
+    console.print()
+    console.print(
+        f"[dim]Intervals ({CONFIDENCE_LEVEL:.0%}, exact) cover only the resampling; a different set of "
+        f"{pool.tasks} tasks "
         "would differ by more.[/]",
         soft_wrap=True,
     )
     if files.left_out:
-        shown = escape(listed(files.left_out, separator="; "))
-        target.print(f"left out ({len(files.left_out)}): {shown}", soft_wrap=True)
+        left_out_text = escape(format_list(files.left_out, separator="; "))
+        console.print(f"left out ({len(files.left_out)}): {left_out_text}", soft_wrap=True)
     for note in files.notes:
-        target.print(f"note: {escape(note)}", soft_wrap=True)
-    return rendered(target)
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    return rendered_text(console)
 
 
-def _rates_table(found: Calibration) -> Table:
-    names = list(found.margins)
-    columns = [Figure(escape(name)) for name in names]
-    table = grid(Word("figure"), Word("goal"), Word("candidate"), Word("decision"), *columns)
-    for rates in zip(*(found.rates(name) for name in names), strict=True):
-        first = rates[0]
+def _rates_table(calibration: Calibration) -> Table:
+    names = list(calibration.margins)
+    columns = [FigureColumn(escape(name)) for name in names]
+    table = make_grid(
+        WordColumn("figure"), WordColumn("goal"), WordColumn("candidate"), WordColumn("decision"), *columns
+    )
+    for rates in zip(*(calibration.rates(name) for name in names), strict=True):
+        first_rate = rates[0]
         table.add_row(
-            first.meaning,
-            first.goal.value,
-            _planted_effect(rates),
-            "promoted" if first.decision is Decision.PROMOTE else "discarded",
-            *(_rate(found, name, rate) for name, rate in zip(names, rates, strict=True)),
+            first_rate.meaning,
+            first_rate.goal.value,
+            _planted_effect_text(rates),
+            "promoted" if first_rate.decision is Decision.PROMOTE else "discarded",
+            *(_rate_text(calibration, name, rate) for name, rate in zip(names, rates, strict=True)),
         )
     return table
 
 
-def _planted_effect(rates: Sequence[Rate]) -> str:
-    """The effect that was planted; `−margin` if the policies have different margins."""
+def _planted_effect_text(rates: Sequence[Rate]) -> str:
+    """Describe the planted effect; return `−margin` if the policies have different margins."""
     effects = {rate.effect for rate in rates}
     if len(effects) > 1:
         return "−margin"
     (effect,) = effects
     if effect == 0:
         return "the same agent"
-    at_margin = rates[0].goal is Goal.HOLD
-    return f"{points(effect)} points" + (" (−margin)" if at_margin else "")
+    is_at_margin = rates[0].goal is Goal.HOLD
+    return f"{format_points(effect)} points" + (" (−margin)" if is_at_margin else "")
 
 
-def _rate(found: Calibration, name: str, rate: Rate) -> str:
-    decided = found.decisions.get((name, rate.goal, rate.effect))
-    if decided is None:
-        return NOTHING
-    at = decided.rate(rate.decision)
-    return f"{100 * at.estimate:.1f} % ({100 * at.low:.1f}–{100 * at.high:.1f})"
+def _rate_text(calibration: Calibration, name: str, rate: Rate) -> str:
+    decision_counts = calibration.decisions.get((name, rate.goal, rate.effect))
+    if decision_counts is None:
+        return NOT_MEASURED
+    interval = decision_counts.rate(rate.decision)
+    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f}–{100 * interval.high:.1f})"
 
 
-def calibration_picture(files: "CalibratedFiles", *, file_format: str) -> bytes:
-    """Draw a bar for every planted effect, with policies in rows and goals in columns."""
-    found = files.calibration
-    rows = [[_bars(found, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)] for name in found.margins]
-    resamples = f"{found.resamples} resamples of {found.pool.tasks} tasks × {found.draw.trials} trials a side"
-    return outcome_bars(
+def calibration_picture(files: "CalibrationResult", *, file_format: str) -> bytes:
+    """Draw the decisions at each planted effect as a bar, with policies in rows and goals in columns."""
+    calibration = files.calibration
+    rows = [
+        [_outcome_bars(calibration, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)]
+        for name in calibration.margins
+    ]
+    trials_text = f"{calibration.draw.trials} trials a side"
+    resamples = f"{calibration.resamples} resamples of {calibration.pool.tasks} tasks × {trials_text}"
+    return draw_outcome_bars(
         rows, title=f"{files.name}\n{resamples}", x_label="true difference, points", file_format=file_format
     )
 
 
-def _bars(found: Calibration, name: str, goal: Goal) -> OutcomeBars:
-    effects = sorted(key[2] for key in found.decisions if key[:2] == (name, goal))
-    decided = [found.decisions[name, goal, effect] for effect in effects]
+def _outcome_bars(calibration: Calibration, name: str, goal: Goal) -> OutcomeBars:
+    effects = sorted(key[2] for key in calibration.decisions if key[:2] == (name, goal))
+    counts_by_effect = [calibration.decisions[name, goal, effect] for effect in effects]
     return OutcomeBars(
         f"{name}, goal {goal.value}",
-        [points(effect) if effect else "0" for effect in effects],
-        {decision.value: [counts.rate(decision).estimate for counts in decided] for decision in Decision},
+        [format_points(effect) if effect else "0" for effect in effects],
+        {
+            decision.value: [counts.rate(decision).estimate for counts in counts_by_effect]
+            for decision in Decision
+        },
     )
 
 
 def power_json(plan: Plan, power: Power) -> dict[str, Any]:
-    """The documented JSON form of a power analysis."""
+    """Return a power analysis in its documented JSON form."""
     return {
         "policy": plan.policy.name,
         "margin": plan.margin,
         "tasks": plan.design.tasks,
         "trials": plan.design.trials,
-        "live": plan.design.live,
+        "live": plan.design.is_live,
         "agent": {"a": plan.agent.a, "b": plan.agent.b, "rate": plan.agent.mean},
         "rows": plan.rows,
         "seed": plan.seed,
@@ -178,51 +191,58 @@ def power_json(plan: Plan, power: Power) -> dict[str, Any]:
             }
             for chance in power.chances
         ],
-        "smallest": power.smallest,
+        "smallest": power.smallest_gain,
         "enough": {"effect": TARGET_GAIN, "trials": power.trials, "tasks": power.tasks},
     }
 
 
 def power_text(plan: Plan, power: Power) -> str:
-    """The chances of each decision, the smallest gain that is found, and the effort for the target gain."""
-    target = terminal()
+    """Render a power analysis: the chance of each decision, the smallest gain and the needed effort."""
+    console = make_terminal_console()
     design = plan.design
-    fresh = "live, with fresh trials of broken tasks" if design.live else "recorded runs"
-    target.print(
-        f"{design.tasks} tasks × {design.trials} trials a side, {fresh}; policy {escape(plan.policy.name)}; "
+    run_kind = "live, with fresh trials of broken tasks" if design.is_live else "recorded runs"
+    console.print(
+        f"{design.tasks} tasks × {design.trials} trials a side, {run_kind}; policy "
+        f"{escape(plan.policy.name)}; "
         f"pass rate {plan.agent.mean:.2f} (Beta({plan.agent.a:.3g}, {plan.agent.b:.3g}) over tasks); "
         f"{plan.rows} simulated comparisons a row",
         soft_wrap=True,
     )
-    target.print()
-    table = grid(
-        Word("goal"), Word("true difference"), Word("decision"), Figure("chance"), Figure("95 % interval")
+    console.print()
+    table = make_grid(
+        WordColumn("goal"),
+        WordColumn("true difference"),
+        WordColumn("decision"),
+        FigureColumn("chance"),
+        FigureColumn("95 % interval"),
     )
     for chance in power.chances:
-        effect = "none" if chance.effect == 0 else f"{points(chance.effect)} points"
+        effect = "none" if chance.effect == 0 else f"{format_points(chance.effect)} points"
         rate = chance.rate
-        figures = (
-            (NOTHING, "no room for it")
+        rate_cells = (
+            (NOT_MEASURED, "not possible")
             if rate is None
             else (f"{100 * rate.estimate:.1f} %", f"{100 * rate.low:.1f}–{100 * rate.high:.1f}")
         )
-        table.add_row(chance.goal.value, effect, chance.decision.value, *figures)
-    target.print(table)
-    target.print()
-    smallest = "none" if power.smallest is None else f"about {points(power.smallest)} points"
-    target.print(f"smallest gain promoted with {POWER:.0%}: {smallest}")
-    target.print(_settling(plan, power), soft_wrap=True)
-    return rendered(target)
+        table.add_row(chance.goal.value, effect, chance.decision.value, *rate_cells)
+    console.print(table)
+    console.print()
+    smallest_text = (
+        "none" if power.smallest_gain is None else f"about {format_points(power.smallest_gain)} points"
+    )
+    console.print(f"smallest gain promoted with {POWER:.0%}: {smallest_text}")
+    console.print(_target_gain_text(plan, power), soft_wrap=True)
+    return rendered_text(console)
 
 
-def _settling(plan: Plan, power: Power) -> str:
-    title = f"what would reach {POWER:.0%} for {points(TARGET_GAIN)} points: "
+def _target_gain_text(plan: Plan, power: Power) -> str:
+    label = f"designs that reach {POWER:.0%} for {format_points(TARGET_GAIN)} points: "
     trials = plan.design.trials
     if power.trials == trials:
-        return title + "this does"
-    ways = []
+        return label + "this one"
+    designs = []
     if power.trials is not None:
-        ways.append(f"about {power.trials} trials of these {plan.design.tasks} tasks")
+        designs.append(f"about {power.trials} trials of these {plan.design.tasks} tasks")
     if power.tasks is not None:
-        ways.append(f"about {power.tasks} tasks of {trials} {'trial' if trials == 1 else 'trials'}")
-    return title + (" or ".join(ways) or "nothing that was tried (64 trials, 2000 tasks)")
+        designs.append(f"about {power.tasks} tasks of {trials} {'trial' if trials == 1 else 'trials'}")
+    return label + (" or ".join(designs) or "none up to 64 trials or 2000 tasks")

@@ -1,130 +1,144 @@
-"""The output of `trace2evolve capabilities`, and its picture."""
+"""Render the output and the picture of `trace2evolve capabilities`."""
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, Example
+from pytest_trace2evolve.records.capability import CapabilityAssessment, CapabilityReport, TraceExample
 from pytest_trace2evolve.report.formatting import (
-    NARROW,
-    NOTHING,
-    Figure,
-    Word,
+    NARROW_PADDING,
+    NOT_MEASURED,
+    FigureColumn,
+    WordColumn,
     escape,
-    grid,
+    make_grid,
+    make_terminal_console,
     print_line,
-    rendered,
-    terminal,
+    rendered_text,
 )
-from pytest_trace2evolve.utils.plots import ContrastPoint, contrast_points
+from pytest_trace2evolve.utils.plots import ContrastPoint, draw_contrast_points
 
-SHOWN_EXAMPLES = 2
-"""The most examples that are shown for a selected capability."""
+MAX_SHOWN_EXAMPLES = 2
+"""The maximum number of examples shown for a selected capability."""
 
 
-def capabilities_text(found: CapabilityReport) -> str:
-    """The table of capabilities, the kinds of failures, and examples."""
-    target = terminal()
-    for note in found.notes:
-        print_line(target, note, "dim")
-    passed = found.traces - found.failed
-    runs = "one run" if found.runs == 1 else f"{found.runs} runs"
+def capabilities_text(report: CapabilityReport) -> str:
+    """Render the capabilities, the kinds of failures and examples."""
+    console = make_terminal_console()
+    for note in report.notes:
+        print_line(console, note, "dim")
+    n_passed = report.traces - report.failed
+    runs_text = "one run" if report.runs == 1 else f"{report.runs} runs"
     print_line(
-        target,
-        f"{found.traces} traces, {found.failed} failed and {passed} passed; "
-        f"labelled by {found.labeller} in {runs}",
+        console,
+        f"{report.traces} traces, {report.failed} failed and {n_passed} passed; "
+        f"labelled by {report.labeller} in {runs_text}",
         "bold",
     )
-    target.print()
-    target.print(_capabilities_table(found))
+    console.print()
+    console.print(_capabilities_table(report))
     print_line(
-        target,
+        console,
         "coverage: share of all failures that lack it · ER⁻, ER⁺: share lacking of the failed, of the passed "
         "traces that call for it · Δ: ER⁻ − ER⁺; all intervals hold together at 95 %",
         "dim",
     )
-    target.print()
-    target.print(_taxonomy_table(found))
-    share = len(found.unexplained) / found.failed if found.failed else 0.0
-    print_line(target, f"unexplained: {len(found.unexplained)} of {found.failed} failures ({share:.1%})")
-    selected = [capability for capability in found.capabilities if capability.selected]
-    for capability in selected:
-        _print_examples(target, capability)
-    target.print()
-    print_line(target, f"selected: {', '.join(capability.name for capability in selected) or 'none'}", "bold")
-    return rendered(target)
+    console.print()
+    console.print(_taxonomy_table(report))
+    share = len(report.unexplained) / report.failed if report.failed else 0.0
+    print_line(console, f"unexplained: {len(report.unexplained)} of {report.failed} failures ({share:.1%})")
+    selected_capabilities = [capability for capability in report.capabilities if capability.selected]
+    for capability in selected_capabilities:
+        _print_examples(console, capability)
+    console.print()
+    print_line(
+        console,
+        f"selected: {', '.join(capability.name for capability in selected_capabilities) or 'none'}",
+        "bold",
+    )
+    return rendered_text(console)
 
 
-def _capabilities_table(found: CapabilityReport) -> Table:
-    several = found.runs > 1
-    headings = ("coverage", "ER⁻", "ER⁺", "Δ", "interval", *(("runs",) if several else ()))
-    table = grid(Word("capability"), *(Figure(heading) for heading in headings), "", padding=NARROW)
-    for capability in found.capabilities:
-        decision = "selected" if capability.selected else capability.reason
+def _capabilities_table(report: CapabilityReport) -> Table:
+    has_several_runs = report.runs > 1
+    headings = ("coverage", "ER⁻", "ER⁺", "Δ", "interval", *(("runs",) if has_several_runs else ()))
+    table = make_grid(
+        WordColumn("capability"), *(FigureColumn(heading) for heading in headings), "", padding=NARROW_PADDING
+    )
+    for capability in report.capabilities:
+        decision_text = "selected" if capability.selected else capability.reason
         if capability.lost:
-            decision += f"; {capability.lost} labels lost"
+            decision_text += f"; {capability.lost} labels lost"
         interval = (
-            NOTHING
+            NOT_MEASURED
             if capability.delta_low is None or capability.delta_high is None
             else f"{capability.delta_low:+.3f} … {capability.delta_high:+.3f}"
         )
         table.add_row(
             escape(capability.name),
-            _with_deviation(capability.coverage, capability.coverage_std),
-            _share(capability.error_rate_failed),
-            _share(capability.error_rate_passed),
-            _with_deviation(capability.delta, capability.delta_std, signed=True),
+            _mean_text(capability.coverage, capability.coverage_std),
+            _share_text(capability.error_rate_failed),
+            _share_text(capability.error_rate_passed),
+            _mean_text(capability.delta, capability.delta_std, is_signed=True),
             interval,
-            *((f"{capability.runs_passed}/{found.runs}",) if several else ()),
-            Text(decision, style="bold green" if capability.selected else "dim"),
+            *((f"{capability.runs_passed}/{report.runs}",) if has_several_runs else ()),
+            Text(decision_text, style="bold green" if capability.selected else "dim"),
         )
     return table
 
 
-def _taxonomy_table(found: CapabilityReport) -> Table:
-    # Only the examples wrap, so the figures stay if there is little room.
-    table = grid(Word("kind of failure"), Figure("failures"), Figure("share"), "for instance", padding=NARROW)
-    for kind in found.taxonomy:
-        example = _place(kind.examples[0]) if kind.examples else ""
-        table.add_row(kind.name, str(kind.count), _share(kind.share), Text(example, style="dim"))
+def _taxonomy_table(report: CapabilityReport) -> Table:
+    # Only the examples wrap, so a narrow terminal still shows all figures.
+    table = make_grid(
+        WordColumn("kind of failure"),
+        FigureColumn("failures"),
+        FigureColumn("share"),
+        "for instance",
+        padding=NARROW_PADDING,
+    )
+    for category in report.taxonomy:
+        example = _example_text(category.examples[0]) if category.examples else ""
+        table.add_row(
+            category.name, str(category.count), _share_text(category.share), Text(example, style="dim")
+        )
     return table
 
 
-def _print_examples(target: Console, capability: Assessment) -> None:
-    target.print()
-    print_line(target, capability.name, "bold")
-    print_line(target, f"  {capability.description}", "dim")
-    for example in capability.examples[:SHOWN_EXAMPLES]:
-        print_line(target, f"  {_place(example)}")
+def _print_examples(console: Console, capability: CapabilityAssessment) -> None:
+    console.print()
+    print_line(console, capability.name, "bold")
+    print_line(console, f"  {capability.description}", "dim")
+    for example in capability.examples[:MAX_SHOWN_EXAMPLES]:
+        print_line(console, f"  {_example_text(example)}")
     if capability.examples:
-        first = capability.examples[0]
-        trial = f" --trial {first.trial}" if first.trial else ""
-        print_line(target, f"  trace2evolve show {first.run} '{first.task}'{trial}", "dim")
+        first_example = capability.examples[0]
+        trial = f" --trial {first_example.trial}" if first_example.trial else ""
+        print_line(console, f"  trace2evolve show {first_example.run} '{first_example.task}'{trial}", "dim")
     for name in capability.merged:
-        print_line(target, f"  also proposed as {name}", "dim")
+        print_line(console, f"  also proposed as {name}", "dim")
 
 
-def _place(example: Example) -> str:
-    where = f", message {example.message}" if example.message is not None else ""
-    return f"task {example.task}{where}: {example.why}"
+def _example_text(example: TraceExample) -> str:
+    message_text = f", message {example.message}" if example.message is not None else ""
+    return f"task {example.task}{message_text}: {example.why}"
 
 
-def _share(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3f}"
+def _share_text(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.3f}"
 
 
-def _with_deviation(value: float | None, deviation: float | None, *, signed: bool = False) -> str:
+def _mean_text(value: float | None, deviation: float | None, *, is_signed: bool = False) -> str:
     if value is None:
-        return NOTHING
-    text = f"{value:+.3f}" if signed else f"{value:.3f}"
+        return NOT_MEASURED
+    text = f"{value:+.3f}" if is_signed else f"{value:.3f}"
     return text if deviation is None else f"{text} ± {deviation:.3f}"
 
 
 def capability_picture(
-    found: CapabilityReport, *, coverage_threshold: float, delta_threshold: float, file_format: str
+    report: CapabilityReport, *, coverage_threshold: float, delta_threshold: float, file_format: str
 ) -> bytes:
-    """Draw one point per capability with Δ's interval on the left, and Δ of each run on the right."""
-    measured = [
+    """Draw each capability as a point, at the left with the interval of Δ, at the right with Δ per run."""
+    points = [
         ContrastPoint(
             name=capability.name,
             coverage=capability.coverage,
@@ -132,21 +146,21 @@ def capability_picture(
             low=capability.delta_low,
             high=capability.delta_high,
             by_run=[run.delta for run in capability.by_run if run.delta is not None],
-            selected=capability.selected,
+            is_selected=capability.selected,
         )
-        for capability in found.capabilities
+        for capability in report.capabilities
         if capability.delta is not None and capability.coverage is not None
     ]
-    passed = found.traces - found.failed
-    runs = (
+    n_passed = report.traces - report.failed
+    runs_title = (
         "one run: the labeller agrees with itself"
-        if found.runs == 1
-        else f"{found.runs} runs of the labeller"
+        if report.runs == 1
+        else f"{report.runs} runs of the labeller"
     )
-    return contrast_points(
-        measured,
-        title=f"{found.failed} failed and {passed} passed traces, labelled by {found.labeller}",
-        runs_title=runs,
+    return draw_contrast_points(
+        points,
+        title=f"{report.failed} failed and {n_passed} passed traces, labelled by {report.labeller}",
+        runs_title=runs_title,
         coverage_threshold=coverage_threshold,
         delta_threshold=delta_threshold,
         file_format=file_format,

@@ -1,4 +1,4 @@
-"""Saved evidence in the terminal: baselines, promotions, scores, and the ledger's history of splits."""
+"""Render saved evidence: baselines, runs, promotions, scores and the ledger."""
 
 import os
 import shlex
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column
 
-from pytest_trace2evolve.records.ledger import Access, Draw, Evaluation, Origin
+from pytest_trace2evolve.records.ledger import Access, Draw, DrawOrigin, Evaluation
 from pytest_trace2evolve.report.formatting import (
-    BOTH_SIDES,
-    NARROW,
-    NOTHING,
+    NARROW_PADDING,
+    NOT_MEASURED,
+    SYMMETRIC_PADDING,
     escape,
-    grid,
-    number,
+    format_number,
+    make_grid,
+    make_terminal_console,
     print_line,
-    rendered,
-    terminal,
+    rendered_text,
 )
-from pytest_trace2evolve.report.verdict import invariants_line, pass_hat
+from pytest_trace2evolve.report.verdict import invariants_line, pass_hat_text
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.baselines import BaselineFacts
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.runs import RunFacts
 
 DIGEST_DIGITS = 8
-"""The number of digits of a digest that reports show."""
+"""The number of digest digits in reports."""
 
 
-def baseline_line(baseline: "BaselineFacts", *, name_suite: bool = False) -> str:
-    """A baseline in one short line: age, trials, candidate and lineage."""
+def baseline_line(baseline: "BaselineFacts", *, names_suite: bool = False) -> str:
+    """Describe a baseline in one line: its age, trials, candidate and lineage."""
     facts = [
-        "age not recorded" if baseline.age_days is None else f"{_days(baseline.age_days)} old",
+        "age not recorded" if baseline.age_days is None else f"{_days_text(baseline.age_days)} old",
         _trials_text(baseline.trials),
     ]
     if baseline.candidate is not None:
@@ -45,14 +45,15 @@ def baseline_line(baseline: "BaselineFacts", *, name_suite: bool = False) -> str
         facts.append(f"candidate {baseline.candidate}{parent}")
     if baseline.replaces:
         facts.append(f"replaces {baseline.replaces[:DIGEST_DIGITS]}…")
-    suite = f" of {baseline.suite}" if name_suite else ""
-    return f"baseline {baseline.name}{suite}: {', '.join(facts)}"
+    suite_text = f" of {baseline.suite}" if names_suite else ""
+    return f"baseline {baseline.name}{suite_text}: {', '.join(facts)}"
 
 
 def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -> list[str]:
-    """A warning for each baseline that is older than `max_days`."""
+    """Return a warning for each baseline that is older than `max_days`."""
     return [
-        f"warning: baseline {baseline.name} of {baseline.suite} is {_days(baseline.age_days)} old, more than "
+        f"warning: baseline {baseline.name} of {baseline.suite} is {_days_text(baseline.age_days)} old, "
+        "more than "
         f"t2e_baseline_max_age = {max_days:g}; measure it again "
         f"(--t2e-save-baseline {baseline.name} --t2e-baseline-mode update)"
         for baseline in baselines
@@ -61,8 +62,8 @@ def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -
 
 
 def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
-    """The list of saved baselines, one row each."""
-    figures = ("age", "tasks", "trials", "runs")
+    """Render saved baselines as a table, with notes about stale locks."""
+    figure_headings = ("age", "tasks", "trials", "runs")
     headings = (
         "suite",
         "baseline",
@@ -76,130 +77,131 @@ def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
         "lineage",
     )
     columns = [
-        Column(name, justify="right" if name in figures else "left", overflow="fold") for name in headings
+        Column(name, justify="right" if name in figure_headings else "left", overflow="fold")
+        for name in headings
     ]
-    table = grid(*columns, padding=NARROW)
+    table = make_grid(*columns, padding=NARROW_PADDING)
     for baseline in baselines:
         if baseline.error:
-            table.add_row(baseline.suite, baseline.name, NOTHING, "damaged")
+            table.add_row(baseline.suite, baseline.name, NOT_MEASURED, "damaged")
             continue
-        parent = f" ← {baseline.parent}" if baseline.parent else ""
-        candidate = f"{baseline.candidate}{parent}" if baseline.candidate or parent else NOTHING
+        parent_text = f" ← {baseline.parent}" if baseline.parent else ""
+        candidate = (
+            f"{baseline.candidate}{parent_text}" if baseline.candidate or parent_text else NOT_MEASURED
+        )
         table.add_row(
             escape(baseline.suite),
             escape(baseline.name),
-            NOTHING if baseline.age_days is None else _days(baseline.age_days),
+            NOT_MEASURED if baseline.age_days is None else _days_text(baseline.age_days),
             escape(candidate),
-            escape(baseline.model or NOTHING),
+            escape(baseline.model or NOT_MEASURED),
             str(baseline.tasks),
-            _range(baseline.trials),
+            _range_text(baseline.trials),
             str(baseline.simulations),
             baseline.lock,
-            escape(_lineage(baseline)),
+            escape(_lineage_text(baseline)),
         )
-    target = terminal()
-    target.print(table)
+    console = make_terminal_console()
+    console.print(table)
     for baseline in baselines:
         if baseline.changed:
-            changed = escape("; ".join(baseline.changed))
-            target.print(f"{escape(baseline.path)}: lock stale: {changed}", soft_wrap=True)
-    return rendered(target)
+            changes_text = escape("; ".join(baseline.changed))
+            console.print(f"{escape(baseline.path)}: lock stale: {changes_text}", soft_wrap=True)
+    return rendered_text(console)
 
 
 def runs_table(runs: Sequence["RunFacts"]) -> str:
-    """The list of runs, one row each."""
+    """Render runs as a table."""
     headings = ("run", "candidate", "suites", "started (UTC)", "decision", "evidence")
-    table = grid(*(Column(name, overflow="fold") for name in headings), padding=NARROW)
+    table = make_grid(*(Column(name, overflow="fold") for name in headings), padding=NARROW_PADDING)
     for run in runs:
         table.add_row(
             escape(run.run),
-            escape(run.candidate or NOTHING),
-            escape(", ".join(run.suites) or NOTHING),
-            escape((run.time or NOTHING)[:16].replace("T", " ")),
-            "damaged" if run.error else escape(_decision(run)),
-            escape(", ".join(run.labels) or NOTHING),
+            escape(run.candidate or NOT_MEASURED),
+            escape(", ".join(run.suites) or NOT_MEASURED),
+            escape((run.time or NOT_MEASURED)[:16].replace("T", " ")),
+            "damaged" if run.error else escape(_decision_text(run)),
+            escape(", ".join(run.labels) or NOT_MEASURED),
         )
-    target = terminal()
-    target.print(table)
-    return rendered(target)
+    console = make_terminal_console()
+    console.print(table)
+    return rendered_text(console)
 
 
-def _decision(run: "RunFacts") -> str:
+def _decision_text(run: "RunFacts") -> str:
     if run.decision is None:
-        return run.reason or NOTHING
+        return run.reason or NOT_MEASURED
     return f"{run.decision} ({run.reason})" if run.reason else run.decision
 
 
-def _lineage(baseline: "BaselineFacts") -> str:
+def _lineage_text(baseline: "BaselineFacts") -> str:
     parts = []
     if baseline.replaces:
         name = f"{baseline.replaces_name} " if baseline.replaces_name else ""
         parts.append(f"replaces {name}{baseline.replaces[:DIGEST_DIGITS]}…")
     if baseline.promoted_from:
         parts.append(f"promoted from {baseline.promoted_from}")
-    return ", ".join(parts) or NOTHING
+    return ", ".join(parts) or NOT_MEASURED
 
 
-def _days(days: float) -> str:
+def _days_text(days: float) -> str:
     return f"{int(days)} {'day' if int(days) == 1 else 'days'}"
 
 
 def _trials_text(counts: tuple[int, int]) -> str:
-    return f"{_range(counts)} {'trial' if counts[1] == 1 else 'trials'}"
+    return f"{_range_text(counts)} {'trial' if counts[1] == 1 else 'trials'}"
 
 
-def _range(counts: tuple[int, int]) -> str:
+def _range_text(counts: tuple[int, int]) -> str:
     return str(counts[0]) if counts[0] == counts[1] else f"{counts[0]} to {counts[1]}"
 
 
-def promotion_text(promotion: "Promotion", root: Path, here: Path, *, dry_run: bool) -> str:
-    """The promotion as plain text. The last line is the command that commits it.
+def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: bool) -> str:
+    """Render a promotion as plain text. The last line is the command that commits it.
 
     Args:
         promotion: The promotion.
         root: The project's folder.
-        here: The folder that the command's paths start from.
+        start: The folder that the command's paths start from.
         dry_run: Whether nothing was written.
     """
     record = promotion.record
-    if promotion.done:
-        files = ", ".join(_relative(baseline.path, here) for baseline in promotion.baselines)
-        return f"run {record.run} was promoted before: {files}; nothing changed"
+    if promotion.is_done:
+        files = ", ".join(_relative_path(baseline.path, start) for baseline in promotion.baselines)
+        return f"run {record.run} is already promoted: {files}; nothing was changed"
     lines = [
         f"candidate {record.candidate.id}, run {record.run}, policy {record.policy}, goal {record.goal.value}"
     ]
     for baseline in promotion.baselines:
-        lines.append(_new_baseline(baseline, here, dry_run=dry_run))
+        lines.append(_new_baseline_text(baseline, start, dry_run=dry_run))
         lines += [f"  {_split_line(verdict)}" for verdict in record.suites[baseline.suite].verdicts]
-    lines += [f"{suite}: left as it is ({reason})" for suite, reason in promotion.without]
+    lines += [f"{suite}: unchanged ({reason})" for suite, reason in promotion.skipped_suites]
     if record.others_failed:
-        lines.append(
-            "note: tests outside the suites failed in that run; they say nothing about the candidate"
-        )
+        lines.append("note: tests outside the suites failed in that run; they do not concern the candidate")
     lines.append(f"{'it would be committed' if dry_run else 'to commit it'} with:")
-    return "\n".join([*lines, _commit_command(promotion, root, here)])
+    return "\n".join([*lines, _commit_command(promotion, root, start)])
 
 
-def _commit_command(promotion: "Promotion", root: Path, here: Path) -> str:
-    """The shell command that adds and commits the baselines of a promotion and its candidate."""
+def _commit_command(promotion: "Promotion", root: Path, start: Path) -> str:
+    """Return the shell command that commits a promotion's baselines and candidate."""
     record = promotion.record
     candidate = root / "candidates" / f"{record.candidate.id}.md"
     paths = [*(baseline.path for baseline in promotion.baselines), candidate]
-    against = " and ".join(dict.fromkeys(baseline.beaten for baseline in promotion.baselines))
+    beaten_names = " and ".join(dict.fromkeys(baseline.beaten_name for baseline in promotion.baselines))
     suites = ", ".join(baseline.suite for baseline in promotion.baselines)
-    message = f"Promote {record.candidate.id} on {suites}: takes over from {against} (run {record.run})"
-    files = shlex.join(_relative(path, here) for path in paths)
+    message = f"Promote {record.candidate.id} on {suites}: takes over from {beaten_names} (run {record.run})"
+    files = shlex.join(_relative_path(path, start) for path in paths)
     return f"git add {files} && git commit -m {shlex.quote(message)}"
 
 
-def _new_baseline(baseline: "NewBaseline", here: Path, *, dry_run: bool) -> str:
-    done = "unchanged" if baseline.done else "would be written" if dry_run else "written"
+def _new_baseline_text(baseline: "NewBaseline", start: Path, *, dry_run: bool) -> str:
+    state = "unchanged" if baseline.is_saved else "would be written" if dry_run else "written"
     trials = Counter(record.task_id for record in baseline.evidence.simulations)
     counts = min(trials.values(), default=0), max(trials.values(), default=0)
-    before = (baseline.evidence.provenance.replaces or "")[:DIGEST_DIGITS]
+    replaced_digest = (baseline.evidence.provenance.replaces or "")[:DIGEST_DIGITS]
     return (
-        f"{_relative(baseline.path, here)}: {done}, {len(trials)} tasks, {_trials_text(counts)}, "
-        f"takes over from {baseline.beaten} ({before}…)"
+        f"{_relative_path(baseline.path, start)}: {state}, {len(trials)} tasks, {_trials_text(counts)}, "
+        f"takes over from {baseline.beaten_name} ({replaced_digest}…)"
     )
 
 
@@ -207,22 +209,22 @@ def _split_line(verdict: Mapping[str, Any]) -> str:
     old, new = (verdict.get(side, {}).get("reward") for side in ("baseline", "candidate"))
     return (
         f"{verdict.get('split')}: {verdict['verdict'] or 'no harm detected'}, "
-        f"{verdict.get('label')} evidence, reward {number(old)} → {number(new)}"
+        f"{verdict.get('label')} evidence, reward {format_number(old)} → {format_number(new)}"
     )
 
 
-def _relative(path: Path, here: Path) -> str:
-    return Path(os.path.relpath(path, here)).as_posix()
+def _relative_path(path: Path, start: Path) -> str:
+    return Path(os.path.relpath(path, start)).as_posix()
 
 
 def score_json(files: Sequence["ScoredFile"]) -> dict[str, Any]:
-    """The documented JSON form of scored files."""
+    """Return scored files in their documented JSON form."""
     return {
         "files": [
             {
                 "path": str(file.path),
                 "domain": file.domain,
-                "simulations": [_simulation_json(simulation) for simulation in file.scored],
+                "simulations": [_simulation_json(simulation) for simulation in file.simulations],
                 "metrics": file.metrics.model_dump(mode="json"),
             }
             for file in files
@@ -230,10 +232,12 @@ def score_json(files: Sequence["ScoredFile"]) -> dict[str, Any]:
     }
 
 
-def _simulation_json(scored: "ScoredSimulation") -> dict[str, Any]:
-    record = scored.record
-    # The reason of a finding is left out, because it quotes the trace and only `show` records an access.
-    found = [{"invariant": finding.invariant.value, "message": finding.message} for finding in scored.found]
+def _simulation_json(simulation: "ScoredSimulation") -> dict[str, Any]:
+    record = simulation.record
+    # The reason of a finding quotes the trace, so it is left out: only `show` records an access.
+    findings = [
+        {"invariant": finding.invariant.value, "message": finding.message} for finding in simulation.findings
+    ]
     return {
         "id": record.id,
         "task_id": record.task_id,
@@ -243,62 +247,62 @@ def _simulation_json(scored: "ScoredSimulation") -> dict[str, Any]:
         "recorded_reward": record.recorded_reward,
         "components": {name.value: value for name, value in record.components.items()},
         "note": record.note,
-        "invariants": None if record.invariants is None else found,
+        "invariants": None if record.invariants is None else findings,
     }
 
 
 def score_tables(files: Sequence["ScoredFile"]) -> str:
-    """A table with one row per file, and notes below it."""
+    """Render scored files as a table, with notes below it."""
     headings = ("simulations", "recorded", "reward", "agreement", "pass^k", "action match", "read", "write")
-    table = grid(
+    table = make_grid(
         Column("file", overflow="fold"),
         "domain",
         *(Column(heading, justify="right") for heading in headings),
         "terminations",
-        padding=BOTH_SIDES,
+        padding=SYMMETRIC_PADDING,
     )
     for file in files:
-        figures = file.metrics
-        ends = ", ".join(f"{reason} {count}" for reason, count in figures.terminations.items())
+        metrics = file.metrics
+        terminations = ", ".join(f"{reason} {count}" for reason, count in metrics.terminations.items())
         table.add_row(
             escape(file.path.name),
             escape(file.domain),
-            str(figures.simulations),
-            number(figures.recorded_reward),
-            number(figures.reward),
-            NOTHING if figures.agreement is None else f"{figures.agreement:.1%}",
-            pass_hat(figures),
-            number(figures.action_match),
-            number(figures.read_action_match),
-            number(figures.write_action_match),
-            escape(ends),
+            str(metrics.simulations),
+            format_number(metrics.recorded_reward),
+            format_number(metrics.reward),
+            NOT_MEASURED if metrics.agreement is None else f"{metrics.agreement:.1%}",
+            pass_hat_text(metrics),
+            format_number(metrics.action_match),
+            format_number(metrics.read_action_match),
+            format_number(metrics.write_action_match),
+            escape(terminations),
         )
-    target = terminal()
-    target.print(table)
+    console = make_terminal_console()
+    console.print(table)
     for file in files:
         if line := invariants_line(file.metrics):
-            target.print(f"{escape(file.path.name)}: {line}", soft_wrap=True)
+            console.print(f"{escape(file.path.name)}: {line}", soft_wrap=True)
         for note in file.notes:
-            target.print(f"{escape(file.path.name)}: {escape(note)}", soft_wrap=True)
-    return rendered(target)
+            console.print(f"{escape(file.path.name)}: {escape(note)}", soft_wrap=True)
+    return rendered_text(console)
 
 
-SHOWN_ALPHA = 0.05
-"""The alpha at which the levels of the next test are shown; the policy's own may differ."""
+EXAMPLE_ALPHA = 0.05
+"""The alpha for which the ledger shows the level of the next test; a policy may use a different alpha."""
 
-_DRAW_ORIGINS = {
-    Origin.KEPT: "kept for later runs",
-    Origin.FRESH: "by --t2e-fresh",
-    Origin.PLAYED: "by a cassette",
-    Origin.UNSTORED: "by an agent without a store",
+_DRAW_ORIGIN_TEXTS = {
+    DrawOrigin.KEPT: "stored for later runs",
+    DrawOrigin.FRESH: "by --t2e-fresh",
+    DrawOrigin.PLAYED: "by a cassette",
+    DrawOrigin.UNSTORED: "by an agent without a store",
 }
 
 
 def ledger_json(
     entries: Sequence[object], problems: Sequence[str], histories: Sequence["SplitHistory"]
 ) -> dict[str, Any]:
-    """The documented JSON form of the ledger."""
-    from pytest_trace2evolve.gate.alpha_spending import share
+    """Return the ledger in its documented JSON form."""
+    from pytest_trace2evolve.gate.alpha_spending import alpha_share
 
     return {
         "entries": len(entries),
@@ -308,11 +312,11 @@ def ledger_json(
                 "suite": history.suite,
                 "split": history.split,
                 "lock": history.lock,
-                "informed": list(history.informed),
+                "informed": list(history.informed_candidates),
                 "entries": [{"name": entry.name, **entry.to_json()} for entry in history.entries],
                 "next": None
                 if history.next_test is None or problems
-                else {"look": history.next_test, "share": share(history.next_test, 1)},
+                else {"look": history.next_test, "share": alpha_share(history.next_test, 1)},
             }
             for history in histories
         ],
@@ -320,36 +324,38 @@ def ledger_json(
 
 
 def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) -> str:
-    """The history of each split, with its entries in chronological order."""
-    target = terminal()
+    """Render the history of each split, with its entries in chronological order."""
+    console = make_terminal_console()
     for position, history in enumerate(histories):
         if position:
-            target.print()
-        print_line(target, f"{history.suite} · {history.split}", "bold")
-        for name in history.informed:
-            print_line(target, f"  candidate {name} was informed by it, as its front matter says")
+            console.print()
+        print_line(console, f"{history.suite} · {history.split}", "bold")
+        for name in history.informed_candidates:
+            print_line(
+                console, f"  candidate {name} is informed by this split, according to its front matter"
+            )
         for entry in history.entries:
-            print_line(target, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_entry_line(entry, history.lock)}")
-        if not history.informed and not history.entries:
-            print_line(target, "  no command of ours opened a trace of it, and nothing was judged on it")
+            print_line(console, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_entry_line(entry, history.lock)}")
+        if not history.informed_candidates and not history.entries:
+            print_line(console, "  no recorded access to its traces, and no verdict on it")
         if history.next_test is not None:
-            print_line(target, f"  {_next_test(history.next_test, damaged=bool(problems))}")
+            print_line(console, f"  {_next_test_text(history.next_test, is_damaged=bool(problems))}")
     if not histories:
-        target.print("no suite is locked, and nothing is written in the ledger")
-    return rendered(target)
+        console.print("no suite is locked, and the ledger is empty")
+    return rendered_text(console)
 
 
 def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
     if isinstance(entry, Access):
         trials = ", ".join(map(str, entry.trials))
         return f"{entry.who} opened task {entry.task}, trial {trials}, of {entry.run}"
-    other_lock = ["under another lock"] if entry.lock != lock else []
+    lock_note = ["with a different lock"] if entry.lock != lock else []
     if isinstance(entry, Draw):
         facts = [
-            _DRAW_ORIGINS[entry.made],
+            _DRAW_ORIGIN_TEXTS[entry.made],
             "whole" if entry.whole else "in part",
             "gated" if entry.gated else "not gated",
-            *other_lock,
+            *lock_note,
         ]
         return f"{entry.candidate.id} was drawn · {', '.join(facts)} · run {entry.run}"
     facts = [f"{entry.label.value} evidence"]
@@ -365,15 +371,15 @@ def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
     facts += [f"policy {entry.policy}", f"goal {entry.goal.value}"]
     if entry.repeats is not None:
         facts.append("repeats a recorded verdict")
-    judged = f"{entry.candidate.id} against {entry.baseline.id}: {entry.decision.value.upper()}"
-    return f"{judged} · {', '.join([*facts, *other_lock])} · run {entry.run}"
+    verdict_text = f"{entry.candidate.id} against {entry.baseline.id}: {entry.decision.value.upper()}"
+    return f"{verdict_text} · {', '.join([*facts, *lock_note])} · run {entry.run}"
 
 
-def _next_test(test: int, *, damaged: bool) -> str:
-    from pytest_trace2evolve.gate.alpha_spending import share
+def _next_test_text(test: int, *, is_damaged: bool) -> str:
+    from pytest_trace2evolve.gate.alpha_spending import alpha_share
 
-    if damaged:
+    if is_damaged:
         return "the ledger is damaged: no candidate is promoted until it is restored or repaired"
-    level = f"level {SHOWN_ALPHA * share(test, 1):.4f} at alpha {SHOWN_ALPHA:g}"
-    all_analyses = f"{SHOWN_ALPHA * share(test):.4f} with all its analyses"
-    return f"the next new candidate is test {test}: {level}, {all_analyses}"
+    level_text = f"level {EXAMPLE_ALPHA * alpha_share(test, 1):.4f} at alpha {EXAMPLE_ALPHA:g}"
+    all_analyses_text = f"{EXAMPLE_ALPHA * alpha_share(test):.4f} over all its analyses"
+    return f"the next new candidate is test {test}: {level_text}, {all_analyses_text}"

@@ -1,6 +1,6 @@
-"""Terminal pages as text: consoles, tables, and figures in words.
+"""Render terminal pages to text, and format figures and names.
 
-Foreign text cannot change the style or control the terminal.
+Untrusted text cannot change the style or control the terminal.
 """
 
 import io
@@ -18,63 +18,63 @@ from rich.text import Text
 
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
-STREAM_WIDTH = 160
-"""Columns of a table if the output is not a terminal; enough for all figures."""
+TABLE_COLUMNS = 160
+"""Width of a table if the output is not a terminal; wide enough for all figures."""
 
-COLUMNS = 80
-"""Columns of a report if the output is not a terminal, the same as pytest's own."""
+REPORT_COLUMNS = 80
+"""Width of a report if the output is not a terminal, the same as pytest's own."""
 
-WIDE, NARROW, BOTH_SIDES = (0, 2, 0, 0), (0, 1, 0, 0), (0, 1, 0, 1)
+WIDE_PADDING, NARROW_PADDING, SYMMETRIC_PADDING = (0, 2, 0, 0), (0, 1, 0, 0), (0, 1, 0, 1)
 """Padding of a table's cells: above, right, below, left."""
 
-NOTHING = "–"
-"""Stands for a figure that was not measured."""
+NOT_MEASURED = "–"
+"""Shown instead of a figure that was not measured."""
 
-SHOWN_TASKS, SHOWN_LETTERS = 12, 240
-"""The most task names, and the most characters of their list, that are shown before the rest is counted."""
+MAX_LISTED_NAMES, MAX_LIST_CHARACTERS = 12, 240
+"""The maximum number of task names in a list, and of its characters; further names are only counted."""
 
-READABLE = 100
-"""The most columns from a line's start to the end of the words at its right."""
+MAX_TEXT_COLUMNS = 100
+"""The maximum width of a line with text at its right end."""
 
-GAP, LEAST_NAME = 2, 12
-"""The width of the gaps between a table's columns, and the least width of a long name."""
+COLUMN_GAP, MIN_NAME_COLUMNS = 2, 12
+"""The gap between a table's columns, and the minimum width to which a long name is shortened."""
 
-Word = partial(Column, no_wrap=True)
+WordColumn = partial(Column, no_wrap=True)
 """A column of short words."""
 
-Figure = partial(Column, justify="right", no_wrap=True)
+FigureColumn = partial(Column, justify="right", no_wrap=True)
 """A column of figures."""
 
 
-def console(*, width: int, colour: bool) -> Console:
-    """A console that renders into its own text buffer."""
+def make_console(*, width: int, has_colour: bool) -> Console:
+    """Make a console that renders into its own text buffer."""
     return Console(
         file=io.StringIO(),
         width=max(width, 60),
-        force_terminal=colour,
-        color_system="standard" if colour else None,
+        force_terminal=has_colour,
+        color_system="standard" if has_colour else None,
         highlight=False,
         soft_wrap=False,
     )
 
 
-def terminal(*, stream_width: int = STREAM_WIDTH) -> Console:
-    """A console with the width and colours of standard output, or `stream_width` if it is not a terminal."""
+def make_terminal_console(*, stream_width: int = TABLE_COLUMNS) -> Console:
+    """Make a console with the width and colours of standard output, or with `stream_width` columns."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else stream_width
-    return console(width=width, colour=is_terminal)
+    return make_console(width=width, has_colour=is_terminal)
 
 
-def rendered(target: Console) -> str:
-    """The text that was printed on a console made by `console`, without trailing blanks."""
-    assert isinstance(target.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in target.file.getvalue().splitlines())
+def rendered_text(console: Console) -> str:
+    """Return the text printed on a console of `make_console`, without trailing blanks."""
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
-def grid(
-    *columns: Column | str, padding: tuple[int, int, int, int] = WIDE, title: str | None = None
+def make_grid(
+    *columns: Column | str, padding: tuple[int, int, int, int] = WIDE_PADDING, title: str | None = None
 ) -> Table:
-    """A table without lines."""
+    """Make a table without lines."""
     return Table(
         *columns,
         title=title,
@@ -87,136 +87,142 @@ def grid(
 
 
 class Page:
-    """Lines of at most `width` columns. Foreign texts are sanitized, so they cannot control the terminal."""
+    """Prints lines of at most `width` columns. Untrusted text cannot control the terminal."""
 
-    def __init__(self, *, width: int, colour: bool) -> None:
-        self._target = console(width=width, colour=colour)
-        self.width = self._target.width
+    def __init__(self, *, width: int, has_colour: bool) -> None:
+        self._console = make_console(width=width, has_colour=has_colour)
+        self.width = self._console.width
 
     @property
     def text(self) -> str:
         """The printed text, without trailing blanks."""
-        return rendered(self._target)
+        return rendered_text(self._console)
 
-    def line(
+    def print_line(
         self, text: str = "", style: str = "", *, label: str = "", label_style: str = "", end: str = ""
     ) -> None:
-        """Print a text that is wrapped between words, with a label before it and a few words at the right.
+        """Print a wrapped text, with a label at the left and a few words at the right end.
 
-        The text is sanitized here. The label is not, because it keeps its blanks; callers must sanitize
-        foreign names in it.
+        This method sanitizes the text, but not the label, whose blanks must remain. Callers must sanitize
+        untrusted names in a label.
         """
-        label = in_middle(label, self.width // 2)
-        parts = list(Text(sanitize_line(text), style).wrap(self._target, self.width - cell_len(label)))
+        label = shorten_middle(label, self.width // 2)
+        parts = list(Text(sanitize_line(text), style).wrap(self._console, self.width - cell_len(label)))
         for part in parts:
             part.rstrip()
-        room = min(self.width, READABLE) - len(end)
-        if end and cell_len(label) + parts[-1].cell_len >= room:
+        width = min(self.width, MAX_TEXT_COLUMNS) - len(end)
+        if end and cell_len(label) + parts[-1].cell_len >= width:
             parts.append(Text())
-        for number, part in enumerate(parts or [Text()]):
-            before = Text(label, label_style or style) if number == 0 else Text(" " * cell_len(label))
-            line = Text.assemble(before, part)
-            if end and number == len(parts) - 1:
-                line.append(" " * (room - line.cell_len) + end, style)
-            self._target.print(line, soft_wrap=True)
+        for index, part in enumerate(parts or [Text()]):
+            prefix = Text(label, label_style or style) if index == 0 else Text(" " * cell_len(label))
+            line = Text.assemble(prefix, part)
+            if end and index == len(parts) - 1:
+                line.append(" " * (width - line.cell_len) + end, style)
+            self._console.print(line, soft_wrap=True)
 
-    def rule(self, title: str) -> None:
+    def print_heading(self, title: str) -> None:
         """Print a heading across the page."""
-        title = f" {in_middle(sanitize_line(title), self.width - 6)} "
-        left = (self.width - cell_len(title)) // 2
-        self._target.print(Text("=" * left + title, "bold").append("=" * left), soft_wrap=True)
+        title = f" {shorten_middle(sanitize_line(title), self.width - 6)} "
+        n_fill = (self.width - cell_len(title)) // 2
+        self._console.print(Text("=" * n_fill + title, "bold").append("=" * n_fill), soft_wrap=True)
 
-    def table(self, rows: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> None:
+    def print_table(self, rows: Sequence[tuple[Sequence[str], str]], notes: Sequence[str] = ()) -> None:
         """Print rows of cells, each with its style. The first row has the headings.
 
-        The first column is left-aligned. A narrow page shortens this column in the middle, and then drops
-        columns from the right. No cell is wrapped. A note follows its row, or stands below the row if there
-        is no room.
+        The first column is left-aligned. On a narrow page, its cells are shortened in the middle first, and
+        then columns are dropped from the right. Cells are never wrapped. A note follows its row, or is
+        printed below the row if there is not enough room.
         """
         columns = [
-            [_visible(cell) for cell in column] for column in zip(*(cells for cells, _ in rows), strict=True)
+            [_sanitize_after_indent(cell) for cell in column]
+            for column in zip(*(cells for cells, _ in rows), strict=True)
         ]
         widths = [max(map(cell_len, column)) for column in columns]
-        while (room := self.width - sum(widths[1:]) - GAP * len(widths[1:])) < min(widths[0], LEAST_NAME):
+        while (name_width := self.width - sum(widths[1:]) - COLUMN_GAP * len(widths[1:])) < min(
+            widths[0], MIN_NAME_COLUMNS
+        ):
             columns.pop(), widths.pop()
-        widths[0] = min(widths[0], room)
-        for number, (_, style) in enumerate(rows):
-            first, *others = (
-                in_middle(column[number], size) for column, size in zip(columns, widths, strict=True)
+        widths[0] = min(widths[0], name_width)
+        for index, (_, style) in enumerate(rows):
+            name, *other_cells = (
+                shorten_middle(column[index], size) for column, size in zip(columns, widths, strict=True)
             )
-            cells = [first + " " * (widths[0] - cell_len(first))]
+            cells = [name + " " * (widths[0] - cell_len(name))]
             cells += [
-                " " * (size - cell_len(cell)) + cell for cell, size in zip(others, widths[1:], strict=True)
+                " " * (size - cell_len(cell)) + cell
+                for cell, size in zip(other_cells, widths[1:], strict=True)
             ]
-            line = (" " * GAP).join(cells)
-            note = sanitize_line(notes[number]) if notes else ""
-            if cell_len(line) + GAP + cell_len(note) <= self.width:
-                line, note = f"{line}{' ' * GAP}{note}", ""
-            self._target.print(Text(line.rstrip(), style), soft_wrap=True)
+            line = (" " * COLUMN_GAP).join(cells)
+            note = sanitize_line(notes[index]) if notes else ""
+            if cell_len(line) + COLUMN_GAP + cell_len(note) <= self.width:
+                line, note = f"{line}{' ' * COLUMN_GAP}{note}", ""
+            self._console.print(Text(line.rstrip(), style), soft_wrap=True)
             if note:
-                self.line(note, style, label=" " * 2 * GAP)
+                self.print_line(note, style, label=" " * 2 * COLUMN_GAP)
 
 
-def _visible(text: str) -> str:
-    """A sanitized text that keeps its indentation."""
+def _sanitize_after_indent(text: str) -> str:
+    """Sanitize a text, but keep its indentation."""
     return text[: len(text) - len(text.lstrip(" "))] + sanitize_line(text)
 
 
-def in_middle(text: str, width: int) -> str:
+def shorten_middle(text: str, width: int) -> str:
     """Shorten a text to at most `width` columns by cutting its middle."""
     if cell_len(text) <= width:
         return text
-    end = (width - 1) // 2
-    tail = text[len(text) - end :] if end else ""
-    while cell_len(tail) > end:
+    tail_width = (width - 1) // 2
+    tail = text[len(text) - tail_width :] if tail_width else ""
+    while cell_len(tail) > tail_width:
         tail = tail[1:]
-    return set_cell_size(text, width - 1 - end).rstrip() + "…" + tail
+    return set_cell_size(text, width - 1 - tail_width).rstrip() + "…" + tail
 
 
-def fits(table: Table, target: Console) -> bool:
+def fits(table: Table, console: Console) -> bool:
     """Whether a console has room for a table without cutting a cell."""
-    unbounded = target.options.update(width=10_000)
-    return Measurement.get(target, unbounded, table).maximum <= target.width
+    wide_options = console.options.update(width=10_000)
+    return Measurement.get(console, wide_options, table).maximum <= console.width
 
 
-def print_line(target: Console, text: str, style: str = "") -> None:
-    """Print a foreign text in one line that keeps its indentation."""
-    target.print(Text(_visible(text), style=style), soft_wrap=True)
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print an untrusted text in one line that keeps its indentation."""
+    console.print(Text(_sanitize_after_indent(text), style=style), soft_wrap=True)
 
 
 def escape(text: str) -> str:
-    """A foreign text as rich's markup that shows it in one line."""
+    """Escape an untrusted text so that rich's markup shows it unchanged in one line."""
     return markup.escape(sanitize_line(text))
 
 
-def number(value: float | None) -> str:
-    """A figure with three decimals; whole numbers beyond ±1 have no decimals."""
-    if value is None:
-        return NOTHING
-    return f"{value:z.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
+def format_number(x: float | None) -> str:
+    """Format a figure with three decimals, but whole numbers beyond ±1 without decimals."""
+    if x is None:
+        return NOT_MEASURED
+    return f"{x:z.3f}" if x != int(x) or abs(x) <= 1 else str(int(x))
 
 
-def points(difference: float, digits: str = ".3g") -> str:
-    """A difference of shares in percentage points, with its sign."""
-    return f"{100 * difference:+{digits}}".replace("-", "−")
+def format_points(share_difference: float, format_spec: str = ".3g") -> str:
+    """Format a difference of shares in percentage points, with its sign."""
+    return f"{100 * share_difference:+{format_spec}}".replace("-", "−")
 
 
-def counted(count: int, noun: str) -> str:
-    """A number with its noun: 1 call, 2 calls."""
+def format_count(count: int, noun: str) -> str:
+    """Format a number with its noun, such as 1 call or 2 calls."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def dollars(cost: float) -> str:
-    """An amount of US dollars, with cents from one dollar on and with four decimals below."""
+def format_dollars(cost: float) -> str:
+    """Format US dollars with two decimals, or with four if the amount is below one dollar."""
     return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"
 
 
-def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """The first names that fit, and the number of further names."""
-    shown: list[str] = []
+def format_list(names: Sequence[str], separator: str = ", ") -> str:
+    """List the first names that fit, followed by the number of further names."""
+    listed_names: list[str] = []
     for name in names:
-        if len(shown) == SHOWN_TASKS or (shown and len(separator.join([*shown, name])) > SHOWN_LETTERS):
+        if len(listed_names) == MAX_LISTED_NAMES or (
+            listed_names and len(separator.join([*listed_names, name])) > MAX_LIST_CHARACTERS
+        ):
             break
-        shown.append(name)
-    rest = len(names) - len(shown)
-    return separator.join(shown) + (f" and {rest} more" if rest else "")
+        listed_names.append(name)
+    n_omitted = len(names) - len(listed_names)
+    return separator.join(listed_names) + (f" and {n_omitted} more" if n_omitted else "")

@@ -1,4 +1,4 @@
-"""The Markdown of a run for GitHub: a job's summary, and a comment on a pull request."""
+"""Render a run as Markdown for GitHub: a job's summary, or a comment on a pull request."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,20 +13,28 @@ from pytest_trace2evolve.records.verdict import (
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.conclusion import headline, settling_ways
-from pytest_trace2evolve.report.markdown import LONGEST_TEXT, cell, code, fenced, figure, names, table
+from pytest_trace2evolve.report.conclusion import headline, needed_evidence_text
+from pytest_trace2evolve.report.markdown import (
+    MAX_TEXT_LENGTH,
+    code_span,
+    fenced_block,
+    format_figure,
+    name_list,
+    render_table,
+    table_cell,
+)
 
-COMMENT_LIMIT = 65_536
-"""The most characters that GitHub accepts in a comment. We count bytes, which are never fewer."""
+MAX_COMMENT_BYTES = 65_536
+"""GitHub's limit for a comment, in characters. Counting bytes instead is safe: there are never fewer."""
 
-SUMMARY_LIMIT = 1 << 20
-"""The most bytes that GitHub accepts in the summary of one step: 1 MiB."""
+MAX_STEP_SUMMARY_BYTES = 1 << 20
+"""GitHub's limit for the summary of one step: 1 MiB."""
 
-LEAST_LIMIT = 4_096
-"""The smallest limit in bytes; a verdict always fits into it."""
+MIN_VERDICT_BYTES = 4_096
+"""The smallest allowed limit in bytes, into which a verdict always fits."""
 
-_SIGNS = {Decision.PROMOTE: "✅", Decision.DISCARD: "❌", Decision.INCONCLUSIVE: "⚠️"}
-_ANSWERS = {
+_DECISION_SIGNS = {Decision.PROMOTE: "✅", Decision.DISCARD: "❌", Decision.INCONCLUSIVE: "⚠️"}
+_STATUS_TEXTS = {
     CheckStatus.PASS: "✅ pass",
     CheckStatus.FAIL: "❌ fail",
     CheckStatus.UNDECIDED: "⚠️ undecided",
@@ -35,183 +43,198 @@ _ANSWERS = {
 
 
 @dataclass(frozen=True)
-class _Detail:
+class _DetailLevel:
     """The level of detail of a report.
 
     Attributes:
-        names: The number of names shown of each list of tasks.
-        details: Whether to include the details of checks, the figures of both sides, ways to settle a
+        max_names: The maximum number of names shown for each list of tasks.
+        has_details: Whether to include the details of checks, the figures of both sides, ways to settle a
             verdict, notes and the command.
     """
 
-    names: int
-    details: bool = True
+    max_names: int
+    has_details: bool = True
 
 
-_DETAILS = (*(_Detail(names) for names in (100, 25, 5, 0)), _Detail(0, details=False))
+_DETAIL_LEVELS = (
+    *(_DetailLevel(name_list) for name_list in (100, 25, 5, 0)),
+    _DetailLevel(0, has_details=False),
+)
 
 
-def run_markdown(summary: RunSummary, *, limit: int = SUMMARY_LIMIT, head: str = "", foot: str = "") -> str:
-    """Render a run, verdict first, as Markdown of at most `limit` bytes in UTF-8.
+def run_markdown(
+    summary: RunSummary, *, max_bytes: int = MAX_STEP_SUMMARY_BYTES, head: str = "", foot: str = ""
+) -> str:
+    """Render a run, verdict first, as Markdown of at most `max_bytes` bytes in UTF-8.
 
-    If the text is too long, lists of tasks are cut first, and details are left out next. The verdict and the
-    tables of checks stay. If the tables alone are too long, only the worst splits are kept, and the others
+    If the text is too long, lists of tasks are cut first, and then details are left out. The verdict and the
+    tables of checks remain. If the tables alone are too long, only the worst splits are kept, and the others
     are counted.
 
     Args:
         summary: The run; its texts are shown as code.
-        limit: Bytes, `LEAST_LIMIT` or more.
-        head: Markdown of our own to begin with, on lines of its own.
-        foot: Markdown of our own to end with.
+        max_bytes: Bytes, `MIN_VERDICT_BYTES` or more.
+        head: Trusted Markdown for the beginning, on lines of its own.
+        foot: Trusted Markdown for the end.
 
     Raises:
         ValueError: head, foot and the verdict do not fit into the limit.
     """
-    for detail in _DETAILS:
-        parts = [text for _, text in _splits(summary, detail)]
-        text = _joined(summary, parts, head, foot, details=detail.details)
-        if _fits(text, limit):
+    for detail in _DETAIL_LEVELS:
+        parts = [text for _, text in _render_splits(summary, detail)]
+        text = _join_parts(summary, parts, head, foot, has_details=detail.has_details)
+        if _fits(text, max_bytes):
             return text
     # The sort is stable, so equally bad splits keep the order of the run.
-    worst_first = [text for _, text in sorted(_splits(summary, _DETAILS[-1]), key=lambda split: split[0])]
-    fewest, most = 0, len(worst_first)
-    while fewest < most:
-        middle = (fewest + most + 1) // 2
-        if _fits(_worst_splits(summary, worst_first, middle, head, foot), limit):
-            fewest = middle
+    worst_first = [
+        text for _, text in sorted(_render_splits(summary, _DETAIL_LEVELS[-1]), key=lambda split: split[0])
+    ]
+    low, high = 0, len(worst_first)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _fits(_render_worst_splits(summary, worst_first, middle, head, foot), max_bytes):
+            low = middle
         else:
-            most = middle - 1
-    text = _worst_splits(summary, worst_first, fewest, head, foot)
-    if not _fits(text, limit):
-        raise ValueError(f"{limit} bytes are too few for a verdict")
+            high = middle - 1
+    text = _render_worst_splits(summary, worst_first, low, head, foot)
+    if not _fits(text, max_bytes):
+        raise ValueError(f"{max_bytes} bytes are too few for a verdict")
     return text
 
 
-def _fits(text: str, limit: int) -> bool:
-    return len(text.encode("utf-8")) <= limit
+def _fits(text: str, max_bytes: int) -> bool:
+    return len(text.encode("utf-8")) <= max_bytes
 
 
-def _worst_splits(summary: RunSummary, splits: Sequence[str], kept: int, head: str, foot: str) -> str:
-    left = len(splits) - kept
-    rest = [f"*and {left} more splits*"] if left else []
-    return _joined(summary, [*splits[:kept], *rest], head, foot, details=False)
+def _render_worst_splits(summary: RunSummary, splits: Sequence[str], count: int, head: str, foot: str) -> str:
+    n_omitted = len(splits) - count
+    omission_note = [f"*and {n_omitted} more splits*"] if n_omitted else []
+    return _join_parts(summary, [*splits[:count], *omission_note], head, foot, has_details=False)
 
 
-def _joined(summary: RunSummary, splits: Sequence[str], head: str, foot: str, *, details: bool) -> str:
-    used = f"used: {code(summary.used, LONGEST_TEXT)}" if summary.used else ""
-    evidence = f"evidence: {code(summary.evidence, LONGEST_TEXT)}" if summary.evidence else ""
-    parts = [head, f"## {_headline(summary)}", " · ".join(filter(None, (used, evidence))), *splits]
-    if details:
-        parts.append("\n".join(f"- note: {code(note, LONGEST_TEXT)}" for note in summary.notes))
+def _join_parts(
+    summary: RunSummary, splits: Sequence[str], head: str, foot: str, *, has_details: bool
+) -> str:
+    used_text = f"used: {code_span(summary.used, MAX_TEXT_LENGTH)}" if summary.used else ""
+    evidence = f"evidence: {code_span(summary.evidence, MAX_TEXT_LENGTH)}" if summary.evidence else ""
+    parts = [head, f"## {_headline(summary)}", " · ".join(filter(None, (used_text, evidence))), *splits]
+    if has_details:
+        parts.append("\n".join(f"- note: {code_span(note, MAX_TEXT_LENGTH)}" for note in summary.notes))
         if summary.command:
-            parts.append("To reproduce:\n\n" + fenced(shlex.join(summary.command)))
+            parts.append("To reproduce:\n\n" + fenced_block(shlex.join(summary.command)))
     elif summary.command or summary.notes:
         parts.append("*Shortened: figures, notes and the command are in the run's evidence and log.*")
     return "\n\n".join(part for part in [*parts, foot] if part) + "\n"
 
 
 def _headline(summary: RunSummary) -> str:
-    """The verdict in one line."""
+    """Render the verdict in one line."""
     if summary.trouble:
-        return f"⚠️ No verdict on {code(summary.candidate)}: {code(summary.trouble, LONGEST_TEXT)}"
+        return (
+            f"⚠️ No verdict on {code_span(summary.candidate)}: {code_span(summary.trouble, MAX_TEXT_LENGTH)}"
+        )
     if summary.decision is None:
-        return f"No verdict on {code(summary.candidate)}"
-    decision = f"{_SIGNS[summary.decision]} {summary.decision.value.capitalize()}"
-    return f"{decision}: {headline(summary, code, 'its baseline')}"
+        return f"No verdict on {code_span(summary.candidate)}"
+    decision = f"{_DECISION_SIGNS[summary.decision]} {summary.decision.value.capitalize()}"
+    return f"{decision}: {headline(summary, code_span, 'its baseline')}"
 
 
-def _place(suite: str, verdict: Verdict) -> str:
-    """The suite and split of a verdict."""
-    return " · ".join(code(name) for name in (verdict.suite or suite, verdict.split) if name)
+def _split_name(suite: str, verdict: Verdict) -> str:
+    """Return the suite and split of a verdict."""
+    return " · ".join(code_span(name) for name in (verdict.suite or suite, verdict.split) if name)
 
 
-def _splits(summary: RunSummary, detail: _Detail) -> list[tuple[int, str]]:
-    """The part of each split with its rank. The worst split has the lowest rank."""
-    found: list[tuple[int, str]] = []
+def _render_splits(summary: RunSummary, detail: _DetailLevel) -> list[tuple[int, str]]:
+    """Render each split, with its rank. The worst split has the lowest rank."""
+    ranked_parts: list[tuple[int, str]] = []
     for suite in summary.suites:
         if not suite.verdicts:
-            text = f"### {code(suite.name)}: no verdict\n\n{code(suite.reason, LONGEST_TEXT)}"
+            text = f"### {code_span(suite.name)}: no verdict\n\n{code_span(suite.reason, MAX_TEXT_LENGTH)}"
             if suite.left_out:
-                text += "\n\n" + names("Left out", suite.left_out, detail.names, LONGEST_TEXT)
-            found.append((len(Decision) + 1, text))
+                text += "\n\n" + name_list("Left out", suite.left_out, detail.max_names, MAX_TEXT_LENGTH)
+            ranked_parts.append((len(Decision) + 1, text))
         for verdict in suite.verdicts:
             rank = verdict.decision.rank if verdict.decision else len(Decision)
-            found.append((rank, _split(suite, verdict, summary, detail)))
-    return found
+            ranked_parts.append((rank, _render_split(suite, verdict, summary, detail)))
+    return ranked_parts
 
 
-def _split(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, detail: _Detail) -> str:
-    answer = (
-        f"{_SIGNS[verdict.decision]} {verdict.decision.value}"
+def _render_split(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, detail: _DetailLevel) -> str:
+    verdict_text = (
+        f"{_DECISION_SIGNS[verdict.decision]} {verdict.decision.value}"
         if verdict.decision
         else "no harm detected (a guard can only block or discard)"
     )
-    parts = [f"### {_place(suite.name, verdict)}: {answer}", _circumstances(suite, verdict, summary)]
+    parts = [f"### {_split_name(suite.name, verdict)}: {verdict_text}", _facts_line(suite, verdict, summary)]
     if suite.compared is not None:
-        parts.append("<br>".join(code(line, LONGEST_TEXT) for line in suite.compared.lines))
+        parts.append("<br>".join(code_span(line, MAX_TEXT_LENGTH) for line in suite.compared.lines))
     if verdict.reason:
-        parts.append(code(verdict.reason, LONGEST_TEXT))
+        parts.append(code_span(verdict.reason, MAX_TEXT_LENGTH))
     if verdict.checks:
-        parts.append(_checks(verdict.checks, details=detail.details))
-    lists = (
+        parts.append(_checks_table(verdict.checks, has_details=detail.has_details))
+    task_lists = (
         ("Confirmed regressions", verdict.regressions),
         ("Suspected regressions", verdict.suspected),
         ("Broken", verdict.broken),
         ("Fixed", verdict.fixed),
     )
-    parts += [names(title, tasks, detail.names) for title, tasks in lists if tasks]
+    parts += [name_list(title, tasks, detail.max_names) for title, tasks in task_lists if tasks]
     if verdict.left_out:
-        parts.append(names("Left out", verdict.left_out, detail.names, LONGEST_TEXT))
-    if detail.details:
-        parts.append(_sides(verdict.baseline, verdict.candidate))
+        parts.append(name_list("Left out", verdict.left_out, detail.max_names, MAX_TEXT_LENGTH))
+    if detail.has_details:
+        parts.append(_sides_table(verdict.baseline, verdict.candidate))
         if verdict.settling:
-            lines = [f"- {code(settling.check)}: {settling_ways(settling)}" for settling in verdict.settling]
-            parts.append("\n".join(["What would settle it, if further figures are like these:", "", *lines]))
+            lines = [
+                f"- {code_span(needed.check)}: {needed_evidence_text(needed)}" for needed in verdict.settling
+            ]
+            parts.append(
+                "\n".join(["Evidence that would settle it, if further figures are like these:", "", *lines])
+            )
     return "\n\n".join(parts)
 
 
-def _circumstances(suite: SuiteSummary, verdict: Verdict, summary: RunSummary) -> str:
-    against = f" against {code(suite.baseline)}" if suite.baseline else ""
+def _facts_line(suite: SuiteSummary, verdict: Verdict, summary: RunSummary) -> str:
+    baseline_text = f" against {code_span(suite.baseline)}" if suite.baseline else ""
     facts = [
-        f"{code(summary.candidate)}{against}",
+        f"{code_span(summary.candidate)}{baseline_text}",
         f"{verdict.label.value} evidence",
-        f"policy {code(verdict.policy)}",
+        f"policy {code_span(verdict.policy)}",
         f"goal {verdict.goal.value}",
     ]
     if verdict.alpha is not None:
         facts.append(f"α = {verdict.alpha:.4g}")
     if verdict.look is not None:
-        facts.append(f"{verdict.test} of this split")
+        facts.append(f"{verdict.test_text} of this split")
     facts.append(f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared")
     if verdict.identical:
         facts.append("identical evidence on both sides")
     return " · ".join(facts)
 
 
-def _checks(checks: Sequence[CheckResult], *, details: bool) -> str:
+def _checks_table(checks: Sequence[CheckResult], *, has_details: bool) -> str:
     headings = ("check", "answer", "estimate", "interval", "threshold", "p", "detectable", "detail")
     rows = [
         (
-            cell(check.id),
-            _ANSWERS[check.status],
-            figure(check.estimate),
-            _interval(check.low, check.high),
-            figure(check.threshold),
-            "" if check.p is None else "&lt; 0.001" if check.p < 0.001 else figure(check.p),
-            figure(check.detectable),
-            cell(check.detail, LONGEST_TEXT) if details and check.detail else "",
+            table_cell(check.id),
+            _STATUS_TEXTS[check.status],
+            format_figure(check.estimate),
+            _interval_text(check.low, check.high),
+            format_figure(check.threshold),
+            "" if check.p is None else "&lt; 0.001" if check.p < 0.001 else format_figure(check.p),
+            format_figure(check.detectable),
+            table_cell(check.detail, MAX_TEXT_LENGTH) if has_details and check.detail else "",
         )
         for check in checks
     ]
-    return table(headings, rows, words=2)
+    return render_table(headings, rows, text_columns=2)
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    """An interval; the open end of a one-sided test is left out."""
-    return "" if low is None and high is None else f"{figure(low)} … {figure(high)}".strip()
+def _interval_text(low: float | None, high: float | None) -> str:
+    """Format an interval. The unbounded side of a one-sided interval is left empty."""
+    return "" if low is None and high is None else f"{format_figure(low)} … {format_figure(high)}".strip()
 
 
-def _sides(baseline: SideFigures, candidate: SideFigures) -> str:
+def _sides_table(baseline: SideFigures, candidate: SideFigures) -> str:
     trials = sorted(baseline.pass_hat.keys() | candidate.pass_hat.keys())[:8]
     headings = ["", "reward", *(f"pass^{k}" for k in trials), "passed", "actions", "read", "write"]
     headings += ["max steps", "measured", "missing"]
@@ -221,16 +244,18 @@ def _sides(baseline: SideFigures, candidate: SideFigures) -> str:
         rows.append(
             [
                 title,
-                figure(side.reward),
+                format_figure(side.reward),
                 *(
-                    f"{figure(chance.estimate)} ({_interval(chance.low, chance.high)})" if chance else ""
+                    f"{format_figure(chance.estimate)} ({_interval_text(chance.low, chance.high)})"
+                    if chance
+                    else ""
                     for chance in chances
                 ),
-                figure(side.pass_rate),
-                figure(side.action_match),
-                figure(side.read_action_match),
-                figure(side.write_action_match),
+                format_figure(side.pass_rate),
+                format_figure(side.action_match),
+                format_figure(side.read_action_match),
+                format_figure(side.write_action_match),
                 *(str(count) for count in (side.max_steps, side.measured, side.missing)),
             ]
         )
-    return table(headings, rows)
+    return render_table(headings, rows)

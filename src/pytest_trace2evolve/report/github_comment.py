@@ -1,4 +1,4 @@
-"""One comment on a pull request that every run updates, through GitHub's REST API."""
+"""Create or update the comment of a pull request through GitHub's REST API."""
 
 import re
 import time
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pytest_trace2evolve.errors import ConfigError, GitHubError
 from pytest_trace2evolve.records.verdict import RunSummary
-from pytest_trace2evolve.report.github import COMMENT_LIMIT, run_markdown
+from pytest_trace2evolve.report.github import MAX_COMMENT_BYTES, run_markdown
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.secrets import Secrets
 
@@ -21,68 +21,68 @@ T = TypeVar("T")
 
 API_URL = "https://api.github.com"
 ACTIONS_AUTHOR = "github-actions[bot]"
-"""The author of comments that are written with a job's own token."""
+"""The author of comments written with the token of a GitHub job."""
 
-TRIES = 5
-MAX_PAUSE = 60.0
-"""The longest pause in seconds. If GitHub asks for more, the comment is given up to save the job's time."""
+MAX_TRIES = 5
+MAX_PAUSE_SECONDS = 60.0
+"""The maximum pause between tries. If GitHub asks for a longer one, posting the comment fails."""
 
 MAX_PAGES = 100
 COMMENTS_PER_PAGE = 100
-"""The most comments that GitHub returns in one page."""
+"""The maximum number of comments that GitHub returns per page."""
 
 MAX_ANSWER_BYTES = 64 << 20
-"""Room for a page of a hundred comments of up to 65,536 characters, escaped."""
+"""Enough for a page of a hundred escaped comments of up to 65,536 characters."""
 
-MAX_KEY = 100
-"""The most characters of a key that the marker holds unchanged. A longer key is replaced by its digest."""
+MAX_KEY_LENGTH = 100
+"""The maximum length of a key in a marker, in characters. A longer key is replaced by its digest."""
 
-_UNTRUSTED = (
-    "> **Measured by the pull request's own code, which nobody has reviewed.** Its figures are a claim; "
-    "run it again after a review before you believe them."
+_UNTRUSTED_NOTE = (
+    "> **Measured by unreviewed code of the pull request.** Its figures are only a claim; rerun it after a "
+    "review before you trust them."
 )
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
 class _RetryError(Exception):
-    """A request that may succeed later; `pause` is the pause that GitHub asks for, in seconds."""
+    """A failed request that may succeed later; `pause` is the pause in seconds that GitHub asks for."""
 
-    def __init__(self, why: str, pause: float | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, pause: float | None = None) -> None:
+        super().__init__(message)
         self.pause = pause
 
 
 class _TooLongError(Exception):
-    """GitHub rejects the comment as too long."""
+    """GitHub rejected a comment because it is too long."""
 
 
 @dataclass(frozen=True)
 class PostedComment:
-    """The address of a comment, and whether it was created or updated."""
+    """A posted comment: its URL, and whether it was created or updated."""
 
     url: str
-    created: bool
+    is_new: bool
 
 
 def marker(key: str) -> str:
-    """The hidden line by which a comment is found again; `key` distinguishes several comments."""
+    """Return the hidden line that identifies a comment; `key` distinguishes several comments."""
     # An HTML comment must not contain two hyphens in a row.
-    key = key if len(key) <= MAX_KEY else digest_text(key)
+    key = key if len(key) <= MAX_KEY_LENGTH else digest_text(key)
     return f"<!-- trace2evolve: {quote(key, safe='').replace('-', '%2D')} -->"
 
 
 class GitHub:
-    """The part of GitHub's API that one comment needs.
+    """A client for the part of GitHub's API that posts a comment.
 
     Args:
         repository: `owner/name`.
-        token: Authorizes the requests; no message shows it.
-        api_url: The API of github.com, or of a different server.
+        token: The token that authorizes requests. It never appears in messages.
+        api_url: The URL of the API.
         sleep: The function that waits between tries; None uses `time.sleep`.
-        timeout: Seconds for one request and its whole answer.
+        timeout: Seconds for one request with its complete response.
 
-    Requests raise GitHubError if GitHub refuses, or does not answer in several tries.
+    Requests raise GitHubError if GitHub rejects them or does not answer in several tries.
     """
 
     def __init__(
@@ -124,107 +124,119 @@ class GitHub:
             sha: The commit.
         """
         path = f"/repos/{self._repository}/pulls"
-        found = self._retry(lambda: self._request("GET", path, params={"head": head, "state": "open"}))
-        for pull in _dictionaries(found):
-            branch = pull.get("head")
-            if isinstance(branch, dict) and (branch.get("label"), branch.get("sha")) == (head, sha):
+        pulls = self._retry(lambda: self._request("GET", path, params={"head": head, "state": "open"}))
+        for pull in _dict_items(pulls):
+            pull_head = pull.get("head")
+            if isinstance(pull_head, dict) and (pull_head.get("label"), pull_head.get("sha")) == (head, sha):
                 return int(pull["number"])
         return None
 
     def post(
-        self, number: int, mark: str, render: Callable[[int], str], *, limit: int, author: str | None = None
+        self,
+        number: int,
+        marker_line: str,
+        render: Callable[[int], str],
+        *,
+        max_bytes: int,
+        author: str | None = None,
     ) -> PostedComment:
         """Update the comment with this marker on a pull request, or create it.
 
         Args:
             number: The pull request's number.
-            mark: The comment's first line.
-            render: Returns the comment's text in at most the given number of bytes, the marker included.
-            limit: Bytes to begin with; halved up to three times if GitHub rejects the text as too long.
+            marker_line: The first line of the comment, which identifies it.
+            render: Returns the text of the comment, with the marker, in at most the given number of bytes.
+            max_bytes: The first limit; halved up to three times if GitHub rejects the text as too long.
             author: The author of the comment that is updated; None means the token's owner.
         """
         author = author or self._retry(self._token_owner)
         for divisor in (1, 2, 4, 8):
-            body = render(limit // divisor)
+            body = render(max_bytes // divisor)
             try:
-                # Each try searches again, so that a comment whose answer was lost is not created twice.
-                return self._retry(partial(self._update, number, mark, body, author))
+                # Each try searches again, so that a lost response does not create a second comment.
+                return self._retry(partial(self._update, number, marker_line, body, author))
             except _TooLongError:
                 continue
-        raise GitHubError(f"GitHub finds a comment of {limit // 8} bytes too long")
+        raise GitHubError(f"GitHub rejects a comment of {max_bytes // 8} bytes as too long")
 
-    def _update(self, number: int, mark: str, body: str, author: str) -> PostedComment:
+    def _update(self, number: int, marker_line: str, body: str, author: str) -> PostedComment:
         issues = f"/repos/{self._repository}/issues"
         for comment in self._comments(f"{issues}/{number}/comments"):
-            writer = comment.get("user")
-            own = isinstance(writer, dict) and writer.get("login") == author
-            if own and str(comment.get("body") or "").startswith(mark):
+            user = comment.get("user")
+            is_own = isinstance(user, dict) and user.get("login") == author
+            if is_own and str(comment.get("body") or "").startswith(marker_line):
                 path = f"{issues}/comments/{int(comment['id'])}"
                 return PostedComment(
-                    _address(self._request("PATCH", path, json={"body": body})), created=False
+                    _comment_url(self._request("PATCH", path, json={"body": body})), is_new=False
                 )
-        made = self._request("POST", f"{issues}/{number}/comments", json={"body": body})
-        return PostedComment(_address(made), created=True)
+        created_comment = self._request("POST", f"{issues}/{number}/comments", json={"body": body})
+        return PostedComment(_comment_url(created_comment), is_new=True)
 
     def _comments(self, path: str) -> Iterator[dict[str, Any]]:
         for page in range(1, MAX_PAGES + 1):
-            found = self._request("GET", path, params={"per_page": COMMENTS_PER_PAGE, "page": page})
-            yield from _dictionaries(found)
-            if not isinstance(found, list) or len(found) < COMMENTS_PER_PAGE:
+            comments = self._request("GET", path, params={"per_page": COMMENTS_PER_PAGE, "page": page})
+            yield from _dict_items(comments)
+            if not isinstance(comments, list) or len(comments) < COMMENTS_PER_PAGE:
                 return
-        most = MAX_PAGES * COMMENTS_PER_PAGE
-        raise GitHubError(f"GitHub lists more than {most:,} comments; delete some of them")
+        max_comments = MAX_PAGES * COMMENTS_PER_PAGE
+        raise GitHubError(
+            f"GitHub lists more than {max_comments:,} comments on this pull request; delete some of them"
+        )
 
     def _token_owner(self) -> str:
         try:
-            found = self._request("GET", "/user")
-        except GitHubError:  # a job's own token is not allowed to ask
+            user = self._request("GET", "/user")
+        except GitHubError:  # the token of a job may not read its owner
             return ACTIONS_AUTHOR
-        login = found.get("login") if isinstance(found, dict) else None
+        login = user.get("login") if isinstance(user, dict) else None
         return login if isinstance(login, str) else ACTIONS_AUTHOR
 
     def _retry(self, attempt: Callable[[], T]) -> T:
         """Call `attempt`, retry it with increasing delays, and return its result."""
-        for number in range(1, TRIES + 1):
+        for attempt_number in range(1, MAX_TRIES + 1):
             try:
                 return attempt()
             except _RetryError as error:
-                pause = error.pause if error.pause is not None else 2.0 ** (number - 1)
-                if number == TRIES or pause > MAX_PAUSE:
-                    waits = f", and asks to wait {pause:.0f} seconds" if pause > MAX_PAUSE else ""
-                    why = self._secrets.out_of(f"GitHub did not answer in {number} tries{waits}: {error}")
-                    raise GitHubError(why) from None
+                pause = error.pause if error.pause is not None else 2.0 ** (attempt_number - 1)
+                if attempt_number == MAX_TRIES or pause > MAX_PAUSE_SECONDS:
+                    pause_text = (
+                        f", and asks to wait {pause:.0f} seconds" if pause > MAX_PAUSE_SECONDS else ""
+                    )
+                    message = self._secrets.remove_from(
+                        f"GitHub did not answer in {attempt_number} tries{pause_text}: {error}"
+                    )
+                    raise GitHubError(message) from None
                 self._sleep(pause)
         raise AssertionError("the loop returns or raises")
 
-    def _request(self, method: str, path: str, **content: Any) -> Any:
-        """One request's answer as JSON."""
+    def _request(self, method: str, path: str, **arguments: Any) -> Any:
+        """Send a request, and return the JSON of its response."""
         import httpx2
 
-        from pytest_trace2evolve.utils.http import answered_within
+        from pytest_trace2evolve.utils.http import run_with_timeout
 
-        async def ask() -> httpx2.Response:
+        async def send() -> httpx2.Response:
             async with self._client() as client:
-                return await client.request(method, path, **content)
+                return await client.request(method, path, **arguments)
 
         try:
-            answer = answered_within(self._timeout, ask)
+            response = run_with_timeout(self._timeout, send)
         except TimeoutError:
-            raise _RetryError(f"no whole answer within {self._timeout:g} seconds") from None
+            raise _RetryError(f"no complete response within {self._timeout:g} seconds") from None
         except httpx2.HTTPError as error:
             raise _RetryError(f"{type(error).__name__}: {error}") from None
-        if answer.is_success:
+        if response.is_success:
             try:
-                return answer.json()
+                return response.json()
             except (ValueError, RecursionError):
-                raise _RetryError("its answer is not JSON") from None
-        reason = _reason(answer)
-        if answer.status_code >= 500 or answer.status_code == 429 or _is_rate_limit(answer, reason):
-            raise _RetryError(f"{answer.status_code} {reason}", _requested_pause(answer))
-        if answer.status_code == 422 and method in ("POST", "PATCH") and "too long" in reason:
+                raise _RetryError("the response is not JSON") from None
+        reason = _error_reason(response)
+        if response.status_code >= 500 or response.status_code == 429 or _is_rate_limit(response, reason):
+            raise _RetryError(f"{response.status_code} {reason}", _requested_pause(response))
+        if response.status_code == 422 and method in ("POST", "PATCH") and "too long" in reason:
             raise _TooLongError
         raise GitHubError(
-            self._secrets.out_of(f"GitHub refuses {method} {path}: {answer.status_code} {reason}")
+            self._secrets.remove_from(f"GitHub rejects {method} {path}: {response.status_code} {reason}")
         )
 
 
@@ -238,72 +250,73 @@ def post_summary(
     key: str | None = None,
     author: str | None = None,
     run_url: str | None = None,
-    untrusted: bool = False,
+    is_untrusted: bool = False,
 ) -> PostedComment | None:
-    """Report a run in one comment on its pull request.
+    """Post or update the comment that reports a run on its pull request.
 
     Returns None if no open pull request has the branch at the commit.
 
     Args:
-        github: The repository.
-        summary: The run.
-        pull_request: Its number; if not given, it is found by `branch` (`owner:branch`) and `sha`.
-        sha: The commit that was measured.
-        key: Distinguishes several comments of one pull request; if not given, the suites' names do.
-        author: The author of the comment that is updated; if not given, the token's owner.
-        run_url: Page of the job that measured.
-        untrusted: Whether the run executed code that nobody reviewed.
+        github: The client of the repository.
+        summary: The run to report.
+        pull_request: The number of the pull request. By default, `branch` and `sha` identify it.
+        branch: The branch of the pull request, as `owner:branch`.
+        sha: The commit that was evaluated.
+        key: Distinguishes several comments on a pull request (default: the names of the suites).
+        author: The author of the comment to update (default: the token's owner).
+        run_url: The URL of the job's page.
+        is_untrusted: Whether the run executed unreviewed code.
     """
     if pull_request is None:
         pull_request = github.pull_request(branch or "", sha or "")
     if pull_request is None:
         return None
-    mark = marker(key or "+".join(sorted(suite.name for suite in summary.suites)))
-    head = "\n\n".join([mark, _UNTRUSTED] if untrusted else [mark])
-    # Only our own words, and values whose form the caller has checked.
+    marker_line = marker(key or "+".join(sorted(suite.name for suite in summary.suites)))
+    head = "\n\n".join([marker_line, _UNTRUSTED_NOTE] if is_untrusted else [marker_line])
+    # Contains only trusted words, and values whose form the caller has checked.
     facts = [f"commit `{sha[:12]}`"] if sha else []
     facts += [f"[job and artifacts]({run_url})"] if run_url else []
     foot = f"*{' · '.join(facts)}*" if facts else ""
 
-    def render(limit: int) -> str:
-        return run_markdown(summary, limit=limit, head=head, foot=foot)
+    def render(max_bytes: int) -> str:
+        return run_markdown(summary, max_bytes=max_bytes, head=head, foot=foot)
 
-    return github.post(pull_request, mark, render, limit=COMMENT_LIMIT, author=author)
-
-
-def _dictionaries(found: Any) -> list[dict[str, Any]]:
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return github.post(pull_request, marker_line, render, max_bytes=MAX_COMMENT_BYTES, author=author)
 
 
-def _address(comment: Any) -> str:
+def _dict_items(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _comment_url(comment: Any) -> str:
     return str(comment.get("html_url") or "") if isinstance(comment, dict) else ""
 
 
-def _reason(answer: "httpx2.Response") -> str:
-    """GitHub's reason for a refusal, in one line."""
+def _error_reason(response: "httpx2.Response") -> str:
+    """Return GitHub's reason for rejecting a request, in one line."""
     try:
-        record = answer.json()
+        record = response.json()
     except (ValueError, RecursionError):
-        return answer.reason_phrase
+        return response.reason_phrase
     if not isinstance(record, dict):
         return ""
-    messages = [record.get("message"), *(item.get("message") for item in _dictionaries(record.get("errors")))]
+    messages = [record.get("message"), *(item.get("message") for item in _dict_items(record.get("errors")))]
     return " ".join(" ".join(str(message or "") for message in messages).split())[:300]
 
 
-def _is_rate_limit(answer: "httpx2.Response", reason: str) -> bool:
-    if answer.status_code != 403:
+def _is_rate_limit(response: "httpx2.Response", reason: str) -> bool:
+    if response.status_code != 403:
         return False
-    spent = answer.headers.get("x-ratelimit-remaining") == "0"
-    return spent or "retry-after" in answer.headers or "rate limit" in reason.lower()
+    is_spent = response.headers.get("x-ratelimit-remaining") == "0"
+    return is_spent or "retry-after" in response.headers or "rate limit" in reason.lower()
 
 
-def _requested_pause(answer: "httpx2.Response") -> float | None:
-    """The seconds that GitHub asks to wait; None if it does not ask."""
-    after = answer.headers.get("retry-after", "")
-    if after.isdecimal():
-        return float(after)
-    reset = answer.headers.get("x-ratelimit-reset", "")
-    if answer.headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
-        return max(0.0, float(reset) - time.time())
+def _requested_pause(response: "httpx2.Response") -> float | None:
+    """Return the seconds that GitHub asks the client to wait; None if it does not ask."""
+    retry_after = response.headers.get("retry-after", "")
+    if retry_after.isdecimal():
+        return float(retry_after)
+    reset_time = response.headers.get("x-ratelimit-reset", "")
+    if response.headers.get("x-ratelimit-remaining") == "0" and reset_time.isdecimal():
+        return max(0.0, float(reset_time) - time.time())
     return None

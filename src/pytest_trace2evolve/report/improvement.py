@@ -1,4 +1,4 @@
-"""Environments, trainings, evolutions and routers in the terminal."""
+"""Render environments, trainings, evolutions and routers for the terminal."""
 
 import io
 import json
@@ -10,23 +10,23 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pytest_trace2evolve.improve.routing import accuracy
-from pytest_trace2evolve.records.adapter import AdapterManifest, Confusion, HeldOut, RewardChange
+from pytest_trace2evolve.records.adapter import AdapterManifest, ConfusionMatrix, HeldOutRewards, RewardChange
 from pytest_trace2evolve.records.environment import (
     AdmissionReport,
     Calibration,
+    CalibrationOutcome,
     DifficultyResult,
-    Outcome,
 )
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.report.formatting import (
-    NOTHING,
-    Figure,
-    Word,
+    NOT_MEASURED,
+    FigureColumn,
+    WordColumn,
     fits,
-    grid,
-    points,
-    rendered,
-    terminal,
+    format_points,
+    make_grid,
+    make_terminal_console,
+    rendered_text,
 )
 from pytest_trace2evolve.training.heldout import reward_change, top_change
 from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def environments_text(environments: "Sequence[EnvironmentStatus]") -> str:
-    """All environments, one line each."""
-    target = terminal()
-    table = grid(
+    """Render environments as a table."""
+    console = make_terminal_console()
+    table = make_grid(
         Column("environment", overflow="fold", no_wrap=True),
         Column("digest", overflow="fold", no_wrap=True),
         Column("calibrated", overflow="fold"),
@@ -49,8 +49,8 @@ def environments_text(environments: "Sequence[EnvironmentStatus]") -> str:
     for environment in environments:
         state = _calibration_state(environment)
         table.add_row(Text(environment.name), environment.digest[:12], Text(state), Text(environment.pays))
-    target.print(table)
-    return rendered(target)
+    console.print(table)
+    return rendered_text(console)
 
 
 def _calibration_state(environment: "EnvironmentStatus") -> str:
@@ -58,17 +58,17 @@ def _calibration_state(environment: "EnvironmentStatus") -> str:
         return "no"
     states = []
     for calibration in environment.calibrations:
-        fits = calibration.outcome is Outcome.FITS
-        state = f"difficulty {calibration.difficulty}" if fits else "nothing fits"
+        is_fitting = calibration.outcome is CalibrationOutcome.FITS
+        state = f"difficulty {calibration.difficulty}" if is_fitting else "nothing fits"
         states.append(f"{calibration.model}: {state}")
-    return "; ".join(states) + (" (of another version)" if environment.stale else "")
+    return "; ".join(states) + (" (of a different version)" if environment.is_stale else "")
 
 
 def admission_text(report: AdmissionReport) -> str:
-    """The checks of an admission, one line each."""
-    target = terminal()
-    verdict = "admitted" if report.passed else "refused"
-    table = grid(
+    """Render the checks of an admission as a table."""
+    console = make_terminal_console()
+    verdict = "admitted" if report.passed else "rejected"
+    table = make_grid(
         Column("check", overflow="fold", no_wrap=True),
         Column("passed", overflow="fold", no_wrap=True),
         Column("detail", overflow="fold"),
@@ -76,31 +76,31 @@ def admission_text(report: AdmissionReport) -> str:
     )
     for line in report.checks:
         table.add_row(Text(line.check), "yes" if line.passed else "NO", Text(line.detail))
-    target.print(table)
-    return rendered(target)
+    console.print(table)
+    return rendered_text(console)
 
 
 def calibrations_text(calibrations: Sequence[Calibration]) -> str:
-    """Calibrations, one line per measured difficulty, with advice if no difficulty fits."""
-    target = terminal()
+    """Render calibrations, one row per measured difficulty, with advice if no difficulty fits."""
+    console = make_terminal_console()
     headings = ("environment", "level", "mean", "std", "top", "zero", "differ", "pass@k", "lost", "tokens")
     columns = [Column(heading, overflow="fold", no_wrap=True) for heading in headings]
-    table = grid(*columns, Column("outside", overflow="fold"))
+    table = make_grid(*columns, Column("outside", overflow="fold"))
     for calibration in calibrations:
-        for tried in calibration.tried:
-            table.add_row(*map(Text, _calibration_row(calibration.capability, tried)))
-    target.print(table)
+        for result in calibration.tried:
+            table.add_row(*map(Text, _calibration_row(calibration.capability, result)))
+    console.print(table)
     for calibration in calibrations:
         if calibration.advice:
-            target.print(Text(f"{calibration.capability}: {calibration.advice}"))
-    return rendered(target)
+            console.print(Text(f"{calibration.capability}: {calibration.advice}"))
+    return rendered_text(console)
 
 
-def _calibration_row(capability: str, tried: DifficultyResult) -> list[str]:
-    figures = tried.figures
+def _calibration_row(capability: str, result: DifficultyResult) -> list[str]:
+    figures = result.figures
     return [
         capability,
-        str(tried.difficulty),
+        str(result.difficulty),
         f"{figures.mean:.2f}",
         f"{figures.std:.2f}",
         f"{figures.all_top:.0%}",
@@ -108,8 +108,8 @@ def _calibration_row(capability: str, tried: DifficultyResult) -> list[str]:
         f"{figures.informative:.0%}",
         " ".join(f"{k}:{value:.2f}" for k, value in figures.pass_at.items()),
         str(figures.lost),
-        "?" if tried.tokens is None else f"{tried.tokens:.0f}",
-        "; ".join(tried.outside) or "fits",
+        "?" if result.tokens is None else f"{result.tokens:.0f}",
+        "; ".join(result.outside) or "fits",
     ]
 
 
@@ -117,10 +117,10 @@ _HELDOUT_HEADINGS = ("held-out environment", "mean reward", "change (95 %)", "to
 
 
 def heldout_text(
-    capabilities: Sequence[str], before: Mapping[str, HeldOut], after: Mapping[str, HeldOut]
+    capabilities: Sequence[str], before: Mapping[str, HeldOutRewards], after: Mapping[str, HeldOutRewards]
 ) -> str:
-    """Held-out rewards before and after a training, one row per environment, trained ones first."""
-    target = terminal()
+    """Render held-out rewards before and after a training, with the trained environments first."""
+    console = make_terminal_console()
     names = [*capabilities, *(name for name in after if name not in capabilities)]
     rows = [
         (
@@ -131,48 +131,50 @@ def heldout_text(
         for name in names
     ]
     table = _heldout_table(rows, _HELDOUT_HEADINGS)
-    # A narrow terminal does not get the share of top rewards, which is the least informative figure.
-    target.print(table if fits(table, target) else _heldout_table(rows, _HELDOUT_HEADINGS[:3]))
-    first = after[names[0]]
+    # A narrow terminal omits the share of top rewards, which is the least informative figure.
+    console.print(table if fits(table, console) else _heldout_table(rows, _HELDOUT_HEADINGS[:3]))
+    first_result = after[names[0]]
     sizes = sorted({len(heldout.rewards) for heldout in after.values()}, reverse=True)
-    lost = sum(heldout.lost for side in (before, after) for heldout in side.values())
-    target.print(
-        f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first.rewards))} rollouts each, "
-        f"before and after{f', {lost} of them lost' if lost else ''}; temperature {first.temperature:g}; "
+    n_lost = sum(heldout.lost for side in (before, after) for heldout in side.values())
+    console.print(
+        f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first_result.rewards))} rollouts "
+        "each, "
+        f"before and after{f', {n_lost} of them lost' if n_lost else ''}; temperature "
+        f"{first_result.temperature:g}; "
         "intervals by scenario.[/]",
         soft_wrap=True,
     )
-    return rendered(target)
+    return rendered_text(console)
 
 
 def _heldout_table(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str]) -> Table:
-    table = grid(Word(headings[0]), *(Figure(heading) for heading in headings[1:]))
+    table = make_grid(WordColumn(headings[0]), *(FigureColumn(heading) for heading in headings[1:]))
     for row in rows:
         table.add_row(*row[: len(headings)])
     return table
 
 
 def _change_cells(change: RewardChange) -> tuple[str, str]:
-    interval = ""
+    interval_text = ""
     if change.low is not None and change.high is not None:
-        interval = f" ({points(change.low, '.1f')} to {points(change.high, '.1f')})"
-    return f"{change.before:.2f} → {change.after:.2f}", points(change.change, ".1f") + interval
+        interval_text = f" ({format_points(change.low, '.1f')} to {format_points(change.high, '.1f')})"
+    return f"{change.before:.2f} → {change.after:.2f}", format_points(change.change, ".1f") + interval_text
 
 
 def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
-    """The last steps of a training in a few words, for its progress bar."""
-    recent = curve[-SMOOTHED_STEPS:]
-    reward = sum(step["reward"] for step in recent) / len(recent)
-    informative = sum(step["informative"] for step in recent) / len(recent)
+    """Summarize the last steps of a training in a few words, for its progress bar."""
+    recent_steps = curve[-SMOOTHED_STEPS:]
+    reward = sum(step["reward"] for step in recent_steps) / len(recent_steps)
+    informative = sum(step["informative"] for step in recent_steps) / len(recent_steps)
     kl = next((step["kl"] for step in reversed(curve) if step.get("kl") is not None), None)
     text = f"reward {reward:.2f}, groups that differ {informative:.0%}"
     return text if kl is None else f"{text}, KL {kl:.3f}"
 
 
 def evolution_text(state: Evolution, adapters: "Adapters") -> str:
-    """One row per adapter and one for the routed agent, then the router's accuracy and the effort."""
-    target = terminal()
-    table = grid(
+    """Render the adapters and the routed agent as a table, then the router's accuracy and the effort."""
+    console = make_terminal_console()
+    table = make_grid(
         "candidate",
         *(Column(heading, justify="right") for heading in ("Δ", "held out", "change (95 %)")),
         "others at worst",
@@ -181,66 +183,75 @@ def evolution_text(state: Evolution, adapters: "Adapters") -> str:
     )
     deltas = {missing.name: missing.delta for missing in state.missing or ()}
     for capability, name in state.adapters.items():
-        judged = state.judged.get(f"{state.candidate}+{name}")
-        if judged is None:
+        judgement = state.judged.get(f"{state.candidate}+{name}")
+        if judgement is None:
             continue
         delta = deltas.get(capability)
-        why = f" ({judged.why})" if judged.why else ""
-        heldout = (
+        reason_text = f" ({judgement.why})" if judgement.why else ""
+        heldout_cells = (
             _manifest_cells(adapters[name].manifest, capability)
             if name in set(adapters)
             else ("gone", "", "")
         )
         table.add_row(
-            Text(judged.candidate, "bold"),
-            NOTHING if delta is None else f"{delta:+.2f}",
-            *heldout,
-            "no verdict" if judged.gate is None else judged.gate.value,
-            f"{judged.state.value}{why}",
+            Text(judgement.candidate, "bold"),
+            NOT_MEASURED if delta is None else f"{delta:+.2f}",
+            *heldout_cells,
+            "no verdict" if judgement.gate is None else judgement.gate.value,
+            f"{judgement.state.value}{reason_text}",
         )
-    routed = state.judged.get(f"{state.candidate}+routed")
-    if routed is not None:
-        gate = "no verdict" if routed.gate is None else routed.gate.value
-        table.add_row(Text(routed.candidate, "bold"), "", "", "", "", gate, routed.state.value)
-    target.print(table)
-    for line in _evolution_lines(state, routed=routed is not None):
-        target.print(line, soft_wrap=True, highlight=False)
-    return rendered(target)
+    routed_judgement = state.judged.get(f"{state.candidate}+routed")
+    if routed_judgement is not None:
+        gate = "no verdict" if routed_judgement.gate is None else routed_judgement.gate.value
+        table.add_row(
+            Text(routed_judgement.candidate, "bold"), "", "", "", "", gate, routed_judgement.state.value
+        )
+    console.print(table)
+    for line in _evolution_lines(state, is_routed=routed_judgement is not None):
+        console.print(line, soft_wrap=True, highlight=False)
+    return rendered_text(console)
 
 
 def _manifest_cells(manifest: AdapterManifest, capability: str) -> tuple[str, str, str]:
-    """Held-out reward, its change, and the other capability that lost most."""
-    own = manifest.heldout.get(capability)
-    if own is None:
+    """Return the held-out reward, its change, and the other capability with the worst change."""
+    own_change = manifest.heldout.get(capability)
+    if own_change is None:
         return "not measured", "", ""
-    others = [
+    other_changes = [
         (measured.change, name)
         for name, measured in manifest.heldout.items()
         if name not in manifest.environments
     ]
-    worst = NOTHING
-    if others:
-        change, name = min(others)
-        worst = f"{points(change, '.1f')} {name}"
-    interval = ""
-    if own.low is not None and own.high is not None:
-        interval = f" ({points(own.low, '.1f')} to {points(own.high, '.1f')})"
-    return f"{own.before:.2f} → {own.after:.2f}", points(own.change, ".1f") + interval, worst
+    worst_text = NOT_MEASURED
+    if other_changes:
+        change, name = min(other_changes)
+        worst_text = f"{format_points(change, '.1f')} {name}"
+    interval_text = ""
+    if own_change.low is not None and own_change.high is not None:
+        interval_text = (
+            f" ({format_points(own_change.low, '.1f')} to {format_points(own_change.high, '.1f')})"
+        )
+    return (
+        f"{own_change.before:.2f} → {own_change.after:.2f}",
+        format_points(own_change.change, ".1f") + interval_text,
+        worst_text,
+    )
 
 
-def _evolution_lines(state: Evolution, *, routed: bool) -> list[str]:
+def _evolution_lines(state: Evolution, *, is_routed: bool) -> list[str]:
     lines = []
-    if not routed:
+    if not is_routed:
         lines.append(f"{state.candidate}+routed: no adapter was promoted, so there is nothing to route to")
-    if state.confusion is not None and (found := accuracy(state.confusion)):
-        share, low, high = found
+    if state.confusion is not None and (accuracy_interval := accuracy(state.confusion)):
+        share, low, high = accuracy_interval
         lines.append(
             f"router: right on {share:.0%} of {state.confusion.total} held-out openings "
             f"({low:.0%} … {high:.0%}; by chance {1 / len(state.confusion.labels):.0%})"
         )
-    spent = ", ".join(f"{stage.value} {minutes:.1f}" for stage, minutes in state.minutes.items())
+    minutes_by_stage = ", ".join(f"{stage.value} {minutes:.1f}" for stage, minutes in state.minutes.items())
     lines.append(
-        f"rollouts: {sum(state.rollouts.values()):,}; minutes: {sum(state.minutes.values()):.1f} ({spent})"
+        f"rollouts: {sum(state.rollouts.values()):,}; minutes: {sum(state.minutes.values()):.1f} "
+        f"({minutes_by_stage})"
     )
     return lines
 
@@ -248,50 +259,53 @@ def _evolution_lines(state: Evolution, *, routed: bool) -> list[str]:
 ROUTING_WIDTH = 120
 
 
-class Routed(Protocol):
-    """The choices of a router."""
+class RoutingFigures(Protocol):
+    """The figures of a router that the report shows."""
 
     @property
-    def confusion(self) -> Confusion:
+    def confusion(self) -> ConfusionMatrix:
         """The router's choices compared with the oracle's labels."""
 
     @property
-    def silent(self) -> float:
-        """The share of all questions in which no letter was among the reported tokens."""
+    def silent_share(self) -> float:
+        """The share of questions for which no letter was among the reported tokens."""
 
 
-def routing_text(routed: Routed, base: str) -> str:
-    """A router compared with oracle labels: the confusion table, and the share of right choices."""
-    confusion = routed.confusion
+def routing_text(result: RoutingFigures, base: str) -> str:
+    """Render a router's choices compared with the oracle's labels: a confusion table and the accuracy."""
+    confusion = result.confusion
     columns = [Column(str(position + 1), justify="right") for position in range(len(confusion.labels))]
     table = Table("oracle label", *columns, Column("right", justify="right"), title_justify="left", box=None)
     for position, (label, row) in enumerate(zip(confusion.labels, confusion.counts, strict=True)):
-        right = f"{row[position] / sum(row):.0%}" if sum(row) else NOTHING
-        table.add_row(f"{position + 1} {sanitize_line(label)}", *map(str, row), right)
+        right_share = f"{row[position] / sum(row):.0%}" if sum(row) else NOT_MEASURED
+        table.add_row(f"{position + 1} {sanitize_line(label)}", *map(str, row), right_share)
     text = io.StringIO()
     Console(file=text, width=ROUTING_WIDTH, color_system=None).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    found = accuracy(confusion)
-    if found is None:
+    accuracy_interval = accuracy(confusion)
+    if accuracy_interval is None:
         lines.append("nothing was routed")
     else:
-        share, low, high = found
+        share, low, high = accuracy_interval
         lines.append(
             f"right: {share:.0%} of {confusion.total} held-out openings ({low:.0%} … {high:.0%}), by chance "
-            f"{1 / len(confusion.labels):.0%}; {sanitize_line(base)} told no letter in {routed.silent:.0%} "
+            f"{1 / len(confusion.labels):.0%}; {sanitize_line(base)} reported no letter in "
+            f"{result.silent_share:.0%} "
             "of the questions"
         )
     return "\n".join(lines) + "\n"
 
 
-def routing_json(routed: Routed, names: Sequence[str]) -> str:
-    """The documented JSON form of a router's choices."""
-    found = accuracy(routed.confusion)
+def routing_json(result: RoutingFigures, names: Sequence[str]) -> str:
+    """Return a router's choices in their documented JSON form."""
+    accuracy_interval = accuracy(result.confusion)
     record = {
         "table": list(names),
-        "confusion": routed.confusion.model_dump(mode="json"),
-        "accuracy": None if found is None else dict(zip(("share", "low", "high"), found, strict=True)),
-        "chance": 1 / len(routed.confusion.labels),
-        "silent": routed.silent,
+        "confusion": result.confusion.model_dump(mode="json"),
+        "accuracy": None
+        if accuracy_interval is None
+        else dict(zip(("share", "low", "high"), accuracy_interval, strict=True)),
+        "chance": 1 / len(result.confusion.labels),
+        "silent": result.silent_share,
     }
     return json.dumps(record, indent=1) + "\n"

@@ -1,7 +1,7 @@
-"""Markdown for GitHub, with untrusted texts as code.
+"""Render Markdown for GitHub, with untrusted texts as code.
 
-Task ids, names and notes may come from a model or from a stranger's pull request. Each of these texts becomes
-a code span or a fenced block, which GitHub does not turn into a link, image, mention, reference or HTML.
+Task ids, names and notes may come from a model or from a stranger's pull request. Each becomes a code span
+or a fenced block, in which GitHub renders no link, image, mention, reference or HTML.
 """
 
 import re
@@ -9,65 +9,65 @@ from collections.abc import Iterable, Sequence
 
 from pytest_trace2evolve.utils.sanitize import sanitize
 
-LONGEST_NAME, LONGEST_TEXT = 240, 400
-"""Maximum number of characters shown of an untrusted name, and of an untrusted sentence."""
+MAX_NAME_LENGTH, MAX_TEXT_LENGTH = 240, 400
+"""Maximum lengths of an untrusted name and of an untrusted sentence, in characters."""
 
-_OTHER_BLANK = re.compile(r"[^\S ]")
-"""White space other than the plain space: newlines, tabs, wide spaces."""
+_NON_SPACE_BLANK = re.compile(r"[^\S ]")
+"""White space other than the plain space, such as newlines, tabs and wide spaces."""
 
 
-def code(text: str, longest: int = LONGEST_NAME) -> str:
-    """An untrusted text as a code span of one line, cut to `longest` characters."""
-    # Cut first, because a text may have megabytes. Joining white space shortens it too little to matter.
-    shown = _clipped(" ".join(_visible(text[: 2 * longest]).split()), longest)
-    if not shown:
+def code_span(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Render an untrusted text as a code span of one line, cut to `max_length` characters."""
+    # Cut first, because a text may be megabytes long. Collapsing white space then shortens it only a little.
+    clipped = _clip(" ".join(_escape_invisible(text[: 2 * max_length]).split()), max_length)
+    if not clipped:
         return "*(empty)*"
-    fence = _fence(shown, 1)
+    fence = _fence(clipped, 1)
     # A backtick at either end would join the fence; CommonMark strips one space from both ends.
-    pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
-    return f"{fence}{pad}{shown}{pad}{fence}"
+    padding = " " if clipped[0] == "`" or clipped[-1] == "`" else ""
+    return f"{fence}{padding}{clipped}{padding}{fence}"
 
 
-def cell(text: str, longest: int = LONGEST_NAME) -> str:
-    """An untrusted text as a code span that a table does not split into cells."""
-    return code(text.replace("|", "¦"), longest)
+def table_cell(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Render an untrusted text as a code span that does not split a table cell."""
+    return code_span(text.replace("|", "¦"), max_length)
 
 
-def fenced(text: str) -> str:
-    """An untrusted text as a fenced block of code that keeps its lines."""
-    lines = [_visible(line) for line in text.replace("\r\n", "\n").split("\n")]
+def fenced_block(text: str) -> str:
+    """Render an untrusted text as a fenced code block that keeps its lines."""
+    lines = [_escape_invisible(line) for line in text.replace("\r\n", "\n").split("\n")]
     fence = _fence("\n".join(lines), 3)
     return "\n".join([f"{fence}text", *lines, fence])
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A table; a column without any content is left out, and an empty cell is shown as a dash.
+def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> str:
+    """Render a table without its empty columns, and with a dash in each empty cell.
 
     Args:
         headings: The heading of each column.
-        rows: Rows of cells, made by `code` or `cell` or written by this package.
-        words: Number of leading columns that hold text and are aligned to the left; the others hold figures.
+        rows: Rows of cells from `code_span` or `table_cell`, or written by this package.
+        text_columns: The number of leading columns that are aligned to the left. The others contain figures.
     """
     body = [list(row) for row in rows]
-    kept = [place for place in range(len(headings)) if any(row[place] for row in body)]
-    rule = ["---" if place < words else "---:" for place in kept]
-    lines = [[headings[place] for place in kept], rule]
-    lines += [[row[place] or "–" for place in kept] for row in body]
+    column_indices = [index for index in range(len(headings)) if any(row[index] for row in body)]
+    rule_cells = ["---" if index < text_columns else "---:" for index in column_indices]
+    lines = [[headings[index] for index in column_indices], rule_cells]
+    lines += [[row[index] or "–" for index in column_indices] for row in body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def names(title: str, entries: Sequence[str], most: int, longest: int = LONGEST_NAME) -> str:
-    """One line with the number of untrusted names, the first `most` of them, and the number of the rest."""
-    head = f"**{title} ({len(entries)})**"
-    if not most:
-        return head
-    rest = len(entries) - most
-    shown = ", ".join(code(entry, longest) for entry in entries[:most])
-    return f"{head}: {shown}" + (f" and {rest} more" if rest > 0 else "")
+def name_list(title: str, entries: Sequence[str], max_names: int, max_length: int = MAX_NAME_LENGTH) -> str:
+    """List the first `max_names` untrusted names in one line, with the total and the number left out."""
+    heading = f"**{title} ({len(entries)})**"
+    if not max_names:
+        return heading
+    n_omitted = len(entries) - max_names
+    code_spans = ", ".join(code_span(entry, max_length) for entry in entries[:max_names])
+    return f"{heading}: {code_spans}" + (f" and {n_omitted} more" if n_omitted > 0 else "")
 
 
-def figure(value: float | None) -> str:
-    """A figure with three decimals; whole numbers above 1 have none, and None becomes an empty text."""
+def format_figure(value: float | None) -> str:
+    """Format a figure with three decimals; whole numbers above 1 have none, and None becomes empty."""
     if value is None:
         return ""
     if abs(value) >= 1e6:
@@ -75,16 +75,16 @@ def figure(value: float | None) -> str:
     return f"{value:z.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
 
 
-def _visible(text: str) -> str:
-    """A text with control, format, private and unassigned characters escaped."""
-    return sanitize(_OTHER_BLANK.sub(" ", text))
+def _escape_invisible(text: str) -> str:
+    """Escape the control, format, private and unassigned characters of a text."""
+    return sanitize(_NON_SPACE_BLANK.sub(" ", text))
 
 
-def _clipped(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def _clip(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
-def _fence(text: str, shortest: int) -> str:
-    """A run of backticks that is longer than any in the text."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    return "`" * max(shortest, longest + 1)
+def _fence(text: str, min_length: int) -> str:
+    """Return a run of backticks longer than any in the text."""
+    longest_run = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(min_length, longest_run + 1)

@@ -1,4 +1,4 @@
-"""A trace in the terminal: its messages by role, its tool calls with their results, and its outcome."""
+"""Render a trace for the terminal: its messages, tool calls and outcome. Also list a run's failed tasks."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,130 +7,132 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from pytest_trace2evolve.evidence.results import OWN_BLOCK
+from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.report.formatting import (
-    NOTHING,
-    Figure,
-    counted,
+    NOT_MEASURED,
+    FigureColumn,
     escape,
-    grid,
-    number,
+    format_count,
+    format_number,
+    make_grid,
+    make_terminal_console,
     print_line,
-    rendered,
-    terminal,
+    rendered_text,
 )
 from pytest_trace2evolve.utils.sanitize import sanitize
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.traces import FailedTask, FailedTasks, OpenedTrace
 
-SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
-"""Maximum numbers of characters and lines shown of a message or a result without `--full`."""
+MAX_SHOWN_CHARACTERS, MAX_SHOWN_LINES = 1_600, 30
+"""Maximum characters and lines of a message or a tool result without `--full`."""
 
 _STYLES = {"system": "dim", "assistant": "bold cyan", "user": "bold magenta", "tool": "bold blue"}
 _INDENT = "    "
 
-_CHECKS = (
+_RECORDED_CHECKS = (
     ("env_assertions", "met", "env_assertion"),
     ("action_checks", "action_match", "action"),
     ("communicate_checks", "met", "info"),
     ("nl_assertions", "met", "nl_assertion"),
 )
-"""Lists of recorded checks, each with the field that holds the outcome and the field of the requirement."""
+"""Lists of recorded checks: the key, the field with the outcome, and the field with the requirement."""
 
 
-def trace_text(opened: "OpenedTrace", *, full: bool = False) -> str:
-    """A trace for people, shortened unless `full` is set. Its content cannot control the terminal."""
-    target = terminal()
-    simulation, origin = opened.simulation, opened.origin
-    for suite, split in opened.recorded:
-        print_line(target, f"recorded in the ledger: this access to {suite}::{split}", "yellow")
-    if opened.note:
-        print_line(target, opened.note, "dim")
+def trace_text(trace: "OpenedTrace", *, is_full: bool = False) -> str:
+    """Render a trace, shortened unless `is_full` is set. Its content cannot control the terminal."""
+    console = make_terminal_console()
+    simulation, origin = trace.simulation, trace.origin
+    for suite, split in trace.recorded_splits:
+        print_line(console, f"recorded in the ledger: this access to {suite}::{split}", "yellow")
+    if trace.note:
+        print_line(console, trace.note, "dim")
     candidate = f", candidate {origin.candidate.id}" if origin.candidate else ""
     model = origin.agent.model or origin.agent.implementation or "not recorded"
-    print_line(target, f"{opened.run} · task {simulation.task_id}{candidate}, agent {model}", "bold")
-    trials = ", ".join(map(str, opened.trials))
-    shown = simulation.trial if simulation.trial is not None else opened.trials[0]
-    print_line(target, f"trial {shown}" + (f" of {trials} (--trial N)" if len(opened.trials) > 1 else ""))
-    names = {call.id: call.name for message in simulation.trace for call in message.tool_calls or []}
+    print_line(console, f"{trace.run} · task {simulation.task_id}{candidate}, agent {model}", "bold")
+    trials = ", ".join(map(str, trace.trials))
+    trial = simulation.trial if simulation.trial is not None else trace.trials[0]
+    print_line(console, f"trial {trial}" + (f" of {trials} (--trial N)" if len(trace.trials) > 1 else ""))
+    call_names = {call.id: call.name for message in simulation.trace for call in message.tool_calls or []}
     for position, message in enumerate(simulation.trace):
-        _print_message(target, position, message, names, full=full)
-        for finding in opened.found:
+        _print_message(console, position, message, call_names, is_full=is_full)
+        for finding in trace.findings:
             if finding.message == position:
                 text = f"{_INDENT}! breaks {finding.invariant.value}: {finding.why}"
-                print_line(target, text, "bold red")
-    target.print()
-    for text, style in _outcome(simulation):
-        print_line(target, text, style)
-    return rendered(target)
+                print_line(console, text, "bold red")
+    console.print()
+    for text, style in _outcome_lines(simulation):
+        print_line(console, text, style)
+    return rendered_text(console)
 
 
-def failed_text(found: "FailedTasks") -> str:
-    """The failed tasks of a run, one per row, and the command that opens a trace."""
-    target = terminal()
-    candidate = f" · candidate {found.candidate}" if found.candidate else ""
-    unmeasured = f", {found.unmeasured} not measured" if found.unmeasured else ""
-    failed = f"{len(found.failed)} of {counted(found.tasks, 'task')} failed{unmeasured}"
-    print_line(target, f"{found.run}{candidate} · {failed}", "bold")
-    if not found.failed:
-        return rendered(target)
-    table = grid("suite", "split", "task", Figure("failed trials"), Figure("reward"))
-    for task in found.failed:
+def failed_text(run: "FailedTasks") -> str:
+    """Render the failed tasks of a run as a table, with the command that opens a trace."""
+    console = make_terminal_console()
+    candidate_note = f" · candidate {run.candidate}" if run.candidate else ""
+    unmeasured_note = f", {run.unmeasured_tasks} not measured" if run.unmeasured_tasks else ""
+    failed_summary = (
+        f"{len(run.failed_tasks)} of {format_count(run.task_count, 'task')} failed{unmeasured_note}"
+    )
+    print_line(console, f"{run.run}{candidate_note} · {failed_summary}", "bold")
+    if not run.failed_tasks:
+        return rendered_text(console)
+    table = make_grid("suite", "split", "task", FigureColumn("failed trials"), FigureColumn("reward"))
+    for task in run.failed_tasks:
         table.add_row(
             escape(task.suite),
-            escape(_splits(task)),
+            escape(_split_text(task)),
             escape(task.task),
-            f"{task.failed} of {task.measured}",
-            number(task.reward),
+            f"{task.failed_trials} of {task.measured_trials}",
+            format_number(task.reward),
         )
-    target.print(table)
-    if any(task.is_sealed for task in found.failed):
-        print_line(target, "! sealed: the ledger records an access, which can end clean evidence")
-    print_line(target, f"open a trace: trace2evolve show {found.run} TASK")
-    return rendered(target)
+    console.print(table)
+    if any(task.is_sealed for task in run.failed_tasks):
+        print_line(console, "! sealed: the ledger records each access, which can end clean evidence")
+    print_line(console, f"open a trace: trace2evolve show {run.run} TASK")
+    return rendered_text(console)
 
 
-def _splits(task: "FailedTask") -> str:
+def _split_text(task: "FailedTask") -> str:
     names = [split if suite == task.suite else f"{suite}::{split}" for suite, split in task.splits]
-    return (", ".join(names) or NOTHING) + (" !" if task.is_sealed else "")
+    return (", ".join(names) or NOT_MEASURED) + (" !" if task.is_sealed else "")
 
 
 def _print_message(
-    target: Console, position: int, message: Message, names: Mapping[str, str], *, full: bool
+    console: Console, position: int, message: Message, call_names: Mapping[str, str], *, is_full: bool
 ) -> None:
-    target.print()
+    console.print()
     title, style = str(message.role), _STYLES[message.role]
     if message.role == "tool":
-        asked = " for the user" if message.requestor == "user" else ""
-        title = f"result of {names.get(message.id or '', 'an unknown call')}{asked}"
+        requestor_note = " for the user" if message.requestor == "user" else ""
+        title = f"result of {call_names.get(message.id or '', 'an unknown call')}{requestor_note}"
         style = "bold red" if message.error else style
         title += " (error)" if message.error else ""
-    print_line(target, f"[{position}] {title}", style)
+    print_line(console, f"[{position}] {title}", style)
     if message.text is not None:
         text = message.content or ""
-        _print_block(target, _indented_json(text) if message.role == "tool" else text, full=full)
+        _print_block(console, _indented_json(text) if message.role == "tool" else text, is_full=is_full)
     for call in message.tool_calls or []:
-        _print_block(target, _call(call), full=full)
+        _print_block(console, _call_text(call), is_full=is_full)
 
 
-def _print_block(target: Console, text: str, *, full: bool) -> None:
-    shown = text if full else "\n".join(text[:SHOWN_LETTERS].split("\n")[:SHOWN_LINES])
-    for line in sanitize(shown).split("\n"):
-        target.print(Text(_INDENT + line), soft_wrap=True)
-    if len(shown) < len(text):
-        print_line(target, f"{_INDENT}… {len(text) - len(shown):,} more characters (--full)", "dim")
+def _print_block(console: Console, text: str, *, is_full: bool) -> None:
+    shown_text = text if is_full else "\n".join(text[:MAX_SHOWN_CHARACTERS].split("\n")[:MAX_SHOWN_LINES])
+    for line in sanitize(shown_text).split("\n"):
+        console.print(Text(_INDENT + line), soft_wrap=True)
+    if len(shown_text) < len(text):
+        print_line(console, f"{_INDENT}… {len(text) - len(shown_text):,} more characters (--full)", "dim")
 
 
-def _call(call: ToolCall) -> str:
-    arguments = ", ".join(f"{name}={_json(value)}" for name, value in call.arguments.items())
+def _call_text(call: ToolCall) -> str:
+    arguments = ", ".join(f"{name}={_to_json(value)}" for name, value in call.arguments.items())
     return f"→ {call.name}({arguments})"
 
 
 def _indented_json(text: str) -> str:
-    """A tool's answer, indented if it is a JSON object or array."""
+    """Indent a tool's answer if it is a JSON object or array."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -138,54 +140,55 @@ def _indented_json(text: str) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) if isinstance(value, dict | list) else text
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _outcome(simulation: Simulation) -> Iterator[tuple[str, str]]:
-    """The recorded outcome of the simulation, as lines with their styles."""
+def _outcome_lines(simulation: Simulation) -> Iterator[tuple[str, str]]:
+    """Yield the recorded outcome of a simulation, as lines with styles."""
     info = simulation.reward_info or {}
-    own = _mapping(_mapping(getattr(simulation, "info", None)).get(OWN_BLOCK))
-    status = f", {own['status']}" if isinstance(own.get("status"), str) else ""
+    own_info = _as_mapping(_as_mapping(getattr(simulation, "info", None)).get(OWN_BLOCK_KEY))
+    status = f", {own_info['status']}" if isinstance(own_info.get("status"), str) else ""
     yield f"ended: {simulation.termination_reason}{status}", "bold"
-    note = own.get("note") or simulation.trouble
+    note = own_info.get("note") or simulation.error_text
     if isinstance(note, str) and note:
         yield f"note: {note}", ""
     reward = simulation.recorded_reward
     style = "dim" if reward is None else "bold green" if reward >= 1.0 else "bold red"
     yield f"reward: {'not recorded' if reward is None else f'{reward:g}'}", style
-    breakdown = _mapping(info.get("reward_breakdown"))
-    if breakdown:
-        yield "components: " + ", ".join(f"{name} {value}" for name, value in breakdown.items()), ""
-    failed = list(_failed_checks(info))
-    for text in failed:
+    components = _as_mapping(info.get("reward_breakdown"))
+    if components:
+        yield "components: " + ", ".join(f"{name} {value}" for name, value in components.items()), ""
+    failed_checks = list(_failed_checks(info))
+    for text in failed_checks:
         yield f"failed: {text}", "red"
-    if not failed and info:
-        yield "every recorded check is met", ""
+    if not failed_checks and info:
+        yield "all recorded checks passed", ""
 
 
 def _failed_checks(info: Mapping[str, Any]) -> Iterator[str]:
-    if _mapping(info.get("db_check")).get("db_match") is False:
-        yield "the database is not in the wanted end state"
-    for key, met, requirement in _CHECKS:
-        for check in _records(info.get(key)):
-            if check.get(met) is False:
-                why = check.get("justification")
-                detail = f" ({why})" if isinstance(why, str) and why else ""
-                yield f"{key.rstrip('s').replace('_', ' ')} {_requirement(check.get(requirement))}{detail}"
+    if _as_mapping(info.get("db_check")).get("db_match") is False:
+        yield "the database is not in the required end state"
+    for key, outcome_field, requirement_field in _RECORDED_CHECKS:
+        for check in _dict_items(info.get(key)):
+            if check.get(outcome_field) is False:
+                reason = check.get("justification")
+                detail = f" ({reason})" if isinstance(reason, str) and reason else ""
+                kind = key.rstrip("s").replace("_", " ")
+                yield f"{kind} {_requirement_text(check.get(requirement_field))}{detail}"
 
 
-def _requirement(value: object) -> str:
+def _requirement_text(value: object) -> str:
     if isinstance(value, str):
         return value
-    record = _mapping(value)
+    record = _as_mapping(value)
     name = record.get("name") or record.get("func_name")
-    return f"{name} {_json(record.get('arguments'))}" if isinstance(name, str) else _json(value)
+    return f"{name} {_to_json(record.get('arguments'))}" if isinstance(name, str) else _to_json(value)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _records(value: object) -> Iterable[Mapping[str, Any]]:
+def _dict_items(value: object) -> Iterable[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -16,35 +16,37 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.records.rules import Promise
 
-TEXT_LIMIT = 10_000
+MAX_TEXT_LENGTH = 10_000
 """Maximum characters read of a message, seven times the longest in the recorded runs."""
 
-SENTENCE_LIMIT = 1_000
+MAX_SENTENCE_LENGTH = 1_000
 """Maximum characters read of a sentence."""
 
-_WINDOW = 80
+_DENIAL_WINDOW = 80
 """Number of characters before a word that are searched for its denial."""
 
 _OBJECT_WINDOW = 30
 """Number of characters after a claim that are searched for its object."""
 
-_RUNS = re.compile(r"([^\w\s])\1{3,}")
-_ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
+_REPEATED_MARKS = re.compile(r"([^\w\s])\1{3,}")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
 
 
 def sentences(text: str) -> Iterator[str]:
     """Yield the non-empty sentences of a message in order.
 
     A run of white space becomes one space, and a run of the same punctuation mark is cut to three. The
-    message is cut to `TEXT_LIMIT` characters and each sentence to `SENTENCE_LIMIT` characters.
+    message is cut to `MAX_TEXT_LENGTH` characters and each sentence to `MAX_SENTENCE_LENGTH` characters.
     """
-    lines = (" ".join(line.split()) for line in text[:TEXT_LIMIT].replace("’", "'").splitlines())
-    for sentence in _ENDS.split(_RUNS.sub(r"\1\1\1", "\n".join(line for line in lines if line))):
+    lines = (" ".join(line.split()) for line in text[:MAX_TEXT_LENGTH].replace("’", "'").splitlines())
+    for sentence in _SENTENCE_ENDS.split(
+        _REPEATED_MARKS.sub(r"\1\1\1", "\n".join(line for line in lines if line))
+    ):
         if sentence:
-            yield sentence[:SENTENCE_LIMIT]
+            yield sentence[:MAX_SENTENCE_LENGTH]
 
 
-_MARKS = " *_\"'“”()[]-–—.,;:!…>#"
+_LEADING_MARKS = " *_\"'“”()[]-–—.,;:!…>#"
 """Characters that may precede the first word of a sentence."""
 
 _YES = re.compile(
@@ -62,20 +64,20 @@ _COURTESY = re.compile(
     r" (?:all )?(?:fine|good|perfect|great|right|accurate))\b"
     r"|^\W*fine\b|👍"
 )
-_ORDERED = re.compile(
+_ORDER = re.compile(
     r"(?:^|[.!,;] |\b(?:please|just|then|and|so|kindly) )"
     r"(?:do(?! not)|process|submit|cancel|return|exchange|modify|change|update|switch|replace|complete"
     r"|finali[sz]e|initiate|make (?:it|that|this|these|those|the|all|both))\b"
 )
-_DENIED = re.compile(
+_DENIAL = re.compile(
     r"(?:\b(?:no(?! longer| problem| worries| objection)|not|never|cannot|before|until|unless|if|when|once"
     r"|without|than|whether|to|will|would)|n't)(?:\W+\w+){0,3}?\W*$"
 )
-_HELD = re.compile(
+_REFUSAL = re.compile(
     r"(?:no(?! longer| problem| worries| objection)|nope|nah|wait|hold on|stop|hang on"
     r"|actually,? (?:no|wait))\b"
 )
-_STARTS_YES = re.compile(
+_YES_AT_START = re.compile(
     r"(?:(?:um+|uh+|oh|hmm+|well|ah+|great|perfect|thanks?|thank you)\W+)*"
     r"(?:yes(?! or no\b)|yeah|yep|yup)\b(?!\W*\?)"
 )
@@ -85,14 +87,14 @@ _QUESTION = re.compile(
     r"|what(?:'s| is| are| do| does| would| will| about| if| happens)"
     r"|why|who|(?:how|when|where) (?:long|much|many|will|would|do|does|can|is|are))\b"
 )
-_PUT_OFF = re.compile(
+_POSTPONEMENT = re.compile(
     r"(?<!can't )(?<!cannot )(?<!to )(?<!ll )(?<!will )(?<!the )(?<!can )\bwait\b(?! for| time)"
     r"|\b(?:(?<!^please )hold on|hang on|no,? stop|stop(?=\W*$)|not yet|think (?:about|it over)"
     r"|second thoughts?|never ?mind"
     r"|let me (?:think|check|see|ask|look|consider)|but (?:first|before|only (?:after|once))"
     r"|(?:other|another|different)\b[^.!?]{0,30}\bnot (?:to |for )?(?:this|that))\b"
 )
-_LEFT = re.compile(
+_LEAVE_AS_IS = re.compile(
     r"\b(?:(?:will|'ll|can|could|to) wait|take (?:your|all the) time|no (?:hurry|rush)"
     r"|let it (?:be|rest|go)|leave it|first tell|(?:one|a) (?:second|moment|minute))\b"
 )
@@ -100,17 +102,17 @@ _DOUBTS = re.compile(
     r"\b(?:actually|instead|think|not sure|maybe|perhaps|changed? my mind|never ?mind|wait|hold on|stop"
     r"|don't|do not|but|rather|cancel that|forget)\b"
 )
-_ASKS = re.compile(
+_CONSENT_REQUEST = re.compile(
     r"\?|\b(?:confirm|proceed|go ahead|let me know|reply|respond|please say|type|approve|agree"
     r"|your approval)\b"
 )
-_ASKS_IN_QUESTION = re.compile(
+_CONSENT_QUESTION = re.compile(
     r"\b(?:confirm|proceed|go ahead|agree|approve|accept|acceptable|okay|ok|all ?right|correct|right|fine"
     r"|sounds?|looks? good|shall (?:i|we)|should (?:i|we)|like me to|want me to|yes|ready|work for you"
     r"|would you like|do you (?:want|wish)|you'd like|you would like|your (?:approval|permission|consent)"
     r"|(?:may|can|could) i (?!please have|please get|have|get|ask|know|help|assist))\b"
 )
-_ASKS_IN_STATEMENT = re.compile(
+_CONSENT_STATEMENT = re.compile(
     r"\b(?:(?:please|kindly|you to|just|simply) (?:also )?"
     r"(?:confirm|reply|respond|say|type|approve|agree|answer)"
     r"|let me know|tell me (?:if|whether)|yes ?/ ?no|yes or no"
@@ -120,13 +122,13 @@ _ASKS_IN_STATEMENT = re.compile(
     r"|(?:need|needs|awaiting|require|upon|with|without|wait for|waiting for|ask for|after|give me)"
     r" your (?:explicit |final )?(?:approval|confirmation|consent|permission|agreement|go-ahead|yes))\b"
 )
-_ASKS_ELSE = re.compile(
+_OTHER_REQUEST = re.compile(
     r"\b(?:anything|something|else) (?:else|i can|we can)\b|\bhow (?:can|may|could) i (?:help|assist)\b"
     r"|\bconfirm (?:your|the|both your) (?:full |first |last |user )?(?:name|e-?mail|zip|identity|id)\b"
 )
 
 
-def says_yes(text: str, asked: bool = True) -> bool:
+def says_yes(text: str, is_asked: bool = True) -> bool:
     """Whether a customer's message is explicit consent: a word of agreement, or an order to act now.
 
     A word does not count if it is denied, withdrawn or postponed by later words, or part of a question. In a
@@ -134,23 +136,27 @@ def says_yes(text: str, asked: bool = True) -> bool:
 
     Args:
         text: The customer's words.
-        asked: Whether the agent asked for consent. Only then do words of courtesy, such as `okay`, count.
+        is_asked: Whether the agent asked for consent. Only then do words of courtesy, such as `okay`, count.
     """
-    held: bool | None = None
-    agreed = polite = left = False
+    is_refusal: bool | None = None
+    has_agreed = is_courteous = leaves_as_is = False
     for sentence in sentences(text.lower()):
-        start = sentence.lstrip(_MARKS)
-        held = bool(_HELD.match(start)) if held is None else held
-        left = left or bool(_LEFT.search(sentence))
-        off = max((match.end() for match in _PUT_OFF.finditer(sentence)), default=0)
-        if off:
-            agreed = polite = False
-        agreed = agreed or bool(not off and _STARTS_YES.match(start))
+        start = sentence.lstrip(_LEADING_MARKS)
+        is_refusal = bool(_REFUSAL.match(start)) if is_refusal is None else is_refusal
+        leaves_as_is = leaves_as_is or bool(_LEAVE_AS_IS.search(sentence))
+        postponed_until = max((match.end() for match in _POSTPONEMENT.finditer(sentence)), default=0)
+        if postponed_until:
+            has_agreed = is_courteous = False
+        has_agreed = has_agreed or bool(not postponed_until and _YES_AT_START.match(start))
         if sentence.endswith("?") or _QUESTION.match(start):
             continue
-        agreed = agreed or _meant(_YES, sentence, off) or (not held and _meant(_ORDERED, sentence, off))
-        polite = polite or _meant(_COURTESY, sentence, off)
-    return agreed or (asked and polite and not left)
+        has_agreed = (
+            has_agreed
+            or _has_undenied_match(_YES, sentence, postponed_until)
+            or (not is_refusal and _has_undenied_match(_ORDER, sentence, postponed_until))
+        )
+        is_courteous = is_courteous or _has_undenied_match(_COURTESY, sentence, postponed_until)
+    return has_agreed or (is_asked and is_courteous and not leaves_as_is)
 
 
 def asks_for_yes(text: str) -> bool:
@@ -159,63 +165,65 @@ def asks_for_yes(text: str) -> bool:
     A question for something else, such as `Is there anything else?`, does not count.
     """
     return any(
-        bool("?" in sentence and _ASKS_IN_QUESTION.search(sentence))
-        or bool(_ASKS_IN_STATEMENT.search(sentence))
+        bool("?" in sentence and _CONSENT_QUESTION.search(sentence))
+        or bool(_CONSENT_STATEMENT.search(sentence))
         for sentence in sentences(text.lower())
-        if not _ASKS_ELSE.search(sentence)
+        if not _OTHER_REQUEST.search(sentence)
     )
 
 
 def leaves_open(text: str) -> bool:
     """Whether a customer's message withdraws or postpones an earlier agreement, or may do so."""
-    said = list(sentences(text.lower()))
-    if any("?" in sentence or _DOUBTS.search(sentence) for sentence in said):
+    all_sentences = list(sentences(text.lower()))
+    if any("?" in sentence or _DOUBTS.search(sentence) for sentence in all_sentences):
         return True
-    return bool(said and _HELD.match(said[0].lstrip(_MARKS)))
+    return bool(all_sentences and _REFUSAL.match(all_sentences[0].lstrip(_LEADING_MARKS)))
 
 
-def named_by(named: Iterable[str]) -> re.Pattern[str]:
+def beginnings_pattern(beginnings: Iterable[str]) -> re.Pattern[str]:
     """A pattern that finds words with these beginnings in lower-case text."""
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, named))})")
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, beginnings))})")
 
 
-def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
+def was_proposed(beginnings: Iterable[str], latest_text: str, earlier_text: str) -> bool:
     """Whether an agent had named its action when the customer answered.
 
     Args:
-        named: Beginnings of the words that name the action.
-        latest: The agent's words right before the answer.
-        earlier: The agent's words before `latest`.
+        beginnings: Beginnings of the words that name the action.
+        latest_text: The agent's words right before the answer.
+        earlier_text: The agent's words before `latest_text`.
     """
-    beginnings = named_by(named)
-    if beginnings.search(latest.lower()):
+    pattern = beginnings_pattern(beginnings)
+    if pattern.search(latest_text.lower()):
         return True
-    return bool(_ASKS.search(latest.lower()) and beginnings.search(earlier.lower()))
+    return bool(_CONSENT_REQUEST.search(latest_text.lower()) and pattern.search(earlier_text.lower()))
 
 
-def _meant(words: re.Pattern[str], sentence: str, start: int) -> bool:
+def _has_undenied_match(words: re.Pattern[str], sentence: str, start: int) -> bool:
     """Whether a sentence has a match of `words` from `start` on that is not denied."""
     return any(
-        not _DENIED.search(sentence[max(0, match.start() - _WINDOW) : match.start()])
+        not _DENIAL.search(sentence[max(0, match.start() - _DENIAL_WINDOW) : match.start()])
         for match in words.finditer(sentence, start)
     )
 
 
-_LIGHT = r"(?:(?:now|already|also|just|successfully|fully|all|both|officially|indeed)\s+)*"
-_DONE = (
+_ADVERBS = r"(?:(?:now|already|also|just|successfully|fully|all|both|officially|indeed)\s+)*"
+_DONE_VERBS = (
     r"(?:processed|submitted|initiated|completed|requested|made|issued|finali[sz]ed|started"
     r"|set up|applied|credited|carried out|placed)"
 )
-_NOT_DONE = re.compile(
+_NOT_DONE_WORDS = re.compile(
     r"\b(?:if|once|when|whenever|after|until|till|before|unless|while|as soon as|whether"
     r"|would|will|shall|can|could|cannot|should|may|might|must|to be|going to"
     r"|need|needs|needed|want|wants|no|not|nothing|none|neither|never|without|unable"
     r"|verify|check|ensure|you (?:said|mentioned|stated|indicated|told|say|believe)"
     r"|which|that|who|only orders?|any|wait for)\b|n't\b"
 )
-_THING = r"\b(?:your|the)\s+(?:\w+\s+)?(?:orders?|address|payment\s+method)(?:\s+#?w\d+)?"
-_CLAUSES = re.compile(r", (?:but|and|so|however|while) | but |; ?|: | [—–-] | however,? ")
-_THEN = r"(?! (?:if|once|when|whenever|unless|until|before|only|as soon as|within|by|upon|after)\b)"
+_ORDER_OBJECT = r"\b(?:your|the)\s+(?:\w+\s+)?(?:orders?|address|payment\s+method)(?:\s+#?w\d+)?"
+_CLAUSE_ENDS = re.compile(r", (?:but|and|so|however|while) | but |; ?|: | [—–-] | however,? ")
+_NOT_CONDITIONAL = (
+    r"(?! (?:if|once|when|whenever|unless|until|before|only|as soon as|within|by|upon|after)\b)"
+)
 """Excludes rules in the present tense, such as `your order is cancelled once you confirm`."""
 
 
@@ -226,74 +234,78 @@ class Claim:
     Attributes:
         promises: Indices of the searched promises that the claim may mean.
         text: The clause with the claim.
-        before: Whether the claim may be about an earlier time, because it says `already` or `previously`.
+        is_about_past: Whether the claim may be about an earlier time, as in `already` or `previously`.
     """
 
     promises: tuple[int, ...]
     text: str
-    before: bool
+    is_about_past: bool
 
 
-def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
+def find_claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
     """Yield the claims in a text that something has been done, at most one per clause."""
     for sentence in sentences(text):
         if sentence.rstrip("*_ ").endswith("?"):
             continue
-        for clause in _CLAUSES.split(sentence):
-            lower = clause.lower()
-            found = []
-            for place, promise in enumerate(promises):
-                if not any(word in lower for word in (*promise.phrases, *promise.verbs, *promise.nouns)):
+        for clause in _CLAUSE_ENDS.split(sentence):
+            lower_clause = clause.lower()
+            promise_indices = []
+            for index, promise in enumerate(promises):
+                if not any(
+                    word in lower_clause for word in (*promise.phrases, *promise.verbs, *promise.nouns)
+                ):
                     continue  # a promise cannot match without one of its words, and the search is slow
-                match = _pattern(promise).search(lower)
+                match = _claim_pattern(promise).search(lower_clause)
                 if (
                     match
-                    and not _NOT_DONE.search(lower[: match.start()])
-                    and _is_about(promise, lower, match)
+                    and not _NOT_DONE_WORDS.search(lower_clause[: match.start()])
+                    and _is_about(promise, lower_clause, match)
                 ):
-                    found.append(place)
-            if len(found) > 1:
-                found = [place for place in found if not promises[place].vague] or found
-            if found:
-                before = bool(re.search(r"\b(?:already|previously)\b", lower))
-                yield Claim(tuple(found), clause.strip(), before)
+                    promise_indices.append(index)
+            if len(promise_indices) > 1:
+                promise_indices = [
+                    index for index in promise_indices if not promises[index].vague
+                ] or promise_indices
+            if promise_indices:
+                is_about_past = bool(re.search(r"\b(?:already|previously)\b", lower_clause))
+                yield Claim(tuple(promise_indices), clause.strip(), is_about_past)
 
 
 def _is_about(promise: Promise, clause: str, match: re.Match[str]) -> bool:
-    if any(_word(word).search(clause) for word in promise.unless):
+    if any(_word_pattern(word).search(clause) for word in promise.unless):
         return False
-    near = clause[: match.end() + _OBJECT_WINDOW]
-    return not promise.about or any(_word(word).search(near) for word in promise.about)
+    nearby_text = clause[: match.end() + _OBJECT_WINDOW]
+    return not promise.about or any(_word_pattern(word).search(nearby_text) for word in promise.about)
 
 
 @functools.cache
-def _word(word: str) -> re.Pattern[str]:
+def _word_pattern(word: str) -> re.Pattern[str]:
     return re.compile(rf"\b{re.escape(word)}\b")
 
 
 @functools.cache
-def _pattern(promise: Promise) -> re.Pattern[str]:
-    ways = [re.escape(phrase) for phrase in promise.phrases]
+def _claim_pattern(promise: Promise) -> re.Pattern[str]:
+    alternatives = [re.escape(phrase) for phrase in promise.phrases]
     if promise.verbs:
         verbs = f"(?:{'|'.join(map(re.escape, promise.verbs))})"
-        ways += [
-            rf"\b(?:has|have)\s+{_LIGHT}been\s+{_LIGHT}{verbs}\b",
-            rf"\b(?:i|we)(?:'ve|\s+have)\s+{_LIGHT}{verbs}\b",
-            rf"\b(?:is|are)\s+now\s+{_LIGHT}{verbs}\b",
+        alternatives += [
+            rf"\b(?:has|have)\s+{_ADVERBS}been\s+{_ADVERBS}{verbs}\b",
+            rf"\b(?:i|we)(?:'ve|\s+have)\s+{_ADVERBS}{verbs}\b",
+            rf"\b(?:is|are)\s+now\s+{_ADVERBS}{verbs}\b",
             rf"\bsuccessfully\s+{verbs}\b",
-            rf"\b(?:i|we)\s+(?:(?:went|have gone)\s+ahead\s+and\s+)?{_LIGHT}{verbs}\b",
-            rf"\b(?:i|we)'ve\s+gone\s+ahead\s+and\s+{_LIGHT}{verbs}\b",
-            rf"{_THING}\s+(?:is|are|was|were)\s+{_LIGHT}{verbs}\b{_THEN}",
+            rf"\b(?:i|we)\s+(?:(?:went|have gone)\s+ahead\s+and\s+)?{_ADVERBS}{verbs}\b",
+            rf"\b(?:i|we)'ve\s+gone\s+ahead\s+and\s+{_ADVERBS}{verbs}\b",
+            rf"{_ORDER_OBJECT}\s+(?:is|are|was|were)\s+{_ADVERBS}{verbs}\b{_NOT_CONDITIONAL}",
         ]
     if promise.nouns:
         nouns = rf"\b(?:{'|'.join(map(re.escape, promise.nouns))})(?:\s+(?:request|process|transaction)s?)?"
-        what = r"(?:\s+(?:for|of|from|to|on|in)\s[^.!?;]{0,160}?)?"
-        ways += [
-            rf"{nouns}{what}\s+(?:has|have)\s+{_LIGHT}been\s+{_LIGHT}{_DONE}\b",
-            rf"{nouns}{what}\s+(?:is|are)\s+now\s+{_LIGHT}{_DONE}\b",
-            rf"{nouns}{what}\s+(?:is|are)\s+{_LIGHT}complete\b{_THEN}",
-            rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
-            rf"\bsuccessfully\s+{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
+        complement = r"(?:\s+(?:for|of|from|to|on|in)\s[^.!?;]{0,160}?)?"
+        alternatives += [
+            rf"{nouns}{complement}\s+(?:has|have)\s+{_ADVERBS}been\s+{_ADVERBS}{_DONE_VERBS}\b",
+            rf"{nouns}{complement}\s+(?:is|are)\s+now\s+{_ADVERBS}{_DONE_VERBS}\b",
+            rf"{nouns}{complement}\s+(?:is|are)\s+{_ADVERBS}complete\b{_NOT_CONDITIONAL}",
+            rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_ADVERBS}{_DONE_VERBS}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
+            rf"\bsuccessfully\s+{_DONE_VERBS}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
         ]
     # Nothing claims a promise without words; an empty pattern would match every clause.
-    return re.compile("|".join(f"(?:{way})" for way in ways) or "(?!)")
+    return re.compile("|".join(f"(?:{alternative})" for alternative in alternatives) or "(?!)")

@@ -19,7 +19,7 @@ SUCCESS = 1.0 - 1e-6
 """The smallest reward that is a success (tau2's tolerance)."""
 
 
-def succeeded(reward: float) -> bool:
+def is_success(reward: float) -> bool:
     """Whether a reward is a success."""
     return reward >= SUCCESS
 
@@ -31,25 +31,25 @@ class Trials:
     records: tuple[SimulationEvidence, ...]
 
     @property
-    def measured(self) -> list[SimulationEvidence]:
+    def measured_records(self) -> list[SimulationEvidence]:
         """The trials that have a reward."""
         return [record for record in self.records if record.status is Status.MEASURED]
 
     @property
     def reward(self) -> float | None:
         """Mean reward over the measured trials."""
-        return _mean([record.reward for record in self.measured if record.reward is not None])
+        return _mean_or_none([record.reward for record in self.measured_records if record.reward is not None])
 
     @property
-    def passed(self) -> int:
+    def pass_count(self) -> int:
         """The number of trials that succeeded."""
-        return sum(succeeded(record.reward or 0.0) for record in self.measured)
+        return sum(is_success(record.reward or 0.0) for record in self.measured_records)
 
     @property
     def passes(self) -> bool | None:
         """Whether more than half of the measured trials succeed; None if nothing was measured."""
-        measured = self.measured
-        return 2 * self.passed > len(measured) if measured else None
+        measured = self.measured_records
+        return 2 * self.pass_count > len(measured) if measured else None
 
 
 class InvariantCounts(Record):
@@ -83,39 +83,41 @@ class Metrics(Record):
     invariants: InvariantCounts | None = None
 
 
-def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
-    """Metrics of one side; means are taken over each task's trials first, then over tasks."""
+def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
+    """Compute the metrics of one side. Means are over each task's trials first, then over tasks."""
     records = list(simulations)
-    measured = [record for record in records if record.status is Status.MEASURED]
+    measured_records = [record for record in records if record.status is Status.MEASURED]
     by_task: dict[str, list[SimulationEvidence]] = {}
-    for record in measured:
+    for record in measured_records:
         by_task.setdefault(record.task_id, []).append(record)
     groups = by_task.values()
-    compared = [record for record in measured if record.recorded_reward is not None]
+    with_recorded_reward = [record for record in measured_records if record.recorded_reward is not None]
     trials = min((len(group) for group in groups), default=0)
     statuses = Counter(record.status for record in records)
     return Metrics(
         simulations=len(records),
         tasks=len({record.task_id for record in records}),
-        measured=len(measured),
+        measured=len(measured_records),
         infrastructure_errors=statuses[Status.INFRASTRUCTURE_ERROR],
         not_measured=statuses[Status.NOT_MEASURED],
-        reward=_mean([fmean(record.reward or 0.0 for record in group) for group in groups]),
+        reward=_mean_or_none([fmean(record.reward or 0.0 for record in group) for group in groups]),
         recorded_reward=_recorded_reward(records),
-        agreement=_mean([float(record.reward == record.recorded_reward) for record in compared]),
+        agreement=_mean_or_none(
+            [float(record.reward == record.recorded_reward) for record in with_recorded_reward]
+        ),
         pass_hat={
-            k: fmean(pass_hat(Trials(tuple(group)).passed, len(group), k) for group in groups)
+            k: fmean(pass_hat(Trials(tuple(group)).pass_count, len(group), k) for group in groups)
             for k in range(1, trials + 1)
         },
         action_match=_action_match(groups),
         read_action_match=_action_match(groups, ToolType.READ),
         write_action_match=_action_match(groups, ToolType.WRITE),
         terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
-        invariants=_invariant_counts(measured),
+        invariants=_invariant_counts(measured_records),
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _mean_or_none(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
@@ -125,7 +127,7 @@ def _recorded_reward(records: Iterable[SimulationEvidence]) -> float | None:
     for record in records:
         if record.recorded_reward is not None and record.status is not Status.INFRASTRUCTURE_ERROR:
             by_task.setdefault(record.task_id, []).append(record.recorded_reward)
-    return _mean([fmean(rewards) for rewards in by_task.values()])
+    return _mean_or_none([fmean(rewards) for rewards in by_task.values()])
 
 
 def pass_hat(successes: int, trials: int, k: int) -> float:
@@ -137,7 +139,7 @@ def pass_hat(successes: int, trials: int, k: int) -> float:
         ValueError: fewer than k trials.
     """
     if trials < k:
-        raise ValueError(f"pass^{k} needs at least {k} trials, there are {trials}")
+        raise ValueError(f"pass^{k} needs at least {k} trials, got {trials}")
     return math.comb(successes, k) / math.comb(trials, k)
 
 
@@ -145,18 +147,18 @@ def _action_match(groups: Iterable[Sequence[SimulationEvidence]], *kinds: str) -
     shares = [
         [share for record in group if (share := record.action_share(*kinds)) is not None] for group in groups
     ]
-    return _mean([fmean(group) for group in shares if group])
+    return _mean_or_none([fmean(group) for group in shares if group])
 
 
 def _invariant_counts(records: Iterable[SimulationEvidence]) -> InvariantCounts | None:
     checked = [record.invariants for record in records if record.invariants is not None]
     if not checked:
         return None
-    broke = Counter(name for counts in checked for name, count in counts.items() if count)
+    broken_counts = Counter(name for counts in checked for name, count in counts.items() if count)
     return InvariantCounts(
         simulations=len(checked),
         broke=sum(any(counts.values()) for counts in checked),
-        by_invariant={name: broke[name] for name in Invariant if broke[name]},
+        by_invariant={name: broken_counts[name] for name in Invariant if broken_counts[name]},
     )
 
 
@@ -169,19 +171,19 @@ def count_breaches(findings: Iterable[Finding]) -> dict[Invariant, int]:
 _ROLES: tuple[Requestor, ...] = ("assistant", "user")
 
 
-def as_evidence(
+def to_evidence(
     simulation: Simulation,
     task: Task,
     score: Score,
     types: Mapping[str, ToolType],
     *,
     solo: bool = False,
-    found: Sequence[Finding] | None = None,
+    findings: Sequence[Finding] | None = None,
 ) -> SimulationEvidence:
-    """The compact record of one scored simulation; its trial defaults to 0.
+    """The compact record of one scored simulation. A simulation without a trial number gets trial 0.
 
-    `solo` says whether the run is in solo mode, which a trace that ended before the user spoke does not show.
-    `found` holds the breaches of invariants; None if the simulation was not checked.
+    `solo` is whether the run is in solo mode. A trace that ended before the user spoke does not show this.
+    `findings` holds the breaches of invariants; None if the simulation was not checked.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(
@@ -198,13 +200,16 @@ def as_evidence(
         seed=simulation.seed,
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
-        usage={role: used for role in _ROLES if (used := usage_of(simulation.trace, role)).calls},
-        invariants=None if found is None else count_breaches(found),
+        usage={role: usage for role in _ROLES if (usage := usage_of(simulation.trace, role)).calls},
+        invariants=None if findings is None else count_breaches(findings),
     )
 
 
 def _action_counts(task: Task, score: Score, types: Mapping[str, ToolType]) -> dict[str, ActionCount]:
-    """Totals from the task; `matched` is set only if the simulation was measured and its actions checked."""
+    """The gold actions by tool type.
+
+    `matched` is set only if the simulation was measured and its actions were checked.
+    """
     totals = Counter(str(types.get(action.name, UNKNOWN_TOOL)) for action in task.actions)
     if score.status is not Status.MEASURED or not score.actions:
         return {kind: ActionCount(total=total) for kind, total in totals.items()}

@@ -26,7 +26,7 @@ from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, Terminat
 SCORER_VERSION = 1
 """Incremented whenever the same trace could get a different reward; part of every lock."""
 
-NO_JUDGE = "the task's reward needs a judge of natural-language assertions, and none was given"
+NO_JUDGE_NOTE = "the task's reward needs a judge of natural-language assertions, and none was given"
 """The note of a simulation that a judge could have measured."""
 
 
@@ -50,59 +50,59 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
         return Score(
             status=Status.INFRASTRUCTURE_ERROR,
-            note=simulation.trouble or "the simulation was lost to infrastructure",
+            note=simulation.error_text or "the simulation was lost to infrastructure",
         )
-    if simulation.redrawn:
-        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn)
+    if simulation.redrawn_reason:
+        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn_reason)
     if reason not in REGULAR_ENDS:
         return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
     criteria = task.evaluation_criteria
     if criteria is None:
         return Score(status=Status.MEASURED, reward=1.0, note="the task has no evaluation criteria")
     try:
-        return _score_checked(simulation, task, criteria, world, judge)
+        return _score_criteria(simulation, task, criteria, world, judge)
     except (TraceError, WorldError, JudgeError) as error:
         return Score(status=Status.NOT_MEASURED, basis=criteria.basis, note=str(error))
 
 
-def _score_checked(
+def _score_criteria(
     simulation: Simulation, task: Task, criteria: EvaluationCriteria, world: World, judge: Judge | None
 ) -> Score:
     trace = simulation.trace
     if not trace:
-        full_duplex = bool(getattr(simulation, "ticks", None))
+        is_full_duplex = bool(getattr(simulation, "ticks", None))
         raise TraceError(
-            "a full-duplex simulation keeps ticks, and only messages can be scored"
-            if full_duplex
-            else "the simulation ended regularly and has no messages"
+            "the simulation is full-duplex and has ticks, but only messages can be scored"
+            if is_full_duplex
+            else "the simulation ended regularly, but has no messages"
         )
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
     actions = check_actions(task, trace, world.tool_types())
     components = {
         RewardBasis.DB: float(db_match),
-        RewardBasis.ENV_ASSERTION: _all_met(env_assertions),
-        RewardBasis.COMMUNICATE: _all_met(communicate),
+        RewardBasis.ENV_ASSERTION: _score_all_met(env_assertions),
+        RewardBasis.COMMUNICATE: _score_all_met(communicate),
         RewardBasis.ACTION: float(all(check.matched for check in actions)),
     }
     nl_checks: Sequence[Check] = ()
-    use: JudgeUse | None = None
+    judge_use: JudgeUse | None = None
     note = ""
     if RewardBasis.NL_ASSERTION in criteria.basis:
         if not criteria.nl_assertions:
             components[RewardBasis.NL_ASSERTION] = 1.0
         elif judge is None:
-            note = NO_JUDGE
+            note = NO_JUDGE_NOTE
         else:
-            nl_checks, use = judge.judge(criteria.nl_assertions, trace)
-            components[RewardBasis.NL_ASSERTION] = _all_met(nl_checks)
+            nl_checks, judge_use = judge.judge(criteria.nl_assertions, trace)
+            components[RewardBasis.NL_ASSERTION] = _score_all_met(nl_checks)
     reward = 1.0
     for component in criteria.basis:
         reward *= components.get(component, 1.0)
-    measured = all(component in components for component in criteria.basis)
+    is_measured = all(component in components for component in criteria.basis)
     return Score(
-        status=Status.MEASURED if measured else Status.NOT_MEASURED,
-        reward=reward if measured else None,
+        status=Status.MEASURED if is_measured else Status.NOT_MEASURED,
+        reward=reward if is_measured else None,
         basis=criteria.basis,
         components=components,
         db_match=db_match,
@@ -110,12 +110,12 @@ def _score_checked(
         communicate=communicate,
         actions=actions,
         nl_assertions=tuple(nl_checks),
-        judge=use,
+        judge=judge_use,
         note=note,
     )
 
 
-def _all_met(checks: Iterable[Check]) -> float:
+def _score_all_met(checks: Iterable[Check]) -> float:
     return float(all(check.met for check in checks))
 
 
@@ -171,12 +171,14 @@ def check_communication(task: Task, trace: Sequence[Message]) -> tuple[Check, ..
     expected = (criteria.communicate_info or []) if criteria else []
     if not expected:
         return ()
-    said = [
+    agent_texts = [
         message.text.lower().replace(",", "")
         for message in trace
         if message.role == "assistant" and message.text is not None
     ]
-    return tuple(Check(wanted=info, met=any(info.lower() in text for text in said)) for info in expected)
+    return tuple(
+        Check(wanted=info, met=any(info.lower() in text for text in agent_texts)) for info in expected
+    )
 
 
 def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[bool, tuple[Check, ...]]:
@@ -196,24 +198,24 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
     criteria = task.evaluation_criteria
     if criteria is None or (criteria.actions is None and criteria.env_assertions is None):
         return True, ()
-    predicted = world.open(solo=is_solo(trace))
-    predicted.initialise(task.initial_state)
-    _replay(predicted, trace, world)
-    gold = world.open()
-    gold.initialise(task.initial_state)
-    _replay(gold, task.history, world)
+    replayed_session = world.open(solo=is_solo(trace))
+    replayed_session.initialise(task.initial_state)
+    _replay(replayed_session, trace, world)
+    gold_session = world.open()
+    gold_session.initialise(task.initial_state)
+    _replay(gold_session, task.history, world)
     for action in task.actions:
-        gold.perform(action.model_copy(deep=True))
-    matched = predicted.same_state(gold)
+        gold_session.perform(action.model_copy(deep=True))
+    has_same_state = replayed_session.same_state(gold_session)
     checks = tuple(
         Check(
             wanted=assertion.model_dump(mode="json", exclude_unset=True),
-            met=predicted.check(assertion),
+            met=replayed_session.check(assertion),
             note=assertion.message or "",
         )
         for assertion in criteria.env_assertions or []
     )
-    return matched, checks
+    return has_same_state, checks
 
 
 def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:
@@ -226,20 +228,20 @@ def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> No
 def _answered_calls(trace: Sequence[Message]) -> list[ToolCall]:
     """The tool calls in order; each must be followed by its own result, as tau2's replay requires."""
     calls: list[ToolCall] = []
-    waiting: list[ToolCall] = []
+    pending: list[ToolCall] = []
     for index, message in enumerate(trace):
         if message.role == "tool":
-            if not waiting:
-                raise TraceError(f"message {index} is a tool result that no tool call asked for")
-            call = waiting.pop(0)
+            if not pending:
+                raise TraceError(f"message {index} is a tool result without a tool call")
+            call = pending.pop(0)
             if message.id != call.id:
                 raise TraceError(f"message {index} answers call {message.id!r}, expected {call.id!r}")
             calls.append(call)
             continue
-        if waiting:
-            raise TraceError(f"message {index} follows call {waiting[0].id!r}, which has no result")
+        if pending:
+            raise TraceError(f"message {index} follows call {pending[0].id!r}, which has no result")
         if message.role in ("assistant", "user"):
-            waiting = list(message.tool_calls or ())
-    if waiting:
-        raise TraceError(f"the trace ends before call {waiting[0].id!r} has a result")
+            pending = list(message.tool_calls or ())
+    if pending:
+        raise TraceError(f"the trace ends before call {pending[0].id!r} has a result")
     return calls

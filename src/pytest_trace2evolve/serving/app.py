@@ -21,22 +21,24 @@ from pytest_trace2evolve.serving.engine import BusyError, Engine, EngineError, G
 from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 from pytest_trace2evolve.serving.sampling import TokenLogprob
 
-MAX_BODY = 32 << 20
+MAX_BODY_BYTES = 32 << 20
 """Maximum bytes of a request's body."""
 
-MAX_BODIES = 256 << 20
+MAX_TOTAL_BODY_BYTES = 256 << 20
 """Maximum bytes of the bodies of all running requests together."""
 
-BODY_SECONDS = 120.0
+MAX_BODY_SECONDS = 120.0
 """Maximum seconds for receiving a request's whole body."""
 
-NO_LIMIT = 1 << 20
+UNLIMITED_TOKENS = 1 << 20
 """Maximum new tokens if nothing else sets a limit."""
 
-CLIENT_CLOSED = 499
+CLIENT_CLOSED_STATUS = 499
 """The status of a response whose client has disconnected."""
 
-_LOOPBACK_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
+_LOOPBACK_HOST_HEADER = re.compile(
+    r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII
+)
 """The Host headers that are accepted if no token is required."""
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -50,7 +52,7 @@ class ChatApp:
         chat_format: Writes prompts and reads answers.
         name: The base model's name.
         adapters: The adapters' names.
-        context: The model's context length in tokens; None if unknown.
+        context_length: The model's context length in tokens; None if unknown.
         default_limit: Maximum new tokens if the request sets no limit; None means as many as fit.
         token: The bearer token that requests must send; None requires no token.
     """
@@ -62,109 +64,121 @@ class ChatApp:
         *,
         name: str,
         adapters: Sequence[str] = (),
-        context: int | None = None,
+        context_length: int | None = None,
         default_limit: int | None = None,
         token: str | None = None,
     ) -> None:
         self._engine = engine
-        self._format = chat_format
+        self._chat_format = chat_format
         self._names = (name, *adapters)
-        self._context = context
+        self._context_length = context_length
         self._default_limit = default_limit
         self._token = token
-        self._started = int(time.time())
+        self._start_time = int(time.time())
         self._body_bytes = 0
         # One thread, because only one thread at a time may use a tokenizer. The event loop stays free.
-        self._formatting = ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-format")
+        self._format_executor = ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-format")
         self.app = Starlette(
             routes=[
-                Route("/health", self._checked(self.health, public=True), methods=["GET"]),
-                Route("/v1/models", self._checked(self.models), methods=["GET"]),
-                Route("/v1/models/{name:path}", self._checked(self.model), methods=["GET"]),
-                Route("/v1/chat/completions", self._checked(self.complete), methods=["POST"]),
+                Route("/health", self._with_access_checks(self.health, is_public=True), methods=["GET"]),
+                Route("/v1/models", self._with_access_checks(self.models), methods=["GET"]),
+                Route("/v1/models/{name:path}", self._with_access_checks(self.model), methods=["GET"]),
+                Route("/v1/chat/completions", self._with_access_checks(self.complete), methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]  # type is narrower
+            exception_handlers={HTTPException: _handle_http_error},  # type: ignore[dict-item]  # type is narrower
         )
 
     async def health(self, request: Request) -> Response:
         """Return the server's status and its numbers of running and waiting requests; needs no token."""
-        return _json({"status": "ok", "running": self._engine.running, "waiting": self._engine.waiting})
+        return _json_response(
+            {"status": "ok", "running": self._engine.running_count, "waiting": self._engine.waiting_count}
+        )
 
     async def models(self, request: Request) -> Response:
         """Return the list of the base model and its adapters."""
-        return _json({"object": "list", "data": [self._describe(name) for name in self._names]})
+        return _json_response(
+            {"object": "list", "data": [self._describe_model(name) for name in self._names]}
+        )
 
     async def model(self, request: Request) -> Response:
         """Return one of the models."""
-        return _json(self._describe(request.path_params["name"]))
+        return _json_response(self._describe_model(request.path_params["name"]))
 
     async def complete(self, request: Request) -> Response:
         """Return one chat completion."""
         body = bytearray()
         try:
             await self._read_body(request, body)
-            chat = ChatRequest.read(body)
-            self._describe(chat.model)
+            chat = ChatRequest.parse(body)
+            self._describe_model(chat.model)
             loop = asyncio.get_running_loop()
-            prompt = await loop.run_in_executor(self._formatting, self._prompt, chat)
-            generation = await _result(request, self._engine.submit(self._job(chat, prompt)))
+            prompt = await loop.run_in_executor(self._format_executor, self._make_prompt, chat)
+            generation = await _wait_for_generation(
+                request, self._engine.submit(self._make_job(chat, prompt))
+            )
             if generation is None:
-                return Response(status_code=CLIENT_CLOSED)
-            return _json(
-                await loop.run_in_executor(self._formatting, self._completion, chat, prompt, generation)
+                return Response(status_code=CLIENT_CLOSED_STATUS)
+            return _json_response(
+                await loop.run_in_executor(
+                    self._format_executor, self._render_completion, chat, prompt, generation
+                )
             )
         finally:
             self._body_bytes -= len(body)
 
     async def _read_body(self, request: Request, body: bytearray) -> None:
-        """Read a request's body into `body`; it counts towards `MAX_BODIES` while the request runs."""
-        kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getlist("content-type")]
-        if kinds != ["application/json"]:
+        """Append a request's body to `body`, and count its bytes towards `MAX_TOTAL_BODY_BYTES`."""
+        content_types = [
+            header.partition(";")[0].strip().lower() for header in request.headers.getlist("content-type")
+        ]
+        if content_types != ["application/json"]:
             # A web page can send other types, or none, to a loopback address without a preflight request.
             raise ApiError("the content type must be application/json", status=415)
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(MAX_BODY_SECONDS):
                 async for part in request.stream():
-                    if len(body) + len(part) > MAX_BODY:
-                        raise ApiError(f"the body is larger than {MAX_BODY >> 20} MiB", status=413)
-                    if self._body_bytes + len(part) > MAX_BODIES:
-                        limit = MAX_BODIES >> 20
-                        raise _overloaded(f"the bodies of all running requests may have {limit} MiB")
+                    if len(body) + len(part) > MAX_BODY_BYTES:
+                        raise ApiError(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB", status=413)
+                    if self._body_bytes + len(part) > MAX_TOTAL_BODY_BYTES:
+                        limit = MAX_TOTAL_BODY_BYTES >> 20
+                        raise _overloaded_error(f"the bodies of all running requests exceed {limit} MiB")
                     body += part
                     self._body_bytes += len(part)
         except TimeoutError:
-            raise ApiError(f"the body did not arrive within {BODY_SECONDS:g} seconds", status=408) from None
+            raise ApiError(
+                f"the body did not arrive within {MAX_BODY_SECONDS:g} seconds", status=408
+            ) from None
 
-    def _prompt(self, chat: ChatRequest) -> Prompt:
-        prompt = self._format.prompt(chat)
+    def _make_prompt(self, chat: ChatRequest) -> Prompt:
+        prompt = self._chat_format.prompt(chat)
         length = len(prompt.tokens)
         if not length:
-            raise ApiError("the chat template writes nothing for this conversation", "messages")
-        if self._context is not None and length >= self._context:
+            raise ApiError("the chat template renders an empty prompt for this conversation", "messages")
+        if self._context_length is not None and length >= self._context_length:
             raise ApiError(
-                f"this model's context length is {self._context} tokens, and the prompt has {length}",
+                f"this model's context length is {self._context_length} tokens, and the prompt has {length}",
                 "messages",
                 "context_length_exceeded",
             )
         return prompt
 
-    def _job(self, chat: ChatRequest, prompt: Prompt) -> Job:
-        room = None if self._context is None else self._context - len(prompt.tokens)
-        limits = (chat.token_limit or self._default_limit, room)
+    def _make_job(self, chat: ChatRequest, prompt: Prompt) -> Job:
+        free_tokens = None if self._context_length is None else self._context_length - len(prompt.tokens)
+        limits = (chat.token_limit or self._default_limit, free_tokens)
         return Job(
             prompt=prompt.tokens,
             adapter=None if chat.model == self._names[0] else chat.model,
-            max_tokens=min((limit for limit in limits if limit is not None), default=NO_LIMIT),
+            max_tokens=min((limit for limit in limits if limit is not None), default=UNLIMITED_TOKENS),
             temperature=chat.temperature,
             top_p=chat.top_p,
             seed=chat.seed,
             logprobs=chat.reported_logprobs,
-            is_stopped=self._format.stop_check(chat.stop),
+            is_stopped=self._chat_format.make_stop_check(chat.stop),
         )
 
-    def _completion(self, chat: ChatRequest, prompt: Prompt, generation: Generation) -> dict[str, Any]:
+    def _render_completion(self, chat: ChatRequest, prompt: Prompt, generation: Generation) -> dict[str, Any]:
         tokens = generation.tokens
-        answer = self._format.parse(prompt, tokens, chat.stop)
+        answer = self._chat_format.parse(prompt, tokens, chat.stop)
         calls = answer.calls if chat.parallel_tool_calls else answer.calls[:1]
         content = answer.content or (None if calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -173,44 +187,48 @@ class ChatApp:
         if calls:
             message["tool_calls"] = [
                 {
-                    "id": call_id(prompt.tokens, tokens, place),
+                    "id": call_id(prompt.tokens, tokens, index),
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for place, call in enumerate(calls)
+                for index, call in enumerate(calls)
             ]
         logprobs = None
         if chat.logprobs:
-            logprobs = {"content": list(map(self._logprob, generation.logprobs)), "refusal": None}
-        finish = "tool_calls" if calls and generation.finish == "stop" else generation.finish
+            logprobs = {"content": list(map(self._render_logprob, generation.logprobs)), "refusal": None}
+        finish_reason = (
+            "tool_calls" if calls and generation.finish_reason == "stop" else generation.finish_reason
+        )
         return {
             "id": f"chatcmpl-{uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": chat.model,
-            "choices": [{"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}],
+            "choices": [
+                {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish_reason}
+            ],
             "usage": {
                 "prompt_tokens": len(prompt.tokens),
                 "completion_tokens": len(tokens),
                 "total_tokens": len(prompt.tokens) + len(tokens),
-                "prompt_tokens_details": {"cached_tokens": generation.reused},
+                "prompt_tokens_details": {"cached_tokens": generation.reused_tokens},
             },
         }
 
-    def _logprob(self, drawn: TokenLogprob) -> dict[str, Any]:
-        top = [self._token_entry(token, logprob) for token, logprob in drawn.top]
-        return {**self._token_entry(drawn.token, drawn.logprob), "top_logprobs": top}
+    def _render_logprob(self, token_logprob: TokenLogprob) -> dict[str, Any]:
+        top = [self._render_token(token, logprob) for token, logprob in token_logprob.top]
+        return {**self._render_token(token_logprob.token, token_logprob.logprob), "top_logprobs": top}
 
-    def _token_entry(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self._format.token_text(token)
+    def _render_token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._chat_format.token_text(token)
         # A token that is part of a character has no text of its own.
-        utf8 = None if "\ufffd" in text else list(text.encode())
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": utf8}
+        utf8_bytes = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": utf8_bytes}
 
-    def _describe(self, name: str) -> dict[str, Any]:
+    def _describe_model(self, name: str) -> dict[str, Any]:
         if name not in self._names:
             raise ApiError(
-                f"the model {name!r} does not exist; there are: {', '.join(self._names)}",
+                f"the model {name!r} does not exist; available: {', '.join(self._names)}",
                 "model",
                 "model_not_found",
                 status=404,
@@ -218,29 +236,29 @@ class ChatApp:
         return {
             "id": name,
             "object": "model",
-            "created": self._started,
+            "created": self._start_time,
             "owned_by": "trace2evolve",
             "parent": None if name == self._names[0] else self._names[0],
-            "max_model_len": self._context,
+            "max_model_len": self._context_length,
         }
 
-    def _checked(self, handler: Handler, *, public: bool = False) -> Handler:
-        """Wrap a handler in the access checks, with errors in the API's format; `public` needs no token."""
+    def _with_access_checks(self, handler: Handler, *, is_public: bool = False) -> Handler:
+        """Wrap a handler in the access checks and in error handling; a public handler needs no token."""
 
-        async def checked(request: Request) -> Response:
+        async def checked_handler(request: Request) -> Response:
             try:
                 if self._token is None:
                     _require_loopback(request)
                 _require_own_origin(request)
-                if self._token is not None and not public:
+                if self._token is not None and not is_public:
                     _require_token(request, self._token)
                 return await handler(request)
             except ClientDisconnect:
-                return Response(status_code=CLIENT_CLOSED)
+                return Response(status_code=CLIENT_CLOSED_STATUS)
             except Exception as error:  # affects this request only, even if it is a fault of the server
-                return _error(_as_api_error(error))
+                return _error_response(_to_api_error(error))
 
-        return checked
+        return checked_handler
 
 
 def _require_loopback(request: Request) -> None:
@@ -250,10 +268,10 @@ def _require_loopback(request: Request) -> None:
     address. The raw header is compared, because a parser may treat an invalid header as missing.
     """
     hosts = request.headers.getlist("host")
-    if len(hosts) != 1 or not _LOOPBACK_HOST.fullmatch(hosts[0]):
+    if len(hosts) != 1 or not _LOOPBACK_HOST_HEADER.fullmatch(hosts[0]):
         raise ApiError(
-            f"host {', '.join(hosts)[:200]!r}: without a token only requests to 127.0.0.1, ::1 or localhost "
-            "are served",
+            f"host {', '.join(hosts)[:200]!r}: a server without a token accepts only requests to "
+            "127.0.0.1, ::1 or localhost",
             code="forbidden_host",
             status=403,
         )
@@ -264,22 +282,22 @@ def _require_own_origin(request: Request) -> None:
     origins = request.headers.getlist("origin")
     if origins and origins != [f"{request.url.scheme}://{request.headers.get('host', '')}"]:
         raise ApiError(
-            f"origin {', '.join(origins)[:200]!r}: pages of other origins are not served",
+            f"origin {', '.join(origins)[:200]!r}: requests from web pages of other origins are rejected",
             code="forbidden_origin",
             status=403,
         )
 
 
 def _require_token(request: Request, token: str) -> None:
-    scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-    if not hmac.compare_digest(sent.strip().encode(), token.encode()) or scheme.lower() != "bearer":
+    scheme, _, sent_token = request.headers.get("authorization", "").partition(" ")
+    if not hmac.compare_digest(sent_token.strip().encode(), token.encode()) or scheme.lower() != "bearer":
         raise ApiError("the token is missing or wrong", code="invalid_api_key", status=401)
 
 
-async def _result(request: Request, future: "Future[Generation]") -> Generation | None:
+async def _wait_for_generation(request: Request, future: "Future[Generation]") -> Generation | None:
     """Wait for a generation. If the client disconnects, cancel the generation and return None."""
     generation = asyncio.wrap_future(future)
-    disconnect = asyncio.ensure_future(_disconnected(request))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait((generation, disconnect), return_when=asyncio.FIRST_COMPLETED)
         return generation.result() if generation.done() else None
@@ -288,21 +306,21 @@ async def _result(request: Request, future: "Future[Generation]") -> Generation 
         generation.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _overloaded(cause: str) -> ApiError:
+def _overloaded_error(cause: str) -> ApiError:
     return ApiError(f"{cause}: try again", code="overloaded", status=503, retry_after=1)
 
 
-def _as_api_error(error: Exception) -> ApiError:
+def _to_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
         case BusyError():
-            return _overloaded(str(error))
+            return _overloaded_error(str(error))
         case PromptError():
             return ApiError(str(error), "messages", "invalid_value")
         case EngineError():
@@ -310,14 +328,14 @@ def _as_api_error(error: Exception) -> ApiError:
     return ApiError(f"{type(error).__name__}: {error}", code="server_error", status=500)
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+async def _handle_http_error(request: Request, error: HTTPException) -> Response:
     code = "not_found" if error.status_code == 404 else None
     cause = f"{request.method} {request.url.path}: {error.detail}"
-    return _error(ApiError(cause, code=code, status=error.status_code))
+    return _error_response(ApiError(cause, code=code, status=error.status_code))
 
 
-def _error(error: ApiError) -> Response:
-    response = _json(error.body(), status=error.status)
+def _error_response(error: ApiError) -> Response:
+    response = _json_response(error.body(), status=error.status)
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)
     if error.status == 401:
@@ -325,5 +343,5 @@ def _error(error: ApiError) -> Response:
     return response
 
 
-def _json(value: object, *, status: int = 200) -> Response:
+def _json_response(value: object, *, status: int = 200) -> Response:
     return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")

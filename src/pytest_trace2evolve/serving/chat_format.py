@@ -1,4 +1,4 @@
-"""Conversion of messages to prompts by a model's chat template, and of tokens to answers."""
+"""Converts messages to prompts with a model's chat template, and tokens to answers."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ _REASONING = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 _CALL_HEAD = re.compile(r"\{\s*\"(?:name|function)\"\s*:\s*\"?$")
 """The beginning of a JSON call, up to the name of its tool."""
 
-_MARK = "t2e_marked_name"
+_MARKER = "t2e_marked_name"
 _PROBE_MESSAGES = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
 _PROBE_TOOL = {
     "type": "function",
-    "function": {"name": _MARK, "description": "d", "parameters": {"type": "object", "properties": {}}},
+    "function": {"name": _MARKER, "description": "d", "parameters": {"type": "object", "properties": {}}},
 }
 
 Messages = Sequence[Mapping[str, Any]]
@@ -57,20 +57,20 @@ def parse_hermes(text: str) -> ParsedAnswer:
     If any call cannot be read, all text except the reasoning is content.
     """
     answer = parse_plain(text)
-    begin = answer.content.find(_CALL_START)
-    if begin < 0:
+    start = answer.content.find(_CALL_START)
+    if start < 0:
         return answer
-    rest = answer.content[begin:]
-    bodies = _CALL.findall(rest)
+    calls_text = answer.content[start:]
+    bodies = _CALL.findall(calls_text)
     calls = [call for body in bodies if (call := _read_call(body))]
     if len(calls) < len(bodies):
         return answer
-    between = _CALL.sub("", rest).strip()
-    content = "\n".join(part for part in (answer.content[:begin].strip(), between) if part)
+    text_between = _CALL.sub("", calls_text).strip()
+    content = "\n".join(part for part in (answer.content[:start].strip(), text_between) if part)
     return ParsedAnswer(content, tuple(calls), answer.reasoning)
 
 
-def parse_own(parsed: Any) -> ParsedAnswer | None:
+def convert_parser_result(parsed: Any) -> ParsedAnswer | None:
     """Convert the result of a tokenizer's own parser; None if any part of it cannot be understood."""
     if not isinstance(parsed, dict):
         return None
@@ -103,9 +103,9 @@ def _read_call(function: Any) -> ParsedCall | None:
         return None
 
 
-def call_id(prompt: Sequence[int], answer: Sequence[int], place: int) -> str:
-    """A call's id. Equal prompts with equal answers get equal ids, which makes their traces equal."""
-    text = f"{list(prompt)}\n{list(answer)}\n{place}"
+def call_id(prompt: Sequence[int], answer: Sequence[int], index: int) -> str:
+    """Return a call's id. Equal prompts with equal answers get equal ids, which makes their traces equal."""
+    text = f"{list(prompt)}\n{list(answer)}\n{index}"
     return f"call_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
 
@@ -131,35 +131,40 @@ class ChatFormat:
 
     Args:
         tokenizer: The model's tokenizer.
-        ends: Tokens that end an answer and are not part of its text.
-        context: The model's context length in tokens; None if unknown.
+        end_tokens: Tokens that end an answer and are not part of its text.
+        context_length: The model's context length in tokens; None if unknown.
     """
 
-    def __init__(self, tokenizer: Any, ends: frozenset[int], context: int | None = None) -> None:
+    def __init__(self, tokenizer: Any, end_tokens: frozenset[int], context_length: int | None = None) -> None:
         self._tokenizer = tokenizer
-        self._ends = ends
+        self._end_tokens = end_tokens
         # A text that would not fit even in the longest tokens is not tokenized, because tokenizing megabytes
         # takes long and other prompts wait meanwhile.
-        self._max_characters = None if context is None else context * max(map(len, tokenizer.get_vocab()))
+        self._max_characters = (
+            None if context_length is None else context_length * max(map(len, tokenizer.get_vocab()))
+        )
         self._lock = threading.RLock()  # two threads must not use a tokenizer at once
-        marks = {
-            tokenizer.convert_tokens_to_ids(mark) for mark in (_CALL_START, _CALL_END, "<think>", "</think>")
+        marker_tokens = {
+            tokenizer.convert_tokens_to_ids(marker)
+            for marker in (_CALL_START, _CALL_END, "<think>", "</think>")
         }
-        self._hidden = (set(tokenizer.all_special_ids) | ends) - (marks - ends - {tokenizer.unk_token_id})
-        self._supports_tools = self._renders_tools()
+        self._hidden_tokens = (set(tokenizer.all_special_ids) | end_tokens) - (
+            marker_tokens - end_tokens - {tokenizer.unk_token_id}
+        )
+        self._supports_tools = self._can_render_tools()
 
     def prompt(self, request: ChatRequest) -> Prompt:
-        """The prompt of a request.
+        """Return the prompt of a request.
 
         Raises:
             ApiError: the template rejects the conversation or renders no tools, or the prompt cannot fit.
         """
         messages, tools = request.template_messages, request.offered_tools
         if tools and not self._supports_tools:
-            raise ApiError("this model's chat template knows no tools", "tools")
+            raise ApiError("this model's chat template does not support tools", "tools")
         with self._lock:
             text = self._render(messages, tools, request.chat_template_kwargs)
-            opening = self._opening(text, request) if tools and request.must_call else ""
+            opening = self._render_opening(text, request) if tools and request.must_call else ""
             if self._max_characters is not None and len(text) > self._max_characters:
                 raise ApiError(
                     f"the prompt has {len(text)} characters, too many for this model's context length",
@@ -172,18 +177,20 @@ class ChatFormat:
         """Parse an answer from all of its tokens; the text is cut before the first of `stops`."""
         with self._lock:
             text = self._decode(tokens)
-            cut = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
-            answer = prompt.opening + text[:cut]
+            text_end = min(
+                (position for stop in stops if (position := text.find(stop)) >= 0), default=len(text)
+            )
+            answer = prompt.opening + text[:text_end]
             if not prompt.tools:
                 return parse_plain(answer)
             if getattr(self._tokenizer, "response_template", None) is None:
                 return parse_hermes(answer)
-            if cut == len(text):
+            if text_end == len(text):
                 text = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
             else:
-                text = text[:cut]
+                text = text[:text_end]
             try:
-                found = parse_own(
+                parsed = convert_parser_result(
                     self._tokenizer.parse_response(
                         prompt.opening + text,
                         prefix=prompt.text.removesuffix(prompt.opening),
@@ -191,11 +198,13 @@ class ChatFormat:
                     )
                 )
             except Exception:  # the model's own parser may raise anything
-                found = None
-        return parse_plain(answer) if found is None else found
+                parsed = None
+        return parse_plain(answer) if parsed is None else parsed
 
-    def continuation(self, answer: Mapping[str, Any], messages: Messages, *, ended: bool) -> list[int]:
-        """Tokens from the end of an answer to the beginning of the next.
+    def continuation(
+        self, answer: Mapping[str, Any], messages: Messages, *, has_end_token: bool
+    ) -> list[int]:
+        """Return the tokens from the end of an answer to the beginning of the next.
 
         A placeholder answer with a mark is rendered with the messages after it, and the text after the mark
         is used. Changes that templates make to earlier answers, such as omitting reasoning, have no effect.
@@ -203,30 +212,34 @@ class ChatFormat:
         Args:
             answer: The assistant's message; only the names and ids of its calls matter.
             messages: The messages after the answer.
-            ended: Whether the answer already has its end token.
+            has_end_token: Whether the answer already has its end token.
 
         Raises:
             ApiError: the template rejects the messages, or does not show where an answer ends.
         """
-        marked: dict[str, Any] = {"role": "assistant", "content": _MARK}
+        placeholder: dict[str, Any] = {"role": "assistant", "content": _MARKER}
         if answer.get("tool_calls"):
-            marked["content"] = ""
-            marked["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": {_MARK: _MARK}}}
+            placeholder["content"] = ""
+            placeholder["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": {_MARKER: _MARKER}}}
                 for call in answer["tool_calls"]
             ]
         with self._lock:
-            text = self._render([_PROBE_MESSAGES[1], marked, *messages])
-            text = text[text.index(_MARK) :]
-            ends = [str(self._tokenizer.decode([token], skip_special_tokens=False)) for token in self._ends]
-            places = [place for end in ends if end and (place := text.find(end)) >= 0]
-            if not places:
+            text = self._render([_PROBE_MESSAGES[1], placeholder, *messages])
+            text = text[text.index(_MARKER) :]
+            end_texts = [
+                str(self._tokenizer.decode([token], skip_special_tokens=False)) for token in self._end_tokens
+            ]
+            positions = [
+                position for end_text in end_texts if end_text and (position := text.find(end_text)) >= 0
+            ]
+            if not positions:
                 raise ApiError("this model's chat template does not show where an answer ends", "messages")
-            tokens = self._encode(text[min(places) :])
-        return tokens[1:] if ended else tokens
+            tokens = self._encode(text[min(positions) :])
+        return tokens[1:] if has_end_token else tokens
 
-    def stop_check(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-        """A predicate of an answer's tokens that is true if the last token completed a stop text."""
+    def make_stop_check(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+        """Return a predicate of an answer's tokens that is true if the last token completed a stop text."""
         if not stops:
             return None
         window = 4 * max(map(len, stops)) + 4  # a character takes at most four tokens
@@ -239,7 +252,7 @@ class ChatFormat:
         return is_stopped
 
     def token_text(self, token: int) -> str:
-        """The text of one token."""
+        """Return the text of one token."""
         with self._lock:
             return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
@@ -248,9 +261,11 @@ class ChatFormat:
         return tokens
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        shown = [token for token in tokens if token not in self._hidden]
+        visible_tokens = [token for token in tokens if token not in self._hidden_tokens]
         return str(
-            self._tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            self._tokenizer.decode(
+                visible_tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
         )
 
     def _render(
@@ -259,14 +274,14 @@ class ChatFormat:
         tools: Messages = (),
         settings: Mapping[str, Any] | None = None,
         *,
-        for_answer: bool = True,
+        add_generation_prompt: bool = True,
     ) -> str:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
                     tools=[dict(tool) for tool in tools] or None,
-                    add_generation_prompt=for_answer,
+                    add_generation_prompt=add_generation_prompt,
                     tokenize=False,
                     **(settings or {}),
                 )
@@ -277,7 +292,7 @@ class ChatFormat:
                 f"the chat template rejects this conversation: {cause[:300]}", "messages"
             ) from None
 
-    def _renders_tools(self) -> bool:
+    def _can_render_tools(self) -> bool:
         for messages in (_PROBE_MESSAGES, _PROBE_MESSAGES[1:]):
             try:
                 if self._render(messages, [_PROBE_TOOL]) != self._render(messages):
@@ -286,18 +301,24 @@ class ChatFormat:
                 continue
         return False
 
-    def _opening(self, prompt: str, request: ChatRequest) -> str:
-        """The beginning of a call in this template, up to a required tool's arguments or any tool's name."""
-        call = {"type": "function", "function": {"name": _MARK, "arguments": {_MARK: _MARK}}}
+    def _render_opening(self, prompt: str, request: ChatRequest) -> str:
+        """Return the beginning of a call, up to a required tool's arguments, or else to the tool's name."""
+        call = {"type": "function", "function": {"name": _MARKER, "arguments": {_MARKER: _MARKER}}}
         messages = [*request.template_messages, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        text = self._render(messages, request.tools, request.chat_template_kwargs, for_answer=False)
-        head, mark, tail = text.removeprefix(prompt).partition(_MARK)
-        if not text.startswith(prompt) or not mark or len(head) > 200:
+        text = self._render(
+            messages, request.tools, request.chat_template_kwargs, add_generation_prompt=False
+        )
+        head, marker, tail = text.removeprefix(prompt).partition(_MARKER)
+        if not text.startswith(prompt) or not marker or len(head) > 200:
             raise ApiError(
                 "this model's chat template does not show how a call begins: tool_choice must be 'auto'",
                 "tool_choice",
             )
         if request.required_tool is None:
             return _CALL_HEAD.sub("", head)
-        between, arguments, _ = tail.partition(f'{{"{_MARK}"')
-        return head + request.required_tool + (between.rstrip() if arguments and len(between) < 40 else "")
+        text_between, arguments, _ = tail.partition(f'{{"{_MARKER}"')
+        return (
+            head
+            + request.required_tool
+            + (text_between.rstrip() if arguments and len(text_between) < 40 else "")
+        )

@@ -1,4 +1,4 @@
-"""Validation and digests of the folders of models and adapters.
+"""Validates the folders of models and adapters, and computes their digests.
 
 This module reads no weights and imports nothing heavy, so a run finds problems at once that a server would
 find only after loading for a while. Pickle files are never opened, and custom code is never run.
@@ -15,30 +15,30 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pytest_trace2evolve.errors import ModelFolderError
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, digest
 from pytest_trace2evolve.utils.optional import require
-from pytest_trace2evolve.utils.reading import check_regular, open_regular, problem_in, read_json
+from pytest_trace2evolve.utils.reading import check_regular, first_problem, open_regular, read_json
 
-CONFIG = "config.json"
-ADAPTER_CONFIG = "adapter_config.json"
-MAX_NAME = 200
+CONFIG_FILE = "config.json"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+MAX_NAME_LENGTH = 200
 """Maximum characters of the name of a model or an adapter."""
 
-_INDEX = "model.safetensors.index.json"
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-_TEMPLATES = ("chat_template.jinja", "chat_template.json")
-_DIGESTED = (
-    *("*.safetensors", _INDEX, CONFIG, "generation_config.json", ADAPTER_CONFIG),
+_INDEX_FILE = "model.safetensors.index.json"
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+_DIGESTED_FILES = (
+    *("*.safetensors", _INDEX_FILE, CONFIG_FILE, "generation_config.json", ADAPTER_CONFIG_FILE),
     *("tokenizer*", "vocab*", "merges.txt", "spiece.model", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template*", "additional_chat_templates/*"),
 )
 """Patterns of the files that can change a model's answers."""
 
-_LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)(?:\.|$)")
+_LORA_TENSOR = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)(?:\.|$)")
 _PEFT_PREFIX = "base_model.model."
-_COPY_AGAIN = "copy the file again"
+_COPY_HINT = "copy the file again"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ Rank = Annotated[int, Field(ge=1, le=65_536)]
 Scale = Annotated[float, Field(gt=0)]
 
 
-_MAX_PATTERN = 500
+_MAX_PATTERN_LENGTH = 500
 _MAX_REPEATS = 4
 _REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
 
@@ -75,9 +75,10 @@ _REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
 def _check_pattern(pattern: str) -> str:
     """Reject a regular expression that could match for ever; peft applies it to the names of all layers."""
     repeats = len(re.findall(r"[*+{]", pattern))
-    if len(pattern) > _MAX_PATTERN or repeats > _MAX_REPEATS or _REPEATED_GROUP.search(pattern):
+    if len(pattern) > _MAX_PATTERN_LENGTH or repeats > _MAX_REPEATS or _REPEATED_GROUP.search(pattern):
         raise ValueError(
-            f"a pattern may have {_MAX_PATTERN} characters and {_MAX_REPEATS} repetitions, none of a group"
+            f"a pattern may have at most {_MAX_PATTERN_LENGTH} characters and {_MAX_REPEATS} repetitions, "
+            "and must not repeat a group"
         )
     return pattern
 
@@ -107,8 +108,8 @@ class _AdapterSettings(BaseModel):
     layers_pattern: Patterns | None = None
 
 
-def expanded(path: Path) -> Path:
-    """A path with `~` replaced by the home folder.
+def expand_home(path: Path) -> Path:
+    """Return a path with `~` replaced by the home folder.
 
     Raises:
         ModelFolderError: the path names a user unknown to this machine.
@@ -116,7 +117,7 @@ def expanded(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise ModelFolderError(f"{path}: no such folder: nobody here has that home folder") from None
+        raise ModelFolderError(f"{path}: no such folder: this machine does not know that user") from None
 
 
 def read_model(path: Path) -> ModelFolder:
@@ -125,27 +126,28 @@ def read_model(path: Path) -> ModelFolder:
     Raises:
         ModelFolderError: the model cannot be served; the message names the cause and the remedy.
     """
-    path = expanded(path)
+    path = expand_home(path)
     if not path.is_dir():
         raise ModelFolderError(f"{path}: no such folder")
-    config = _read_object(path / CONFIG, "not a model's folder")
-    for file in (path / CONFIG, path / "tokenizer_config.json"):
+    config = _read_object(path / CONFIG_FILE, "not a model's folder")
+    for file in (path / CONFIG_FILE, path / "tokenizer_config.json"):
         if os.path.lexists(file) and "auto_map" in _read_object(file):
             raise ModelFolderError(
-                f"{file}: names custom code (auto_map), which is never run: "
-                "use a model that transformers knows by itself"
+                f"{file}: requires custom code (auto_map), which is never run; use a model that "
+                "transformers supports without it"
             )
     if "model_type" not in config:
-        raise ModelFolderError(f"{path / CONFIG}: names no model_type: not a model's folder")
-    for file in _weight_files(path):
+        raise ModelFolderError(f"{path / CONFIG_FILE}: has no model_type, so this is not a model's folder")
+    for file in _find_weight_files(path):
         tensor_shapes(file)
-    if not any((path / name).exists() for name in _TOKENIZERS):
-        raise ModelFolderError(f"{path}: holds no tokenizer (tokenizer.json): save the model's own there")
+    if not any((path / name).exists() for name in _TOKENIZER_FILES):
+        raise ModelFolderError(f"{path}: has no tokenizer (tokenizer.json); save the model's tokenizer there")
     if not _has_template(path):
         raise ModelFolderError(
-            f"{path}: holds no chat template (chat_template.jinja): conversations cannot be written for it"
+            f"{path}: has no chat template (chat_template.jinja), so no prompts can be rendered; save the "
+            "model's template there"
         )
-    return ModelFolder(path, path.resolve().name, _temperature(path))
+    return ModelFolder(path, path.resolve().name, _read_temperature(path))
 
 
 def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
@@ -154,68 +156,77 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     Raises:
         ModelFolderError: the base cannot serve the adapter; the message names the cause and the remedy.
     """
-    path = expanded(path)
-    where = f"adapter {name!r}: {path}"
+    path = expand_home(path)
+    label = f"adapter {name!r}: {path}"
     if not path.is_dir():
-        raise ModelFolderError(f"{where}: no such folder")
-    require_name("adapter", name)
+        raise ModelFolderError(f"{label}: no such folder")
+    check_name("adapter", name)
     if name == base.name:
-        raise ModelFolderError(f"adapter {name!r} has the name of the model itself: choose another")
-    config = _read_object(path / ADAPTER_CONFIG, "not an adapter's folder")
-    if (kind := config.get("peft_type")) != "LORA":
-        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: peft_type {kind!r} is not served; only LORA is")
+        raise ModelFolderError(f"adapter {name!r} has the same name as the model; choose a different name")
+    config = _read_object(path / ADAPTER_CONFIG_FILE, "not an adapter's folder")
+    if (peft_type := config.get("peft_type")) != "LORA":
+        raise ModelFolderError(
+            f"{label}/{ADAPTER_CONFIG_FILE}: peft_type {peft_type!r} is not supported; expected LORA"
+        )
     mapping = config.get("auto_mapping")
     if mapping and (not isinstance(mapping, dict) or mapping.get("custom_code")):
-        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: names custom code, which is never run")
+        raise ModelFolderError(f"{label}/{ADAPTER_CONFIG_FILE}: requires custom code, which is never run")
     try:
         _AdapterSettings.model_validate(config)
     except ValidationError as error:
-        cause = problem_in(error)
-        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: {cause}; train the adapter again") from None
-    if not (path / ADAPTER_WEIGHTS).exists():
+        problem = first_problem(error)
+        raise ModelFolderError(f"{label}/{ADAPTER_CONFIG_FILE}: {problem}; train the adapter again") from None
+    if not (path / WEIGHTS_NAME).exists():
         _reject_pickle(path)
-        raise ModelFolderError(f"{where}: holds no {ADAPTER_WEIGHTS}")
-    shapes = tensor_shapes(path / ADAPTER_WEIGHTS)
-    _check_known_tensors(shapes, config.get("modules_to_save"), where)
-    _check_widths(shapes, where, base)
-    if (path / MANIFEST).exists():
-        base_digest = _read_object(path / MANIFEST).get("base_digest")
+        raise ModelFolderError(f"{label}: has no {WEIGHTS_NAME}")
+    shapes = tensor_shapes(path / WEIGHTS_NAME)
+    _check_known_tensors(shapes, config.get("modules_to_save"), label)
+    _check_widths(shapes, label, base)
+    if (path / MANIFEST_NAME).exists():
+        base_digest = _read_object(path / MANIFEST_NAME).get("base_digest")
         if base_digest is not None and base_digest != folder_digest(base.path):
             raise ModelFolderError(
-                f"{where}/{MANIFEST}: was made for another base than {base.path} "
+                f"{label}/{MANIFEST_NAME}: was made for a different base than {base.path} "
                 f"(base_digest {str(base_digest)[:12]}…)"
             )
     return AdapterFolder(path, name)
 
 
-def require_name(what: str, name: str) -> None:
+def check_name(kind: str, name: str) -> None:
     """Check the name of a model or an adapter, which appears in addresses, logs and reports.
 
     Raises:
         ModelFolderError: the name is too long, is not printable, or could escape its folder as a path.
     """
-    odd_parts = any(part in ("", ".", "..") for part in name.split("/"))
-    if len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or "\\" in name or odd_parts:
-        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+    has_unsafe_parts = any(part in ("", ".", "..") for part in name.split("/"))
+    if (
+        len(name) > MAX_NAME_LENGTH
+        or not name.isprintable()
+        or name != name.strip()
+        or "\\" in name
+        or has_unsafe_parts
+    ):
+        short_name = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"
         raise ModelFolderError(
-            f"{what} {shown!r}: not a name: take at most {MAX_NAME} printable characters, without "
-            "backslashes, blanks at an end, or the parts '', '.' and '..' between slashes"
+            f"{kind} {short_name!r}: not a valid name: expected at most {MAX_NAME_LENGTH} printable "
+            "characters, without backslashes, leading or trailing blanks, or the parts '', '.' and '..' "
+            "between slashes"
         )
 
 
 def folder_digest(path: Path) -> str:
-    """Digest of the files that can change the answers of a model or an adapter.
+    """Return the digest of the files that can change the answers of a model or an adapter.
 
     Raises:
         ModelFolderError: a file cannot be read.
     """
-    path = expanded(path)
-    files = sorted({file for pattern in _DIGESTED for file in path.glob(pattern) if file.is_file()})
+    path = expand_home(path)
+    files = sorted({file for pattern in _DIGESTED_FILES for file in path.glob(pattern) if file.is_file()})
     digests = {}
     try:
         for file in files:
-            with open_regular(file) as opened:
-                content = hashlib.file_digest(opened, "sha256").hexdigest()
+            with open_regular(file) as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
             digests[file.relative_to(path).as_posix()] = content[:DIGEST_LENGTH]
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error}") from None
@@ -223,7 +234,7 @@ def folder_digest(path: Path) -> str:
 
 
 def tensor_shapes(path: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a safetensors file; the file's header must agree with its size.
+    """Return the shapes of the tensors in a safetensors file; the file's header must agree with its size.
 
     Raises:
         ModelFolderError: the file is damaged; the message names the file.
@@ -235,16 +246,16 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
             return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - its own
     except (safetensors.SafetensorError, OSError) as error:
         cause = " ".join(str(error).split())[:200]
-        raise ModelFolderError(f"{path}: damaged or cut off ({cause}); {_COPY_AGAIN}") from None
+        raise ModelFolderError(f"{path}: damaged or cut off ({cause}); {_COPY_HINT}") from None
 
 
 def check_adapter_coverage(
-    wrapped: Any, peft_name: str, shapes: Mapping[str, Collection[int]], adapter: AdapterFolder
+    peft_model: Any, peft_name: str, shapes: Mapping[str, Collection[int]], adapter: AdapterFolder
 ) -> None:
     """Compare an adapter's tensors with the tensors that its configuration requires on the base.
 
     peft loads only the tensors that it finds, so layers without weights would stay as they are in the base.
-    `wrapped` is the `PeftModel` with the adapter loaded under the name `peft_name`.
+    `peft_model` is the `PeftModel` with the adapter loaded under the name `peft_name`.
 
     Raises:
         ModelFolderError: a tensor is missing, unknown or of a different shape, or the configuration names a
@@ -252,27 +263,28 @@ def check_adapter_coverage(
     """
     from peft import get_peft_model_state_dict
 
-    file = f"adapter {adapter.name!r}: {adapter.path / ADAPTER_WEIGHTS}"
-    state = get_peft_model_state_dict(wrapped, adapter_name=peft_name, save_embedding_layers=False)
+    file = f"adapter {adapter.name!r}: {adapter.path / WEIGHTS_NAME}"
+    state = get_peft_model_state_dict(peft_model, adapter_name=peft_name, save_embedding_layers=False)
     expected = {key: list(tensor.shape) for key, tensor in state.items()}
     if missing := sorted(expected.keys() - shapes.keys()):
         raise ModelFolderError(
-            f"{file}: lacks {missing[0]!r}{_and_more(missing)}, which its {ADAPTER_CONFIG} names; copy or "
-            "train it again"
+            f"{file}: lacks {missing[0]!r}{_more_text(missing)}, which its {ADAPTER_CONFIG_FILE} names; "
+            "copy or train it again"
         )
     if unknown := sorted(shapes.keys() - expected.keys()):
-        raise _unknown_tensors(file, unknown)
+        raise _unknown_tensors_error(file, unknown)
     for key, shape in expected.items():
         if list(shapes[key]) != shape:
             raise ModelFolderError(
-                f"{file}: {key!r} is {list(shapes[key])}, and {shape} by its {ADAPTER_CONFIG} and the base"
+                f"{file}: {key!r} has shape {list(shapes[key])}, but {shape} is required by its "
+                f"{ADAPTER_CONFIG_FILE} and the base"
             )
-    layers = list(wrapped.base_model.targeted_module_names)
-    for setting, value, pattern in _layer_patterns(wrapped.peft_config[peft_name]):
+    layers = list(peft_model.base_model.targeted_module_names)
+    for setting, value, pattern in _layer_patterns(peft_model.peft_config[peft_name]):
         if not any(re.search(pattern, layer) for layer in layers):
             raise ModelFolderError(
-                f"adapter {adapter.name!r}: {adapter.path / ADAPTER_CONFIG}: {setting} names {value!r}, and "
-                "the base has no such layer"
+                f"adapter {adapter.name!r}: {adapter.path / ADAPTER_CONFIG_FILE}: {setting} names "
+                f"{value!r}, but the base has no such layer"
             )
 
 
@@ -281,77 +293,79 @@ def _layer_patterns(config: Any) -> Iterator[tuple[str, object, str]]:
     if not isinstance(config.target_modules, str):
         for name in sorted(config.target_modules):
             yield "target_modules", name, rf"(^|\.){re.escape(name)}$"
-    places = config.layers_to_transform
-    for place in [] if places is None else [places] if isinstance(places, int) else places:
-        yield "layers_to_transform", place, rf"\.{place}\."
+    indices = config.layers_to_transform
+    for index in [] if indices is None else [indices] if isinstance(indices, int) else indices:
+        yield "layers_to_transform", index, rf"\.{index}\."
     for setting in ("rank_pattern", "alpha_pattern"):
         for name in sorted(getattr(config, setting) or {}):
             yield setting, name, rf"^(.*\.)?({name})$"
 
 
-def _check_known_tensors(names: Collection[str], modules_to_save: object, where: str) -> None:
+def _check_known_tensors(names: Collection[str], modules_to_save: object, label: str) -> None:
     """Reject tensors outside LoRA layers and saved modules, with which peft would overwrite the base."""
-    saved = modules_to_save if isinstance(modules_to_save, list) else []
-    unknown = sorted(
+    saved_modules = modules_to_save if isinstance(modules_to_save, list) else []
+    unknown_names = sorted(
         key
         for key in names
-        if not _LORA.search(key) and not any(f".{module}." in f".{key}" for module in saved)
+        if not _LORA_TENSOR.search(key) and not any(f".{module}." in f".{key}" for module in saved_modules)
     )
-    if unknown:
-        raise _unknown_tensors(f"{where}/{ADAPTER_WEIGHTS}", unknown)
+    if unknown_names:
+        raise _unknown_tensors_error(f"{label}/{WEIGHTS_NAME}", unknown_names)
 
 
-def _unknown_tensors(file: str, names: Collection[str]) -> ModelFolderError:
-    first = next(iter(names))
+def _unknown_tensors_error(file: str, names: Collection[str]) -> ModelFolderError:
+    first_name = next(iter(names))
     return ModelFolderError(
-        f"{file}: holds {first!r:.300}{_and_more(names)}, which its {ADAPTER_CONFIG} does not name; copy "
-        "it again, or train one for this base"
+        f"{file}: contains {first_name!r:.300}{_more_text(names)}, which its {ADAPTER_CONFIG_FILE} does "
+        "not name; copy it again, or train an adapter for this base"
     )
 
 
-def _and_more(names: Collection[str]) -> str:
+def _more_text(names: Collection[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def _check_widths(shapes: Mapping[str, list[int]], where: str, base: ModelFolder) -> None:
+def _check_widths(shapes: Mapping[str, list[int]], label: str, base: ModelFolder) -> None:
     """Compare the widths of an adapter's tensors with those of its base's tensors of the same names."""
-    own = {
+    base_shapes = {
         tensor: shape
         for file in base.path.glob("*.safetensors")
         for tensor, shape in tensor_shapes(file).items()
     }
     for tensor, shape in sorted(shapes.items()):
         layer, _, part = tensor.removeprefix(_PEFT_PREFIX).partition(".lora_")
-        weight = own.get(f"{layer}.weight", [])
+        weight = base_shapes.get(f"{layer}.weight", [])
         if len(weight) != 2 or len(shape) != 2 or part not in ("A.weight", "B.weight"):
             continue
-        found, expected = (shape[1], weight[1]) if part == "A.weight" else (shape[0], weight[0])
-        if found != expected:
+        width, base_width = (shape[1], weight[1]) if part == "A.weight" else (shape[0], weight[0])
+        if width != base_width:
             raise ModelFolderError(
-                f"{where} was made for another base than {base.path}: layer {layer!r} is {expected} wide "
-                f"there and {found} in the adapter"
+                f"{label} was made for a different base than {base.path}: layer {layer!r} has width "
+                f"{base_width} in the base but {width} in the adapter"
             )
 
 
-def _weight_files(path: Path) -> list[Path]:
-    single, index = path / "model.safetensors", path / _INDEX
-    if single.exists():
-        return [single]
-    if not index.exists():
+def _find_weight_files(path: Path) -> list[Path]:
+    single_file, index_file = path / "model.safetensors", path / _INDEX_FILE
+    if single_file.exists():
+        return [single_file]
+    if not index_file.exists():
         _reject_pickle(path)
-        raise ModelFolderError(f"{path}: holds no weights (model.safetensors)")
-    shards = _read_object(index).get("weight_map")
+        raise ModelFolderError(f"{path}: has no weights (model.safetensors)")
+    shards = _read_object(index_file).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise ModelFolderError(f"{index}: damaged: names no weights; {_COPY_AGAIN}")
+        raise ModelFolderError(f"{index_file}: damaged: names no weights; {_COPY_HINT}")
     names = sorted({str(shard) for shard in shards.values()})
     for name in names:
         if Path(name).name != name or not (path / name).exists():
-            raise ModelFolderError(f"{index}: names {name!r}, which is not next to it; copy the folder again")
+            raise ModelFolderError(
+                f"{index_file}: names {name!r}, which is not in the same folder; copy the folder again"
+            )
     return [path / name for name in names]
 
 
 def _reject_pickle(path: Path) -> None:
-    pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLE_SUFFIXES)
     if pickles:
         raise ModelFolderError(
             f"{path / pickles[0]}: pickle weights are never opened: convert them to safetensors"
@@ -359,28 +373,31 @@ def _reject_pickle(path: Path) -> None:
 
 
 def _has_template(path: Path) -> bool:
-    if any((path / name).exists() for name in _TEMPLATES) or (path / "additional_chat_templates").is_dir():
+    if (
+        any((path / name).exists() for name in _TEMPLATE_FILES)
+        or (path / "additional_chat_templates").is_dir()
+    ):
         return True
     settings = path / "tokenizer_config.json"
     return settings.exists() and bool(_read_object(settings).get("chat_template"))
 
 
-def _temperature(path: Path) -> float:
+def _read_temperature(path: Path) -> float:
     file = path / "generation_config.json"
     settings = _read_object(file) if os.path.lexists(file) else {}
     if not settings.get("do_sample"):
         return 0.0
     temperature = settings.get("temperature", 1.0)
-    valid = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not valid or not 0.0 <= temperature <= 2.0:
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not is_number or not 0.0 <= temperature <= 2.0:
         raise ModelFolderError(f"{file}: temperature {temperature!r} is not a number from 0 to 2")
     return float(temperature)
 
 
-def _read_object(path: Path, if_absent: str = "") -> dict[str, Any]:
+def _read_object(path: Path, absence_hint: str = "") -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise ModelFolderError(f"{path.parent}: holds no {path.name}: {if_absent or 'copy it'}")
-    value = read_json(path, ModelFolderError, _COPY_AGAIN, unique=True)
+        raise ModelFolderError(f"{path.parent}: has no {path.name}: {absence_hint or 'copy it'}")
+    value = read_json(path, ModelFolderError, _COPY_HINT, require_unique=True)
     if not isinstance(value, dict):
-        raise ModelFolderError(f"{path}: damaged: not a JSON object; {_COPY_AGAIN}")
+        raise ModelFolderError(f"{path}: damaged: not a JSON object; {_COPY_HINT}")
     return value

@@ -19,13 +19,14 @@ SPARE_SLOTS = 64
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # of transformers
-    """One layer of a `BatchCache`, in the form that transformers expects; `held` holds its two buffers."""
+    """One layer of a `BatchCache`, in the form that transformers expects; `buffers` are its keys and
+    values."""
 
     is_sliding = False
 
     def __init__(self, batch: "BatchCache") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of transformers
-        self.held: tuple[torch.Tensor, ...] = ()
+        self.buffers: tuple[torch.Tensor, ...] = ()
         self._batch = batch
         self.is_initialized = True
 
@@ -38,17 +39,17 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # of transforme
         """Append a step's keys and values to every row; returns all keys and values of the rows."""
         batch = self._batch
         rows, start, end = len(batch.lengths), batch.end - batch.width, batch.end + key_states.shape[-2]
-        keys, values = self.held
+        keys, values = self.buffers
         keys[:rows, :, batch.end : end] = key_states
         values[:rows, :, batch.end : end] = value_states
         return keys[:rows, :, start:end], values[:rows, :, start:end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The number of slots that a step attends to, and the offset of the first."""
+        """Return the number of slots that a step attends to, and the offset of the first."""
         return self._batch.width + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Number of slots in use."""
+        """Return the number of slots in use."""
         return self._batch.width
 
     def get_max_length(self) -> int:
@@ -61,14 +62,14 @@ class BatchCache:
 
     Attributes:
         cache: The argument `cache` of a model's forward.
-        lengths: The number of tokens that each row holds.
+        lengths: The number of tokens of each row.
         end: The slot at which all rows end.
     """
 
     def __init__(self, layers: int) -> None:
         self.lengths: list[int] = []
         self.end = 0
-        self._size = (0, 0)
+        self._buffer_shape = (0, 0)
         self._layers = [_Layer(self) for _ in range(layers)]
         self.cache = Cache(layers=[*self._layers])
 
@@ -80,13 +81,13 @@ class BatchCache:
     @property
     def layers(self) -> list[tuple[torch.Tensor, ...]]:
         """The buffers of each layer: keys and values, (rows, heads, slots, width)."""
-        return [layer.held for layer in self._layers]
+        return [layer.buffers for layer in self._layers]
 
-    def slots(self, row: int) -> slice:
-        """The slots that a row holds."""
+    def row_slots(self, row: int) -> slice:
+        """Return the slots that a row occupies."""
         return slice(self.end - self.lengths[row], self.end)
 
-    def join(self, layers: Sequence[KeysValues], lengths: Mapping[int, int]) -> None:
+    def add_rows(self, layers: Sequence[KeysValues], lengths: Mapping[int, int]) -> None:
         """Add rows.
 
         Args:
@@ -97,49 +98,49 @@ class BatchCache:
         self._reserve(first + len(lengths), max(lengths.values()), layers)
         for buffers, pair in zip(self.layers, layers, strict=True):
             for buffer, states in zip(buffers, pair, strict=True):
-                for place, (number, length) in enumerate(lengths.items(), first):
-                    part = states[number, :, states.shape[2] - length :]
-                    buffer[place, :, self.end - length : self.end] = part
+                for row, (source_row, length) in enumerate(lengths.items(), first):
+                    part = states[source_row, :, states.shape[2] - length :]
+                    buffer[row, :, self.end - length : self.end] = part
         self.lengths += lengths.values()
 
     def make_room(self) -> None:
         """Ensure that a step can append a column."""
         self._reserve(len(self.lengths), self.width, self.layers)
 
-    def advance(self) -> None:
+    def advance_end(self) -> None:
         """Count the column that a step has appended."""
         self.end += 1
         self.lengths = [length + 1 for length in self.lengths]
 
-    def leave(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """Remove a row; the last one takes its number."""
-        last = len(self.lengths) - 1
-        if row != last:
-            own = self.slots(last)
+        last_row = len(self.lengths) - 1
+        if row != last_row:
+            last_slots = self.row_slots(last_row)
             for buffers in self.layers:
                 for buffer in buffers:
-                    buffer[row, :, own] = buffer[last, :, own]
-            self.lengths[row] = self.lengths[last]
+                    buffer[row, :, last_slots] = buffer[last_row, :, last_slots]
+            self.lengths[row] = self.lengths[last_row]
         self.lengths.pop()
 
-    def _reserve(self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Make room for `rows` rows of up to `longest` tokens before `end`, and for one more column."""
-        max_rows, slots = self._size
-        if rows <= max_rows and longest <= self.end < slots:
+    def _reserve(self, rows: int, max_length: int, examples: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Make room for `rows` rows of up to `max_length` tokens before `end`, and for one more column."""
+        max_rows, slots = self._buffer_shape
+        if rows <= max_rows and max_length <= self.end < slots:
             return
-        used, width = len(self.lengths), self.width
-        end = max(longest, width)
-        old, new = slice(self.end - width, self.end), slice(end - width, end)
+        row_count, width = len(self.lengths), self.width
+        end = max(max_length, width)
+        old_slots, new_slots = slice(self.end - width, self.end), slice(end - width, end)
         rows, slots = max(rows, min(2 * max_rows, rows + 8)), end + max(SPARE_SLOTS, end // 2)
-        self._size = (rows, slots)
-        for layer, pair in zip(self._layers, like, strict=True):
-            # Filled with zeros, because a masked slot must still hold a number.
+        self._buffer_shape = (rows, slots)
+        for layer, pair in zip(self._layers, examples, strict=True):
+            # Filled with zeros, because a masked slot must still contain a number.
             buffers = tuple(
                 states.new_zeros((rows, states.shape[1], slots, states.shape[3])) for states in pair
             )
-            for buffer, held in zip(buffers, layer.held, strict=False):
-                buffer[:used, :, new] = held[:used, :, old]
-            layer.held = buffers
+            for buffer, old_buffer in zip(buffers, layer.buffers, strict=False):
+                buffer[:row_count, :, new_slots] = old_buffer[:row_count, :, old_slots]
+            layer.buffers = buffers
         self.end = end
 
 
@@ -154,13 +155,13 @@ class CachedPrefix:
 
 
 class PrefixCache:
-    """The most recently used rows, as many as fit.
+    """Keeps the keys and values of the most recently used rows, as many as fit.
 
     Most of a prompt was computed before, because every turn of a conversation sends the whole conversation
     again, and all conversations of a candidate share its instructions.
 
     Args:
-        max_bytes: Maximum size of all kept rows; 0 keeps none.
+        max_bytes: Maximum size of all stored rows; 0 stores none.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -169,12 +170,13 @@ class PrefixCache:
         self._prefixes: list[CachedPrefix] = []
 
     @property
-    def enabled(self) -> bool:
-        """Whether anything is kept."""
+    def is_enabled(self) -> bool:
+        """Whether the cache stores anything."""
         return self._max_bytes > 0
 
-    def longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[CachedPrefix | None, int]:
-        """The kept row with the longest common prefix with a prompt, or None, and that prefix's length.
+    def find_longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[CachedPrefix | None, int]:
+        """Return the stored row that shares the longest prefix with a prompt, or None, and the prefix's
+        length.
 
         The length excludes the prompt's last token, which must always be computed.
         """
@@ -183,25 +185,28 @@ class PrefixCache:
             # A longer prefix must agree in the next token, which rules out nearly all rows.
             if length >= min(len(prefix.tokens), len(prompt)) or prefix.tokens[length] != prompt[length]:
                 continue
-            if prefix.adapter == adapter and (common := _common_length(prefix.tokens, prompt)) > length:
-                best, length = prefix, common
+            if (
+                prefix.adapter == adapter
+                and (common_length := _common_length(prefix.tokens, prompt)) > length
+            ):
+                best, length = prefix, common_length
         if best is not None:  # the least recently used row comes first
             self._prefixes.remove(best)
             self._prefixes.append(best)
         return best, min(length, len(prompt) - 1)
 
-    def keep(self, adapter: str | None, tokens: Sequence[int], layers: list[KeysValues]) -> None:
-        """Keep a row's keys and values; replaces kept rows that are prefixes of it."""
+    def store(self, adapter: str | None, tokens: Sequence[int], layers: list[KeysValues]) -> None:
+        """Store a row's keys and values; replaces stored rows that are prefixes of it."""
         size = sum(part.numel() * part.element_size() for pair in layers for part in pair)
         if size > self._max_bytes:
             return
-        held = np.asarray(tokens, dtype=np.int64)
+        token_array = np.asarray(tokens, dtype=np.int64)
         for prefix in list(self._prefixes):
-            if prefix.adapter == adapter and _begins_with(held, prefix.tokens):
+            if prefix.adapter == adapter and _begins_with(token_array, prefix.tokens):
                 self._drop(prefix)
         while self._prefixes and self._size + size > self._max_bytes:
             self._drop(self._prefixes[0])
-        self._prefixes.append(CachedPrefix(adapter, held, layers, size))
+        self._prefixes.append(CachedPrefix(adapter, token_array, layers, size))
         self._size += size
 
     def _drop(self, prefix: CachedPrefix) -> None:
@@ -215,6 +220,6 @@ def _begins_with(whole: np.ndarray, part: np.ndarray) -> bool:
 
 
 def _common_length(first: np.ndarray, second: np.ndarray) -> int:
-    shorter = min(len(first), len(second))
-    different = np.flatnonzero(first[:shorter] != second[:shorter])
-    return int(different[0]) if len(different) else shorter
+    min_length = min(len(first), len(second))
+    differences = np.flatnonzero(first[:min_length] != second[:min_length])
+    return int(differences[0]) if len(differences) else min_length

@@ -1,4 +1,4 @@
-"""Loading of transformers' causal models and their adapters from folders, and forward passes over rows.
+"""Loads causal models of transformers and their adapters from folders, and runs forward passes over rows.
 
 Each row of a pass may have a different adapter.
 """
@@ -15,7 +15,7 @@ import transformers
 from transformers.cache_utils import Cache, DynamicCache
 
 from pytest_trace2evolve.errors import ConfigError, ModelFolderError
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
+from pytest_trace2evolve.records.adapter import WEIGHTS_NAME
 from pytest_trace2evolve.serving.folder import (
     AdapterFolder,
     ModelFolder,
@@ -24,45 +24,47 @@ from pytest_trace2evolve.serving.folder import (
 )
 from pytest_trace2evolve.serving.kv_cache import KeysValues
 
-BASE = "__base__"
+BASE_ADAPTER_NAME = "__base__"
 """peft's name for a row without an adapter."""
 
 BATCHABLE_LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers that support decoding rows together; other models are decoded row by row."""
 
-NO_LIMIT = 1 << 20
-"""Length limits from this number on mean that a tokenizer has no limit."""
+UNLIMITED_LENGTH = 1 << 20
+"""A tokenizer's length limit of at least this size means that it has no limit."""
 
 
 class Decoder:
     """A causal model as the engine runs it.
 
     Attributes:
-        ends: Tokens that end an answer.
+        end_tokens: Tokens that end an answer.
         device: The device that the model runs on.
-        batched: Whether rows can be decoded together.
+        can_batch: Whether rows can be decoded together.
         layers: Number of layers that keep keys and values.
         vocabulary: Number of tokens that the model knows, which are 0 to `vocabulary` - 1.
     """
 
-    def __init__(self, model: Any, ends: frozenset[int]) -> None:
+    def __init__(self, model: Any, end_tokens: frozenset[int]) -> None:
         self._model = model.eval().requires_grad_(False)
-        self.ends = ends
+        self.end_tokens = end_tokens
         self.device: torch.device = model.device
         config = self._config = model.config.get_text_config(decoder=True)
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        shared = getattr(config, "kv_sharing_modes", None) or getattr(config, "num_kv_shared_layers", None)
-        stateful = getattr(model, "_is_stateful", False)
-        self.batched = kinds <= BATCHABLE_LAYERS and not shared and not stateful
+        layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+        shares_layers = getattr(config, "kv_sharing_modes", None) or getattr(
+            config, "num_kv_shared_layers", None
+        )
+        is_stateful = getattr(model, "_is_stateful", False)
+        self.can_batch = layer_types <= BATCHABLE_LAYERS and not shares_layers and not is_stateful
         self.layers = int(config.num_hidden_layers)
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         parameters = signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
-    def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
-        """A cache for a prefill, which is empty or holds (rows, heads, slots, width) per layer."""
-        if not self.batched:
+    def make_cache(self, layers: Sequence[KeysValues] | None = None) -> Cache:
+        """Return a cache for a prefill; `layers` are its content, (rows, heads, slots, width) each."""
+        if not self.can_batch:
             return DynamicCache(config=self._config)
         return DynamicCache(ddp_cache_data=layers)
 
@@ -71,27 +73,27 @@ class Decoder:
         tokens: torch.Tensor,
         mask: torch.Tensor,
         positions: torch.Tensor,
-        past: Cache | None,
+        cache: Cache | None,
         adapters: Sequence[str | None],
     ) -> torch.Tensor:
-        """Logits (rows, vocabulary) after the last token of each row; adds the new tokens to `past`.
+        """Return the logits, (rows, vocabulary), after each row's last token; adds the new tokens to `cache`.
 
         Args:
             tokens: The new tokens, (rows, new).
-            mask: The attention mask, (rows, held + new), 0 at the empty slots of a row.
+            mask: The attention mask, (rows, cached + new), 0 at the empty slots of a row.
             positions: The positions of the new tokens, (rows, new).
-            past: The cache of the held tokens.
+            cache: The cache of the earlier tokens.
             adapters: The adapter of each row; None is the base.
         """
-        positional = {"position_ids": positions.to(self.device)} if self._takes_positions else {}
+        position_arguments = {"position_ids": positions.to(self.device)} if self._takes_positions else {}
         with torch.inference_mode():
             logits: torch.Tensor = self._model(
                 input_ids=tokens.to(self.device),
                 attention_mask=mask.to(self.device),
-                cache=past,
+                cache=cache,
                 use_cache=True,
                 **self._last_logits,
-                **positional,
+                **position_arguments,
             ).logits[:, -1]
         if torch.isnan(logits).any():
             raise RuntimeError("the model returned NaN")
@@ -120,17 +122,17 @@ class LoadedModel(Decoder):
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
-        place = _device(device)
+        target_device = _select_device(device)
         self.tokenizer = load_tokenizer(folder)
-        model = load_model(folder, dtype or ("float32" if place.type == "cpu" else "auto"))
+        model = load_model(folder, dtype or ("float32" if target_device.type == "cpu" else "auto"))
         self._row_adapters: list[str] = []
         self._peft_names = {adapter.name: f"a{number}" for number, adapter in enumerate(adapters)}
         if adapters:
             self._add_adapters(model, adapters)
         settings = model.generation_config
-        super().__init__(model.to(place), _end_tokens(settings, self.tokenizer))
+        super().__init__(model.to(target_device), _end_tokens(settings, self.tokenizer))
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.context = _context_length(self._config, self.tokenizer)
+        self.context_length = _context_length(self._config, self.tokenizer)
         limit = getattr(settings, "max_new_tokens", None)
         self.default_limit = limit if isinstance(limit, int) and limit > 0 else None
         self._probe(str(folder.path), None)
@@ -142,44 +144,50 @@ class LoadedModel(Decoder):
         tokens: torch.Tensor,
         mask: torch.Tensor,
         positions: torch.Tensor,
-        past: Cache | None,
+        cache: Cache | None,
         adapters: Sequence[str | None],
     ) -> torch.Tensor:
         """See `Decoder.forward`."""
-        self._row_adapters[:] = [BASE if name is None else self._peft_names[name] for name in adapters]
-        return super().forward(tokens, mask, positions, past, adapters)
+        self._row_adapters[:] = [
+            BASE_ADAPTER_NAME if name is None else self._peft_names[name] for name in adapters
+        ]
+        return super().forward(tokens, mask, positions, cache, adapters)
 
     def _add_adapters(self, model: Any, adapters: Sequence[AdapterFolder]) -> None:
         from peft import PeftModel
         from peft.tuners.lora import LoraLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
 
-        wrapped: Any = None
+        peft_model: Any = None
         for adapter in adapters:
             name = self._peft_names[adapter.name]
-            shapes = tensor_shapes(adapter.path / ADAPTER_WEIGHTS)
-            with quiet(), reported(f"adapter {adapter.name!r}: {adapter.path}"):
-                if wrapped is None:
-                    wrapped = PeftModel.from_pretrained(model, adapter.path, adapter_name=name)
+            shapes = tensor_shapes(adapter.path / WEIGHTS_NAME)
+            with silenced_libraries(), convert_failures(f"adapter {adapter.name!r}: {adapter.path}"):
+                if peft_model is None:
+                    peft_model = PeftModel.from_pretrained(model, adapter.path, adapter_name=name)
                 else:
-                    wrapped.load_adapter(adapter.path, name)
-                check_adapter_coverage(wrapped, name, shapes, adapter)
-        kinds = (LoraLayer, AuxiliaryTrainingWrapper)
-        adapted: list[Any] = [module for module in model.modules() if isinstance(module, kinds)]
-        for module in adapted:
+                    peft_model.load_adapter(adapter.path, name)
+                check_adapter_coverage(peft_model, name, shapes, adapter)
+        adapter_types = (LoraLayer, AuxiliaryTrainingWrapper)
+        adapter_modules: list[Any] = [
+            module for module in model.modules() if isinstance(module, adapter_types)
+        ]
+        for module in adapter_modules:
             # Registered once, unlike in peft: for small models, a registration costs more than the pass.
-            module.register_forward_pre_hook(self._name_rows, with_kwargs=True)
+            module.register_forward_pre_hook(self._add_adapter_names, with_kwargs=True)
 
-    def _name_rows(self, module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _add_adapter_names(
+        self, module: Any, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, "adapter_names": self._row_adapters}
 
-    def _probe(self, what: str, adapter: str | None) -> None:
+    def _probe(self, label: str, adapter: str | None) -> None:
         """Run two passes over a row to detect at once a model that cannot be served."""
-        row, ones = torch.tensor([[min(self.ends, default=0), 0]]), torch.ones((1, 3), dtype=torch.long)
-        with quiet(), reported(what):
-            past = self.past()
-            self.forward(row, ones[:, :2], torch.tensor([[0, 1]]), past, [adapter])
-            self.forward(row[:, 1:], ones, torch.tensor([[2]]), past, [adapter])
+        row, ones = torch.tensor([[min(self.end_tokens, default=0), 0]]), torch.ones((1, 3), dtype=torch.long)
+        with silenced_libraries(), convert_failures(label):
+            cache = self.make_cache()
+            self.forward(row, ones[:, :2], torch.tensor([[0, 1]]), cache, [adapter])
+            self.forward(row[:, 1:], ones, torch.tensor([[2]]), cache, [adapter])
 
 
 def load_model(folder: ModelFolder, dtype: str) -> Any:
@@ -188,8 +196,8 @@ def load_model(folder: ModelFolder, dtype: str) -> Any:
     Raises:
         ModelFolderError: the model cannot be loaded, or lacks weights.
     """
-    with quiet(), reported(str(folder.path)):
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+    with silenced_libraries(), convert_failures(str(folder.path)):
+        result: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path,
             dtype=dtype,
             trust_remote_code=False,
@@ -197,12 +205,12 @@ def load_model(folder: ModelFolder, dtype: str) -> Any:
             use_safetensors=True,
             output_loading_info=True,
         )
-    model, report = loaded
-    missing = sorted(report["missing_keys"])
+    model, loading_info = result
+    missing = sorted(loading_info["missing_keys"])
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        more_text = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelFolderError(
-            f"{folder.path}: its weights lack {missing[0]!r}{more}: they belong to another config.json"
+            f"{folder.path}: its weights lack {missing[0]!r}{more_text}: they do not match its config.json"
         )
     return model
 
@@ -213,7 +221,7 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     Raises:
         ModelFolderError: the tokenizer cannot be loaded, or has no chat template.
     """
-    with quiet(), reported(f"{folder.path}: its tokenizer"):
+    with silenced_libraries(), convert_failures(f"{folder.path}: its tokenizer"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder.path, trust_remote_code=False, local_files_only=True
         )
@@ -222,13 +230,13 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     return tokenizer
 
 
-def end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
-    """The tokens that end an answer, determined without loading the model.
+def read_end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end an answer, determined without loading the model.
 
     Raises:
         ModelFolderError: the model's generation settings cannot be read.
     """
-    with quiet(), reported(str(folder.path)):
+    with silenced_libraries(), convert_failures(str(folder.path)):
         if (folder.path / "generation_config.json").exists():
             settings = transformers.GenerationConfig.from_pretrained(folder.path)
         else:
@@ -238,7 +246,7 @@ def end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
 
 
 @contextmanager
-def reported(where: str) -> Iterator[None]:
+def convert_failures(label: str) -> Iterator[None]:
     """Convert any failure to load or run a model to a one-line `ModelFolderError` that names the folder."""
     try:
         yield
@@ -246,13 +254,13 @@ def reported(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         cause = " ".join(str(error).split())[:300]
-        raise ModelFolderError(f"{where}: cannot be loaded: {type(error).__name__}: {cause}") from None
+        raise ModelFolderError(f"{label}: cannot be loaded: {type(error).__name__}: {cause}") from None
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silenced_libraries() -> Iterator[None]:
     """Silence the libraries' progress bars and advice."""
-    before = transformers.utils.logging.get_verbosity()
+    verbosity = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped
     try:
@@ -260,34 +268,34 @@ def quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        transformers.utils.logging.set_verbosity(before)
+        transformers.utils.logging.set_verbosity(verbosity)
 
 
-def _device(chosen: str | None) -> torch.device:
-    name = chosen or ("cuda" if torch.cuda.is_available() else "cpu")
+def _select_device(requested: str | None) -> torch.device:
+    name = requested or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         cause = str(error).strip().partition("\n")[0][:200]
         raise ConfigError(
-            f"device {name}: torch cannot use it here ({cause}); choose another, or set "
+            f"device {name}: torch cannot use this device ({cause}); choose a different device, or set "
             "CUDA_VISIBLE_DEVICES= to use the CPU"
         ) from None
     return device
 
 
 def _context_length(config: Any, tokenizer: Any) -> int | None:
-    own = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    model_limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     limits = [
         limit
-        for limit in (own, tokenizer.model_max_length)
-        if isinstance(limit, int) and 0 < limit < NO_LIMIT
+        for limit in (model_limit, tokenizer.model_max_length)
+        if isinstance(limit, int) and 0 < limit < UNLIMITED_LENGTH
     ]
     return min(limits, default=None)
 
 
 def _end_tokens(settings: Any, tokenizer: Any) -> frozenset[int]:
-    ends = getattr(settings, "eos_token_id", None)
-    ends = ends if isinstance(ends, list) else [ends]
-    return frozenset(int(token) for token in (*ends, tokenizer.eos_token_id) if token is not None)
+    tokens = getattr(settings, "eos_token_id", None)
+    tokens = tokens if isinstance(tokens, list) else [tokens]
+    return frozenset(int(token) for token in (*tokens, tokenizer.eos_token_id) if token is not None)

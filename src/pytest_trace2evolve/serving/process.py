@@ -1,4 +1,4 @@
-"""Local servers as separate processes, which never outlive the process that started them."""
+"""Starts local servers as separate processes, which never outlive the process that started them."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 
 TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
-"""The environment variable with a server's token; everybody on the machine can read a command line."""
+"""The environment variable with a server's token; a command line would show the token to other users."""
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 """The hosts that may be served without a token."""
 
-_MAX_OUTPUT = 1 << 16
+_MAX_OUTPUT_BYTES = 1 << 16
 """Maximum bytes that are read from each output of the server's process."""
 
 
@@ -41,7 +41,7 @@ class LocalServer:
     ) -> None:
         self._folder = folder
         self.token = secrets.token_urlsafe(24)
-        self._closing = False
+        self._is_closing = False
         command = [sys.executable, "-P", "-m", "pytest_trace2evolve", "serve", str(folder), "--parent-pipe"]
         for name, path in (adapters or {}).items():
             command += ["--adapter", f"{name}={path}"]
@@ -56,7 +56,7 @@ class LocalServer:
         )
         try:
             assert self._process.stdout is not None
-            line = self._process.stdout.readline(_MAX_OUTPUT)
+            line = self._process.stdout.readline(_MAX_OUTPUT_BYTES)
             if not line:
                 self._process.wait()
                 raise ModelFolderError(self._last_error().removeprefix("trace2evolve: "))
@@ -73,19 +73,19 @@ class LocalServer:
     def watch(self, on_end: Callable[[str], None]) -> None:
         """Call `on_end` with a message if the server ends before it is closed."""
 
-        def wait() -> None:
+        def report_end() -> None:
             status = self._process.wait()
-            if not self._closing:
+            if not self._is_closing:
                 on_end(
                     f"the local server of {self._folder} ended with status {status} ({self._last_error()}); "
                     "start the run again"
                 )
 
-        threading.Thread(target=wait, name="trace2evolve-server-watch", daemon=True).start()
+        threading.Thread(target=report_end, name="trace2evolve-server-watch", daemon=True).start()
 
     def close(self) -> None:
         """End the server and wait until it has ended."""
-        self._closing = True
+        self._is_closing = True
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
@@ -99,31 +99,31 @@ class LocalServer:
 
     def _last_error(self) -> str:
         with suppress(OSError, ValueError):
-            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MAX_OUTPUT))
+            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MAX_OUTPUT_BYTES))
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
             if lines:
                 return lines[-1].strip()
-        return "it said nothing"
+        return "no error output"
 
 
 def _read_address(line: bytes) -> str:
     try:
         return str(json.loads(line)["base_url"])
     except (ValueError, TypeError, KeyError):
-        found = line.decode(errors="replace").strip()[:200]
+        output = line.decode(errors="replace").strip()[:200]
         raise ModelFolderError(
-            f"the local server did not say where it listens, but {found!r}: something prints to standard "
-            "output whenever Python starts (sitecustomize?)"
+            f"the local server printed {output!r} instead of its address; something prints to standard "
+            "output when Python starts (sitecustomize?)"
         ) from None
 
 
 @contextmanager
-def served(
+def serve_locally(
     base: ModelFolder,
     adapters: Mapping[str, Path] | None = None,
     *,
     seed: int | None = None,
-    at_once: int = 64,
+    max_connections: int = 64,
     threads: int | None = None,
 ) -> Iterator[ModelSettings]:
     """Serve a base and adapters, given as folders by name; yields the settings for requests to the base.
@@ -139,7 +139,7 @@ def served(
             token=server.token,
             temperature=base.temperature,
             seed=seed,
-            max_connections=at_once,
+            max_connections=max_connections,
             weights=folder_digest(base.path),
         )
     finally:

@@ -1,4 +1,4 @@
-"""Validation of chat-completions requests: supported fields are read, and all others are rejected."""
+"""Validates chat-completions requests, and rejects fields that would have an unsupported effect."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_trace2evolve.utils.reading import parse_json, problem_in
+from pytest_trace2evolve.utils.reading import first_problem, parse_json
 
 MAX_CONTAINERS = 500_000
-"""Maximum lists and objects of a body, including brackets in texts. 32 MiB could hold eleven million, which
-would take a minute and a gigabyte to read."""
+"""Maximum lists and objects of a body, including brackets in texts. 32 MiB could contain eleven million,
+which would take a minute and a gigabyte to read."""
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
@@ -77,21 +77,23 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
-        """The error in the API's format."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        """Return the error in the API's format."""
+        error_type = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {"error": {"message": str(self), "type": error_type, "param": self.param, "code": self.code}}
 
 
-def _join_parts(content: Any) -> Any:
+def _join_content_parts(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     texts = []
-    for place, part in enumerate(content):
+    for index, part in enumerate(content):
         match part:
             case {"type": "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
             case _:
-                raise ValueError(f"part {place} must be of type 'text' with a string: nothing else is served")
+                raise ValueError(
+                    f"part {index} must be of type 'text' with a string; other parts are not supported"
+                )
     return "".join(texts)
 
 
@@ -99,7 +101,7 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
     try:
         _Tool.model_validate(tool)
     except ValidationError as error:
-        raise ValueError(problem_in(error)) from None
+        raise ValueError(first_problem(error)) from None
     return tool
 
 
@@ -111,21 +113,21 @@ def _check_tool_choice(choice: Any) -> Any:
     raise ValueError(f"must be 'auto', 'none', 'required' or {example}")
 
 
-class _Part(BaseModel):
+class _RequestPart(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _CalledFunction(_Part):
+class _CalledFunction(_RequestPart):
     name: str
     arguments: str = "{}"
 
 
-class _ToolCall(_Part):
+class _ToolCall(_RequestPart):
     id: Any = None
     function: _CalledFunction
 
-    def for_template(self) -> dict[str, Any]:
-        """The call with its arguments as an object; arguments that are not a JSON object stay text."""
+    def to_template(self) -> dict[str, Any]:
+        """Return the call with its arguments as an object; arguments that are not a JSON object stay text."""
         arguments: Any = self.function.arguments
         try:
             parsed = parse_json(arguments or "{}")
@@ -137,9 +139,9 @@ class _ToolCall(_Part):
         return {**call, "id": self.id} if isinstance(self.id, str) else call
 
 
-class _Message(_Part):
+class _Message(_RequestPart):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_join_parts)] = None
+    content: Annotated[str | None, BeforeValidator(_join_content_parts)] = None
     name: str | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -151,27 +153,27 @@ class _Message(_Part):
         if self.role != "assistant" and self.content is None:
             raise ValueError("content must be a string")
         if self.role != "assistant" and self.tool_calls is not None:
-            raise ValueError("tool_calls are for messages of the assistant")
+            raise ValueError("tool_calls are allowed only in messages of the assistant")
         return self
 
-    def for_template(self) -> dict[str, Any]:
+    def to_template(self) -> dict[str, Any]:
         role = "system" if self.role == "developer" else self.role
         message: dict[str, Any] = {"role": role, "content": self.content or ""}
         for name in ("name", "tool_call_id", "reasoning_content"):
             if (value := getattr(self, name)) is not None:
                 message[name] = value
         if self.tool_calls:
-            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+            message["tool_calls"] = [call.to_template() for call in self.tool_calls]
         return message
 
 
-class _ToolFunction(_Part):
+class _ToolFunction(_RequestPart):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class _Tool(_Part):
+class _Tool(_RequestPart):
     type: Literal["function"]
     function: _ToolFunction
 
@@ -205,7 +207,7 @@ class ChatRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] = {}
 
     @classmethod
-    def read(cls, raw: bytes | bytearray) -> Self:
+    def parse(cls, raw: bytes | bytearray) -> Self:
         """Read a request from its body.
 
         Raises:
@@ -217,7 +219,7 @@ class ChatRequest(BaseModel):
         try:
             body = parse_json(raw)
         except ValueError:
-            raise ApiError("the body is not JSON that can be read") from None
+            raise ApiError("the body cannot be read as JSON") from None
         if not isinstance(body, dict):
             raise ApiError("the body is not a JSON object")
         fields = {}
@@ -229,43 +231,43 @@ class ChatRequest(BaseModel):
             elif name in cls.model_fields:
                 fields[name] = value
             else:
-                raise ApiError(f"{name:.200} is not supported: leave it out", name, "unknown_parameter")
+                raise ApiError(f"{name:.200} is not supported: remove it", name, "unknown_parameter")
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            place = error.errors(include_url=False)[0]["loc"]
-            name = str(place[0])
+            location = error.errors(include_url=False)[0]["loc"]
+            name = str(location[0])
             code = "invalid_value" if name in fields else "missing_required_parameter"
-            raise ApiError(problem_in(error), name, code) from None
+            raise ApiError(first_problem(error), name, code) from None
 
     @model_validator(mode="after")
     def _check_support(self) -> Self:
-        for place, message in enumerate(self.messages):
+        for index, message in enumerate(self.messages):
             if message.function_call is not None:
-                cause = f"messages[{place}].function_call is not supported: use tool_calls"
+                cause = f"messages[{index}].function_call is not supported: use tool_calls"
                 raise ApiError(cause, "messages", "unsupported_value")
-        for place, tool in enumerate(self.tools):
+        for index, tool in enumerate(self.tools):
             if tool["function"].get("strict"):
-                cause = f"tools[{place}].function.strict is not supported: leave it out"
+                cause = f"tools[{index}].function.strict is not supported: remove it"
                 raise ApiError(cause, "tools", "unsupported_value")
         if self.must_call and not self.tools:
             raise ApiError("tool_choice needs tools", "tool_choice")
         name = self.required_tool
         if name is not None and name not in [tool["function"]["name"] for tool in self.tools]:
-            raise ApiError(f"tool_choice names {name!r}, which is none of the tools", "tool_choice")
+            raise ApiError(f"tool_choice names {name!r}, which is not one of the tools", "tool_choice")
         if self.max_tokens and self.max_completion_tokens not in (None, self.max_tokens):
-            raise ApiError("max_tokens and max_completion_tokens differ: give one of them", "max_tokens")
+            raise ApiError("max_tokens and max_completion_tokens differ: set only one of them", "max_tokens")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError("top_logprobs needs logprobs: true", "top_logprobs")
         for name in sorted(self.chat_template_kwargs):
             if name in RESERVED_TEMPLATE_FIELDS or name.startswith("return_"):
-                raise ApiError(f"chat_template_kwargs must not hold {name!r}", "chat_template_kwargs")
+                raise ApiError(f"chat_template_kwargs must not contain {name!r}", "chat_template_kwargs")
         return self
 
     @property
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages for chat templates, with contents as text and arguments of calls as objects."""
-        return [message.for_template() for message in self.messages]
+        return [message.to_template() for message in self.messages]
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
@@ -296,6 +298,10 @@ class ChatRequest(BaseModel):
 def _check_neutral(name: str, value: object) -> None:
     accepted = NEUTRAL_VALUES[name]
     # True equals 1 in Python, but is not one of the accepted values.
-    if not any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in accepted):
-        given = " or ".join(map(json.dumps, accepted))
-        raise ApiError(f"{name} is not supported: leave it out (or give {given})", name, "unsupported_value")
+    if not any(
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in accepted
+    ):
+        accepted_text = " or ".join(map(json.dumps, accepted))
+        raise ApiError(
+            f"{name} is not supported: remove it, or set it to {accepted_text}", name, "unsupported_value"
+        )

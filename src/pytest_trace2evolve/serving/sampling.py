@@ -5,18 +5,19 @@ from dataclasses import dataclass
 
 import torch
 
-GREEDY = 1e-5
+MIN_SAMPLING_TEMPERATURE = 1e-5
 """Temperatures below this value select the likeliest token."""
 
 
 @dataclass(frozen=True)
-class Draw:
-    """The settings of the draw of one row's next token.
+class SamplingSettings:
+    """Settings for sampling one row's next token.
 
     Attributes:
         temperature: The sampling temperature.
-        top_p: The draw is from the likeliest tokens that together have at least this probability.
-        uniform: The row's own random number from 0 to 1, the draw's only source of randomness.
+        top_p: Tokens are sampled from the smallest set of likeliest tokens that has at least this
+            probability.
+        uniform: The row's own random number from 0 to 1, the only source of randomness.
     """
 
     temperature: float
@@ -33,62 +34,70 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def draw(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
+def sample_tokens(logits: torch.Tensor, settings: Sequence[SamplingSettings]) -> list[int]:
     """Draw one token per row of (rows, vocabulary), by inversion of the cumulative distribution."""
     tokens: list[int] = logits.argmax(dim=-1).tolist()
-    rows = [row for row, settings in enumerate(draws) if settings.temperature >= GREEDY]
+    rows = [
+        row
+        for row, row_settings in enumerate(settings)
+        if row_settings.temperature >= MIN_SAMPLING_TEMPERATURE
+    ]
     if not rows:
         return tokens
-    chosen = [draws[row] for row in rows]
+    sampled_settings = [settings[row] for row in rows]
     # Double precision, because a cumulative sum over a large vocabulary would otherwise be too inexact.
-    scaled = logits[rows].double()
-    probabilities = torch.softmax(scaled / _column(scaled, [one.temperature for one in chosen]), dim=-1)
-    restricted = [place for place, settings in enumerate(chosen) if settings.top_p < 1.0]
-    if restricted:
-        limits = _column(scaled, [chosen[place].top_p for place in restricted])
-        probabilities[restricted] = _nucleus(probabilities[restricted], limits)
+    sampled_logits = logits[rows].double()
+    temperatures = _column(sampled_logits, [row_settings.temperature for row_settings in sampled_settings])
+    probabilities = torch.softmax(sampled_logits / temperatures, dim=-1)
+    nucleus_rows = [index for index, row_settings in enumerate(sampled_settings) if row_settings.top_p < 1.0]
+    if nucleus_rows:
+        limits = _column(sampled_logits, [sampled_settings[index].top_p for index in nucleus_rows])
+        probabilities[nucleus_rows] = _keep_nucleus(probabilities[nucleus_rows], limits)
     cumulative = probabilities.cumsum(dim=-1)
-    targets = _column(scaled, [settings.uniform for settings in chosen]) * cumulative[:, -1:]
-    found = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
+    targets = (
+        _column(sampled_logits, [row_settings.uniform for row_settings in sampled_settings])
+        * cumulative[:, -1:]
+    )
+    indices = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
     # Rounding may select an index past the last token with a probability.
-    last = (cumulative < cumulative[:, -1:]).sum(dim=-1)
-    for row, token in zip(rows, torch.minimum(found, last).tolist(), strict=True):
+    last_indices = (cumulative < cumulative[:, -1:]).sum(dim=-1)
+    for row, token in zip(rows, torch.minimum(indices, last_indices).tolist(), strict=True):
         tokens[row] = token
     return tokens
 
 
 def token_logprobs(
-    logits: torch.Tensor, tokens: Sequence[int], top: Sequence[int | None]
+    logits: torch.Tensor, tokens: Sequence[int], top_counts: Sequence[int | None]
 ) -> list[TokenLogprob | None]:
-    """The log-probability of each row's token in the model's distribution, before temperature and `top_p`.
+    """Return the log-probability of each row's token under the model, before temperature and `top_p`.
 
     Args:
         logits: (rows, vocabulary).
         tokens: The tokens that were drawn.
-        top: Number of likeliest tokens reported for each row; None reports nothing for that row.
+        top_counts: Number of likeliest tokens reported for each row; None reports nothing for that row.
     """
-    reported: list[TokenLogprob | None] = [None] * len(tokens)
-    rows = [row for row, count in enumerate(top) if count is not None]
+    logprobs: list[TokenLogprob | None] = [None] * len(tokens)
+    rows = [row for row, count in enumerate(top_counts) if count is not None]
     if not rows:
-        return reported
+        return logprobs
     distribution = torch.log_softmax(logits[rows].float(), dim=-1)
-    best = distribution.topk(min(max(top[row] or 0 for row in rows), logits.shape[-1]), dim=-1)
-    indices, values = best.indices.tolist(), best.values.tolist()
-    for place, row in enumerate(rows):
-        count = top[row] or 0
-        likeliest = tuple(zip(indices[place][:count], values[place][:count], strict=True))
-        reported[row] = TokenLogprob(tokens[row], float(distribution[place, tokens[row]]), likeliest)
-    return reported
+    likeliest = distribution.topk(min(max(top_counts[row] or 0 for row in rows), logits.shape[-1]), dim=-1)
+    indices, values = likeliest.indices.tolist(), likeliest.values.tolist()
+    for index, row in enumerate(rows):
+        count = top_counts[row] or 0
+        top_tokens = tuple(zip(indices[index][:count], values[index][:count], strict=True))
+        logprobs[row] = TokenLogprob(tokens[row], float(distribution[index, tokens[row]]), top_tokens)
+    return logprobs
 
 
-def _column(like: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(-1)
+def _column(reference: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=reference.dtype, device=reference.device).unsqueeze(-1)
 
 
-def _nucleus(probabilities: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
+def _keep_nucleus(probabilities: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
     """Zero everything outside the smallest set of likeliest tokens that reaches its limit."""
-    ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(dim=-1) - ordered
-    ordered = ordered.masked_fill(before >= limits, 0.0)
-    ordered[:, 0] = probabilities.gather(-1, places[:, :1]).squeeze(-1)  # the likeliest token always stays
-    return torch.zeros_like(probabilities).scatter(-1, places, ordered)
+    descending, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    preceding = descending.cumsum(dim=-1) - descending
+    descending = descending.masked_fill(preceding >= limits, 0.0)
+    descending[:, 0] = probabilities.gather(-1, order[:, :1]).squeeze(-1)  # the likeliest token always stays
+    return torch.zeros_like(probabilities).scatter(-1, order, descending)

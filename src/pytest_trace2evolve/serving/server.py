@@ -1,4 +1,4 @@
-"""The server's process: its socket, its connections, its shutdown, and the line that reports its address."""
+"""Runs the server's process: opens its socket, reports its address, limits connections and shuts down."""
 
 import asyncio
 import contextlib
@@ -19,28 +19,28 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
 from pytest_trace2evolve.utils.optional import check_installed
 
-QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+PASSIVE_THREAD_VARIABLES = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """Environment variables that are set before torch is loaded. They stop waiting threads from spinning, which
 would make a step many times slower as soon as anything else runs on their cores."""
 
-SMALL_MODEL = 50_000_000
+MAX_SMALL_MODEL_PARAMETERS = 50_000_000
 """Number of parameters below which a second thread costs more than it gains, above all on busy cores."""
 
 EXIT_INTERRUPTED = 130
 """Exit status after a second signal or after `END_SECONDS`, which drop running requests."""
 
 GRACE_SECONDS = 5
-"""Seconds that running requests may still take once the server is told to end."""
+"""Seconds that running requests may still take after shutdown was requested."""
 
 END_SECONDS = 10.0
-"""Seconds after which a process that was told to end exits, even if something hangs."""
+"""Seconds from the request to shut down until the process exits, even if something hangs."""
 
 
-class GuardedConnection(H11Protocol):
+class TimeLimitedConnection(H11Protocol):
     """A connection that is closed if it sends no complete request head in time.
 
     Uvicorn limits only the time between requests. Without this class, a client that sends nothing, or a byte
-    of a head now and then, would hold its connection for ever.
+    of a head now and then, would occupy its connection for ever.
 
     Attributes:
         head_seconds: Seconds from the connection, or from the first byte of a further request, to the end of
@@ -55,7 +55,7 @@ class GuardedConnection(H11Protocol):
     _idle_since = 0.0
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is running."""
         return self.cycle is None or self.cycle.response_complete
 
@@ -63,15 +63,19 @@ class GuardedConnection(H11Protocol):
         """Wait for a request; close the longest idle connection if too many are idle."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
-        self._watch()
-        idle = [other for other in self.connections if isinstance(other, GuardedConnection) and other.idle]
-        if len(idle) > self.max_idle:
-            min(idle, key=lambda connection: connection._idle_since).transport.abort()
+        self._update_timer()
+        idle_connections = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, TimeLimitedConnection) and connection.is_idle
+        ]
+        if len(idle_connections) > self.max_idle:
+            min(idle_connections, key=lambda connection: connection._idle_since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Process a part of a request; further parts do not restart the timer."""
         super().data_received(data)
-        self._watch()
+        self._update_timer()
 
     def on_response_complete(self) -> None:
         """Wait for a further request; uvicorn's own timeout counts until its first byte."""
@@ -80,23 +84,23 @@ class GuardedConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
-        self._stop()
+        self._cancel_timer()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
-        if not self.idle:
-            self._stop()
+    def _update_timer(self) -> None:
+        if not self.is_idle:
+            self._cancel_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(self.head_seconds, self._expire)
+            self._timer = self.loop.call_later(self.head_seconds, self._abort_if_idle)
 
-    def _stop(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _expire(self) -> None:
+    def _abort_if_idle(self) -> None:
         self._timer = None
-        if self.idle:
+        if self.is_idle:
             self.transport.abort()
 
 
@@ -108,7 +112,7 @@ class ServerSettings:
         port: The port; 0 selects a free one.
         token: The bearer token that requests must send; None requires no token.
         threads: Number of torch threads; None means one for a small model on the CPU, else torch's default.
-        parent_pipe: Whether the server ends when standard input closes.
+        has_parent_pipe: Whether the server ends when standard input closes.
     """
 
     folder: ModelFolder
@@ -120,13 +124,13 @@ class ServerSettings:
     device: str | None = None
     dtype: str | None = None
     threads: int | None = None
-    rows: int = 64
-    waiting: int = 1024
+    max_rows: int = 64
+    max_waiting: int = 1024
     prefix_bytes: int = 1 << 28
-    parent_pipe: bool = False
+    has_parent_pipe: bool = False
 
 
-class _StoppedError(BaseException):
+class _LoadingStoppedError(BaseException):
     """A signal came during loading. Not an `Exception`, because the loading libraries catch those."""
 
 
@@ -134,58 +138,60 @@ class _Shutdown:
     """Ends the process on SIGINT and SIGTERM: at once while the model loads, gracefully afterwards."""
 
     def __init__(self) -> None:
-        self.serving = False
+        self.is_serving = False
         self.requested = threading.Event()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested.is_set():
             os._exit(EXIT_INTERRUPTED)
         self.requested.set()
-        if not self.serving:
-            raise _StoppedError
+        if not self.is_serving:
+            raise _LoadingStoppedError
 
-    def enforce(self) -> None:
+    def exit_after_deadline(self) -> None:
         """Exit `END_SECONDS` after shutdown was requested, because a hanging thread cannot be ended."""
         self.requested.wait()
         time.sleep(END_SECONDS)
         os._exit(EXIT_INTERRUPTED)
 
     @contextlib.contextmanager
-    def on_signals(self) -> Iterator[None]:
-        threading.Thread(target=self.enforce, name="trace2evolve-end", daemon=True).start()
+    def handle_signals(self) -> Iterator[None]:
+        threading.Thread(target=self.exit_after_deadline, name="trace2evolve-end", daemon=True).start()
         signals = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.on_signal) for number in signals}
+        previous_handlers = {number: signal.signal(number, self.on_signal) for number in signals}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
 
 def serve(settings: ServerSettings) -> int:
-    """Serve until told to end; returns the exit status.
+    """Serve until shutdown is requested; returns the exit status.
 
     Raises:
         MissingExtraError: a package is not installed.
         ConfigError: the port is taken or the address is invalid.
         ModelFolderError: the model or an adapter cannot be loaded.
     """
-    if settings.parent_pipe:
-        threading.Thread(target=_end_with_parent, name="trace2evolve-parent", daemon=True).start()
+    if settings.has_parent_pipe:
+        threading.Thread(target=_exit_with_parent, name="trace2evolve-parent", daemon=True).start()
     shutdown = _Shutdown()
     with (
-        contextlib.suppress(_StoppedError),
-        _listen(settings.host, settings.port) as listening,
-        shutdown.on_signals(),
+        contextlib.suppress(_LoadingStoppedError),
+        _open_listener(settings.host, settings.port) as listener,
+        shutdown.handle_signals(),
     ):
-        os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+        os.environ.update(
+            {name: os.environ.get(name, value) for name, value in PASSIVE_THREAD_VARIABLES.items()}
+        )
         for module in ("torch", "transformers", "peft", "safetensors", "starlette", "uvicorn"):
             check_installed(module, extra="local")
-        _serve_on(listening, settings, shutdown)
+        _run_server(listener, settings, shutdown)
     return 0
 
 
-def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shutdown) -> None:
+def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Shutdown) -> None:
     import torch
     import uvicorn
 
@@ -195,22 +201,27 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
     from pytest_trace2evolve.serving.loading import LoadedModel
 
     model = LoadedModel(settings.folder, settings.adapters, device=settings.device, dtype=settings.dtype)
-    on_cpu = model.device.type == "cpu"
+    is_on_cpu = model.device.type == "cpu"
     threads = settings.threads
-    if threads is None and on_cpu and model.parameters < SMALL_MODEL:
+    if threads is None and is_on_cpu and model.parameters < MAX_SMALL_MODEL_PARAMETERS:
         threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
-    if on_cpu:
+    if is_on_cpu:
         # Otherwise transformers copies shared keys and values for each of their heads at every step.
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
-    engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
-    chat = ChatApp(
+    engine = Engine(
+        model,
+        max_rows=settings.max_rows,
+        max_waiting=settings.max_waiting,
+        prefix_bytes=settings.prefix_bytes,
+    )
+    chat_app = ChatApp(
         engine,
-        ChatFormat(model.tokenizer, model.ends, model.context),
+        ChatFormat(model.tokenizer, model.end_tokens, model.context_length),
         name=settings.name,
         adapters=[adapter.name for adapter in settings.adapters],
-        context=model.context,
+        context_length=model.context_length,
         default_limit=model.default_limit,
         token=settings.token,
     )
@@ -227,8 +238,8 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
 
     server = Server(
         uvicorn.Config(
-            chat.app,
-            http=GuardedConnection,
+            chat_app.app,
+            http=TimeLimitedConnection,
             ws="none",
             log_level="warning",
             access_log=False,
@@ -237,41 +248,45 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
-    _announce(listening, settings, model.device.type)
-    shutdown.serving = True
+    _print_address(listener, settings, model.device.type)
+    shutdown.is_serving = True
     try:
-        asyncio.run(server.serve(sockets=[listening]))
+        asyncio.run(server.serve(sockets=[listener]))
     finally:
         engine.close()
 
 
-def _announce(listening: socket.socket, settings: ServerSettings, device: str) -> None:
-    host, port = listening.getsockname()[:2]
+def _print_address(listener: socket.socket, settings: ServerSettings, device: str) -> None:
+    host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
     name = settings.name
-    if settings.parent_pipe:
+    if settings.has_parent_pipe:
         print(json.dumps({"base_url": url, "model": name}), flush=True)
         return
     names = ", ".join((name, *(adapter.name for adapter in settings.adapters)))
-    access = f"token: {settings.token}" if settings.token else "no token: anybody who reaches it may use it"
-    print(f"serving {names} on {device} at {url}\n{access}", flush=True)
+    access_text = "no token: anyone who can reach this address can use it"
+    if settings.token:
+        access_text = f"token: {settings.token}"
+    print(f"serving {names} on {device} at {url}\n{access_text}", flush=True)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket, in which connections wait until the model is loaded."""
+def _open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket, in which connections wait until the model is loaded."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server((str(address[0]), port), family=family, backlog=2048, dualstack_ipv6=both)
+        is_dual_stack = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            (str(address[0]), port), family=family, backlog=2048, dualstack_ipv6=is_dual_stack
+        )
     except (OSError, OverflowError, UnicodeError) as error:
         cause = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"--host {host} --port {port}: cannot listen there: {cause}; choose another, or port 0 for "
-            "a free one"
+            f"--host {host} --port {port}: cannot listen on this address: {cause}; choose a different "
+            "address, or port 0 for a free port"
         ) from None
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """End the process when standard input closes, which means that the parent process has ended."""
     with contextlib.suppress(OSError, ValueError):
         while os.read(0, 4096):

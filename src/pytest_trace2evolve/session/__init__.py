@@ -1,1 +1,1 @@
-"""One run from plan to verdict, and the commands on what runs leave behind."""
+"""Plans, runs and judges evaluations, and implements the commands that read stored runs."""

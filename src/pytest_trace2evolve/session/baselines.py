@@ -1,4 +1,4 @@
-"""Baselines that a suite's candidate is compared with, and facts about a project's saved baselines."""
+"""Finds the baselines that candidates are compared with, and reports facts about saved baselines."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,22 +31,22 @@ class Baseline:
         name: The name under which the baseline was saved, or the name of the file.
         evidence: The baseline's simulations of the suite's tasks.
         path: The file that the baseline was read from; None on a worker.
-        whole: All evidence of the baseline, including other tasks; None if `evidence` is all of it.
-        saved: Whether this is one of the project's saved baselines.
+        full_evidence: All evidence of the baseline, including other tasks; None if `evidence` is all of it.
+        is_saved: Whether this is one of the project's saved baselines.
         files: The scored results files, each with the run that the file names (empty if none).
     """
 
     name: str
     evidence: Evidence
     path: Path | None = None
-    whole: Evidence | None = None
-    saved: bool = False
+    full_evidence: Evidence | None = None
+    is_saved: bool = False
     files: tuple[tuple[Path, str], ...] = ()
 
     @property
     def all_evidence(self) -> Evidence:
         """All evidence of the file, including tasks and trials that the run does not compare."""
-        return self.whole or self.evidence
+        return self.full_evidence or self.evidence
 
     @cached_property
     def digest(self) -> str:
@@ -54,152 +54,162 @@ class Baseline:
         return evidence_digest(self.all_evidence)
 
     @cached_property
-    def failing(self) -> frozenset[str]:
-        """The tasks that the baseline ran and failed."""
-        return frozenset(task_id for task_id, trials in self._by_task.items() if trials.passes is False)
+    def failed_task_ids(self) -> frozenset[str]:
+        """The ids of the tasks that the baseline ran and failed."""
+        return frozenset(
+            task_id for task_id, trials in self._trials_by_task.items() if trials.passes is False
+        )
 
     def trials(self, task_id: str, digest: str) -> Trials | None:
-        """The baseline's trials of a task; None if no trial ran this content and has a reward."""
-        trials = self._by_task.get(task_id)
-        if trials is None or not trials.measured or trials.records[0].task_digest != digest:
+        """Return the baseline's trials of a task; None if no trial ran this content and has a reward."""
+        trials = self._trials_by_task.get(task_id)
+        if trials is None or not trials.measured_records or trials.records[0].task_digest != digest:
             return None
         return trials
 
     @cached_property
-    def _by_task(self) -> dict[str, Trials]:
+    def _trials_by_task(self) -> dict[str, Trials]:
         by_task: dict[str, list[SimulationEvidence]] = {}
         for record in self.evidence.simulations:
             by_task.setdefault(record.task_id, []).append(record)
         return {task_id: Trials(tuple(records)) for task_id, records in by_task.items()}
 
 
-FoundBaselines = tuple[dict[str, Baseline], tuple[str, ...]]
+BaselinesAndNotes = tuple[dict[str, Baseline], tuple[str, ...]]
 """Baselines by suite, and notes on renumbered trials."""
 
 
 def find_baselines(
-    chosen: str | None,
+    name_or_path: str | None,
     suites: Sequence["LockedSuite"],
     project: "Project",
     lineage: Sequence["Candidate"],
     worlds: Worlds,
     *,
-    here: Path,
+    base_folder: Path,
     judge: Judge | None = None,
-) -> FoundBaselines:
+) -> BaselinesAndNotes:
     """Find the baseline of each suite that has one.
 
     Args:
-        chosen: A path (relative to `here`), or the name of a saved baseline; None takes the nearest
-            ancestor's.
+        name_or_path: The name of a saved baseline, or a path relative to `base_folder`; None selects the
+            baseline of the nearest ancestor that has one.
         lineage: The candidate and its ancestors.
-        here: The folder that paths start from.
+        base_folder: The folder that paths start from.
 
     Raises:
-        ConfigError: `chosen` is neither a path nor a saved baseline of any suite.
+        ConfigError: `name_or_path` is neither a path nor a saved baseline of any suite.
         ResultsError: a baseline is damaged, or belongs to a different suite, domain or lock.
     """
-    if chosen is None:
-        return _of_ancestors(suites, project, lineage), ()
-    if path_exists(here / chosen):
-        return _from_path(here / chosen, suites, worlds, judge)
-    paths = {suite.name: project.baseline_path(suite.name, chosen) for suite in suites}
-    found = {
-        suite.name: _checked(suite, Baseline(chosen, read_evidence(path), saved=True), path)
+    if name_or_path is None:
+        return _ancestor_baselines(suites, project, lineage), ()
+    if path_exists(base_folder / name_or_path):
+        return _baselines_from_path(base_folder / name_or_path, suites, worlds, judge)
+    paths = {suite.name: project.baseline_path(suite.name, name_or_path) for suite in suites}
+    baselines = {
+        suite.name: _restrict_to_suite(
+            suite, Baseline(name_or_path, read_evidence(path), is_saved=True), path
+        )
         for suite in suites
         if (path := paths[suite.name]).exists()
     }
-    if suites and not found:
-        saved = sorted({name for suite in suites for name in project.baseline_names(suite.name)})
+    if suites and not baselines:
+        saved_names = sorted({name for suite in suites for name in project.baseline_names(suite.name)})
         raise ConfigError(
-            f"baseline {chosen!r} is no file and no saved baseline of {', '.join(paths)}; "
-            f"saved are {', '.join(saved) or 'none'}"
+            f"baseline {name_or_path!r} is neither a file nor a saved baseline of {', '.join(paths)}; "
+            f"saved are {', '.join(saved_names) or 'none'}"
         )
-    return found, ()
+    return baselines, ()
 
 
-def _of_ancestors(
+def _ancestor_baselines(
     suites: Sequence["LockedSuite"], project: "Project", lineage: Sequence["Candidate"]
 ) -> dict[str, Baseline]:
-    """For each suite, the baseline named after the nearest ancestor that has one."""
-    found: dict[str, Baseline] = {}
+    """Return, for each suite, the baseline named after the nearest ancestor that has one."""
+    baselines: dict[str, Baseline] = {}
     for suite in suites:
         paths = ((ancestor, project.baseline_path(suite.name, ancestor.id)) for ancestor in lineage[1:])
-        nearest = next(((ancestor, path) for ancestor, path in paths if path.exists()), None)
-        if nearest is None:
+        nearest_with_baseline = next(((ancestor, path) for ancestor, path in paths if path.exists()), None)
+        if nearest_with_baseline is None:
             continue
-        ancestor, path = nearest
+        ancestor, path = nearest_with_baseline
         evidence = read_evidence(path)
-        measured = evidence.provenance.candidate
-        if measured is not None and measured.digest != ancestor.digest:
-            which = "an earlier text of it" if measured.id == ancestor.id else f"candidate {measured.id!r}"
+        measured_candidate = evidence.provenance.candidate
+        if measured_candidate is not None and measured_candidate.digest != ancestor.digest:
+            actual_candidate = (
+                "an earlier version of it"
+                if measured_candidate.id == ancestor.id
+                else f"candidate {measured_candidate.id!r}"
+            )
             raise ResultsError(
-                f"{path}: has the name of candidate {ancestor.id!r}, and {which} was measured; measure "
+                f"{path}: is named after candidate {ancestor.id!r}, but holds runs of "
+                f"{actual_candidate}; measure "
                 f"{ancestor.id!r} again (pytest --candidate {ancestor.id} --t2e-save-baseline {ancestor.id} "
                 f"--t2e-baseline-mode update), or name the baseline with --t2e-baseline {ancestor.id}"
             )
-        found[suite.name] = _checked(suite, Baseline(ancestor.id, evidence, saved=True), path)
-    return found
+        baselines[suite.name] = _restrict_to_suite(
+            suite, Baseline(ancestor.id, evidence, is_saved=True), path
+        )
+    return baselines
 
 
-def _from_path(
+def _baselines_from_path(
     path: Path, suites: Sequence["LockedSuite"], worlds: Worlds, judge: Judge | None
-) -> FoundBaselines:
+) -> BaselinesAndNotes:
     providers = {suite.suite.provider for suite in suites}
     provider = providers.pop() if len(providers) == 1 else None
-    loaded = load_evidence([path], worlds, provider, judge, by_suite=True)
-    files = tuple((file.path, file.run) for file in loaded.files)
-    found = {
-        suite.name: _checked(suite, Baseline(path.name, side, files=files), path)
+    loaded_evidence = load_evidence([path], worlds, provider, judge, split_by_suite=True)
+    files = tuple((file.path, file.run) for file in loaded_evidence.files)
+    baselines = {
+        suite.name: _restrict_to_suite(suite, Baseline(path.name, side, files=files), path)
         for suite in suites
-        if (side := _side_of(suite, loaded.sides)) is not None
+        if (side := _find_side(suite, loaded_evidence.sides)) is not None
     }
-    if suites and not found:
-        modes = ", ".join(dict.fromkeys(side.provenance.mode.brief for side in loaded.sides))
-        selected = ", ".join(f"{suite.name} ({suite.suite.mode.brief})" for suite in suites)
-        raise ResultsError(f"{path}: results of domain {modes}, and the selected suites are {selected}")
-    return found, loaded.notes
+    if suites and not baselines:
+        modes = ", ".join(dict.fromkeys(side.provenance.mode.short_text for side in loaded_evidence.sides))
+        selected = ", ".join(f"{suite.name} ({suite.suite.mode.short_text})" for suite in suites)
+        raise ResultsError(f"{path}: holds results of domain {modes}, but the selected suites are {selected}")
+    return baselines, loaded_evidence.notes
 
 
-def _side_of(suite: "LockedSuite", sides: Sequence[Evidence]) -> Evidence | None:
-    """The side of a suite; else a side of its domain and mode, preferably one that names no suite."""
-    same = [side for side in sides if side.provenance.mode == suite.suite.mode]
+def _find_side(suite: "LockedSuite", sides: Sequence[Evidence]) -> Evidence | None:
+    """Return the evidence of a suite, or else evidence of its domain and mode, preferably without a suite."""
+    same_mode_sides = [side for side in sides if side.provenance.mode == suite.suite.mode]
     for name in (suite.name, None):
-        for side in same:
+        for side in same_mode_sides:
             if side.provenance.suite == name:
                 return side
-    return next(iter(same), None)
+    return next(iter(same_mode_sides), None)
 
 
-def _checked(suite: "LockedSuite", baseline: Baseline, path: Path) -> Baseline:
+def _restrict_to_suite(suite: "LockedSuite", baseline: Baseline, path: Path) -> Baseline:
     """Check that a baseline can be compared on a suite, and restrict it to the suite's tasks."""
     evidence = baseline.evidence
     if evidence.provenance.suite not in (None, suite.name):
+        raise ResultsError(f"{path}: belongs to suite {evidence.provenance.suite!r}, not to {suite.name!r}")
+    if changes := lock_changes(evidence, suite.lock):
         raise ResultsError(
-            f"{path}: a baseline of suite {evidence.provenance.suite!r}, not of {suite.name!r}"
-        )
-    if found := lock_changes(evidence, suite.lock):
-        raise ResultsError(
-            f"{path}: measured under another lock than {suite.name!r} has now: {'; '.join(found)}; "
+            f"{path}: was measured under a lock that differs from the current one of {suite.name!r}: "
+            f"{'; '.join(changes)}; "
             "measure the baseline again (pytest --t2e-save-baseline NAME --t2e-baseline-mode update)"
         )
     tasks = suite.lock.tasks
-    kept = tuple(record for record in evidence.simulations if record.task_id in tasks)
-    cut = evidence.model_copy(update={"simulations": kept})
-    return replace(baseline, evidence=cut, path=path, whole=evidence)
+    records = tuple(record for record in evidence.simulations if record.task_id in tasks)
+    suite_evidence = evidence.model_copy(update={"simulations": records})
+    return replace(baseline, evidence=suite_evidence, path=path, full_evidence=evidence)
 
 
 def lock_changes(evidence: Evidence, lock: "SuiteLock") -> tuple[str, ...]:
-    """The differences between the lock of the measured evidence and the current lock, one phrase each."""
+    """Return the differences between the lock of the evidence and the current lock, one phrase each."""
     origin = evidence.provenance
-    now = origin.model_copy(update={"lock": lock.digest, "lock_parts": lock.parts})
+    current = origin.model_copy(update={"lock": lock.digest, "lock_parts": lock.parts})
     digests = {record.task_id: record.task_digest for record in evidence.simulations}
-    return tuple(lock_differences(origin, now, digests, lock.tasks))
+    return tuple(lock_differences(origin, current, digests, lock.tasks))
 
 
 @dataclass(frozen=True)
 class BaselineFacts:
-    """The reported facts about one baseline of one suite.
+    """Facts about one baseline of one suite, as commands report them.
 
     Attributes:
         path: The baseline's file, relative to the project's folder.
@@ -233,12 +243,12 @@ class BaselineFacts:
     promoted_from: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON form."""
+        """Return the documented JSON form."""
         return {**asdict(self), "trials": list(self.trials), "changed": list(self.changed)}
 
 
 def baseline_facts(suite: str, name: str, evidence: Evidence, now: datetime) -> BaselineFacts:
-    """The facts about a baseline that its evidence records; its age is relative to `now`."""
+    """Return the facts about a baseline that its evidence records; its age is relative to `now`."""
     origin = evidence.provenance
     counts = Counter(record.task_id for record in evidence.simulations).values()
     return BaselineFacts(
@@ -258,18 +268,21 @@ def baseline_facts(suite: str, name: str, evidence: Evidence, now: datetime) -> 
 
 
 def _age_days(created_at: str | None, now: datetime) -> float | None:
-    """Days since an ISO 8601 time (UTC if without a zone); 0 for a future time, None for an invalid one."""
+    """Return the days since an ISO 8601 time: 0 for a future time, None for an invalid one.
+
+    A time without a zone is in UTC.
+    """
     try:
-        made = datetime.fromisoformat(created_at or "")
+        created = datetime.fromisoformat(created_at or "")
     except ValueError:
         return None
-    made = made if made.tzinfo else made.replace(tzinfo=UTC)
-    return max(0.0, (now - made).total_seconds() / 86400)
+    created = created if created.tzinfo else created.replace(tzinfo=UTC)
+    return max(0.0, (now - created).total_seconds() / 86400)
 
 
-def planned_baselines(baselines: Mapping[str, Baseline | None], started: str) -> list[BaselineFacts]:
-    """The facts about the baselines of a run by suite, with their age at the run's start."""
-    now = datetime.fromisoformat(started)
+def planned_baselines(baselines: Mapping[str, Baseline | None], started_at: str) -> list[BaselineFacts]:
+    """Return the facts about the baselines of a run by suite, with their age at the run's start."""
+    now = datetime.fromisoformat(started_at)
     return [
         baseline_facts(suite, baseline.name, baseline.evidence, now)
         for suite, baseline in baselines.items()
@@ -278,34 +291,34 @@ def planned_baselines(baselines: Mapping[str, Baseline | None], started: str) ->
 
 
 def saved_baselines(project: "Project", now: datetime) -> list[BaselineFacts]:
-    """The facts about a project's saved baselines, by suite and name; a damaged baseline has its error."""
+    """Return the facts about a project's saved baselines, sorted by suite and name."""
     folders = sorted(path for path in project.baselines_folder.glob("*") if path.is_dir())
-    return [facts for folder in folders for facts in _saved_of_suite(project, folder.name, now)]
+    return [facts for folder in folders for facts in _saved_baselines_of_suite(project, folder.name, now)]
 
 
-def _saved_of_suite(project: "Project", suite: str, now: datetime) -> list[BaselineFacts]:
-    found: list[BaselineFacts] = []
+def _saved_baselines_of_suite(project: "Project", suite: str, now: datetime) -> list[BaselineFacts]:
+    baselines: list[BaselineFacts] = []
     for name in project.baseline_names(suite):
         path = project.baseline_path(suite, name)
-        place = path.relative_to(project.root).as_posix()
+        relative_path = path.relative_to(project.root).as_posix()
         try:
             evidence = read_evidence(path)
         except ResultsError as error:
-            found.append(BaselineFacts(suite, name, place, error=str(error)))
+            baselines.append(BaselineFacts(suite, name, relative_path, error=str(error)))
             continue
         facts = baseline_facts(suite, name, evidence, now)
-        state, changed = _lock_state(project.lock.suites.get(suite), evidence)
+        state, changes = _lock_state(project.lock.suites.get(suite), evidence)
         digest = evidence_digest(evidence)
-        found.append(replace(facts, path=place, digest=digest, lock=state, changed=changed))
-    names = {facts.digest: facts.name for facts in found if facts.digest}
-    return [replace(facts, replaces_name=names.get(facts.replaces or "")) for facts in found]
+        baselines.append(replace(facts, path=relative_path, digest=digest, lock=state, changed=changes))
+    names = {facts.digest: facts.name for facts in baselines if facts.digest}
+    return [replace(facts, replaces_name=names.get(facts.replaces or "")) for facts in baselines]
 
 
-def _lock_state(locked: "SuiteLock | None", evidence: Evidence) -> tuple[str, tuple[str, ...]]:
-    if locked is None:
+def _lock_state(lock: "SuiteLock | None", evidence: Evidence) -> tuple[str, tuple[str, ...]]:
+    if lock is None:
         return "none", ()
     if evidence.provenance.lock is None:
         return "not recorded", ()
-    if evidence.provenance.lock == locked.digest:
+    if evidence.provenance.lock == lock.digest:
         return "current", ()
-    return "stale", lock_changes(evidence, locked)
+    return "stale", lock_changes(evidence, lock)

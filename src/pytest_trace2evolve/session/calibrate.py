@@ -8,7 +8,7 @@ from pytest_trace2evolve.errors import PolicyError, ResultsError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.calibration import (
     Calibration,
-    Draw,
+    DrawSettings,
     PolicyToCalibrate,
     Pool,
     calibrate,
@@ -20,11 +20,11 @@ from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
 
-NAMED_TASKS = 3
+MAX_NAMED_TASKS = 3
 """Maximum number of tasks that a message names."""
 
 
@@ -39,7 +39,7 @@ class CalibrationSettings:
         effects: Sizes of the planted effects.
         resamples: Number of resampled comparisons of each kind.
         seed: Seed of the resampling.
-        live: Whether broken tasks get fresh trials, drawn at the tasks' rates.
+        is_live: Whether broken tasks get fresh trials, drawn at the tasks' rates.
     """
 
     policies: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class CalibrationSettings:
     effects: tuple[float, ...] = (0.05, 0.10)
     resamples: int = 2000
     seed: int = 0
-    live: bool = False
+    is_live: bool = False
 
 
 @dataclass(frozen=True)
-class CalibratedFiles:
-    """A calibration with the name of its files, notes to print, and left-out tasks, each as `id: reason`."""
+class CalibrationResult:
+    """A calibration, the name of its files, notes to print, and the tasks left out, each as `id: reason`."""
 
     calibration: Calibration
     name: str
@@ -69,7 +69,7 @@ def calibrate_files(
     project: Project | None = None,
     provider: str | None = None,
     judge: Judge | None = None,
-) -> CalibratedFiles:
+) -> CalibrationResult:
     """Calibrate policies on comparisons that are resampled from the trials of files.
 
     Tasks whose trials ran different content under one id are left out and named in the result.
@@ -79,64 +79,75 @@ def calibrate_files(
         ResultsError: the files cannot be read, are of several agents, have no task with two measured trials,
             or have no task with the same content in all trials.
     """
-    own = [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))
-    names = dict.fromkeys(settings.policies or (*POLICIES, *own))
-    policies = [at_levels(find_policy(name, project), margin=settings.margin) for name in names]
-    side = read_side(paths, worlds, provider, judge, one_agent=True)
-    contents = side.columns.contents()
-    kept = {name for name, digest in contents.items() if digest}
-    mixed = sorted(contents.keys() - kept, key=natural_order)
-    if not kept:
+    own_policies = (
+        [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))
+    )
+    names = dict.fromkeys(settings.policies or (*POLICIES, *own_policies))
+    policies = [policy_to_calibrate(find_policy(name, project), margin=settings.margin) for name in names]
+    side = read_side(paths, worlds, provider, judge, require_one_agent=True)
+    contents = side.columns.content_digests()
+    tasks = {name for name, digest in contents.items() if digest}
+    mixed_tasks = sorted(contents.keys() - tasks, key=natural_sort_key)
+    if not tasks:
         raise ResultsError(
-            f"{side.name}: every task ran different content under its id ({_first(mixed)}); give trials of "
-            "the same tasks"
+            f"{side.name}: the trials of every task ran different content ({_first_names(mixed_tasks)}); "
+            "give trials of the same tasks"
         )
     try:
-        pool = pool_of(side.columns.of_tasks(kept))
+        pool = pool_of(side.columns.select_tasks(tasks))
     except ResultsError as error:
-        without = f"; left out for differing content: {_first(mixed)}" if mixed else ""
-        raise ResultsError(f"{side.name}: {error}{without}") from None
-    draw = Draw(settings.trials or pool.usual_trials, live=settings.live, confirm=CALIBRATED.confirm)
-    found = calibrate(
+        left_out_text = (
+            f"; left out for differing content: {_first_names(mixed_tasks)}" if mixed_tasks else ""
+        )
+        raise ResultsError(f"{side.name}: {error}{left_out_text}") from None
+    draw = DrawSettings(
+        settings.trials or pool.most_common_trials,
+        is_live=settings.is_live,
+        max_fresh_simulations=CALIBRATED.max_fresh_simulations,
+    )
+    calibration = calibrate(
         pool, policies, draw, effects=settings.effects, resamples=settings.resamples, seed=settings.seed
     )
-    left_out = left_out_lines(dict.fromkeys(mixed, "its trials ran different content under this id"))
-    return CalibratedFiles(found, side.name, (*side.notes, *_notes(pool, draw, found)), left_out)
+    left_out = left_out_lines(dict.fromkeys(mixed_tasks, "its trials ran different content under this id"))
+    return CalibrationResult(
+        calibration, side.name, (*side.notes, *_calibration_notes(pool, draw, calibration)), left_out
+    )
 
 
-def at_levels(
+def policy_to_calibrate(
     policy: Policy, *, margin: float | None = None, alpha: float | None = None
 ) -> PolicyToCalibrate:
-    """A policy to calibrate, with the given margin of the reward and the given level, if any."""
+    """Return a policy to calibrate; `margin` and `alpha` replace its reward margin and its level if given."""
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
         policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
-        return PolicyToCalibrate(policy, margins[REWARD], policy.within)
+        return PolicyToCalibrate(policy, margins[REWARD], policy.has_fixed_tasks)
     assert isinstance(policy, Strict), "policies are made from one of the two"
     if alpha is not None:
-        raise PolicyError(f"policy {policy.name!r} has no level: leave --alpha out")
+        raise PolicyError(f"policy {policy.name!r} has no significance level; omit --alpha")
     return PolicyToCalibrate(policy, margin or CALIBRATED.margins[REWARD])
 
 
-def _first(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED_TASKS
-    return ", ".join(names[:NAMED_TASKS]) + (f" and {rest} more" if rest > 0 else "")
+def _first_names(names: Sequence[str]) -> str:
+    rest_count = len(names) - MAX_NAMED_TASKS
+    return ", ".join(names[:MAX_NAMED_TASKS]) + (f" and {rest_count} more" if rest_count > 0 else "")
 
 
-def _notes(pool: Pool, draw: Draw, found: Calibration) -> list[str]:
-    """Notes on the data that readers of the figures need."""
+def _calibration_notes(pool: Pool, draw: DrawSettings, calibration: Calibration) -> list[str]:
+    """Return notes on properties of the data that affect how the figures can be interpreted."""
     notes = []
-    if pool.lost:
-        notes.append(f"{pool.lost} simulations without a reward were left out")
-    drawn = int((~pool.split(draw.trials)).sum())
-    if drawn:
-        factor = float(((pool.counts - 1) / pool.counts)[~pool.split(draw.trials)].mean())
+    if pool.lost_simulations:
+        notes.append(f"{pool.lost_simulations} simulations without a reward were left out")
+    resampled_tasks = int((~pool.can_be_split(draw.trials)).sum())
+    if resampled_tasks:
+        factor = float(((pool.counts - 1) / pool.counts)[~pool.can_be_split(draw.trials)].mean())
         notes.append(
-            f"{drawn} of {pool.tasks} tasks have fewer than {2 * draw.trials} trials to split: theirs are "
-            f"drawn with replacement, which understates their noise by a factor of {factor:.2f}; for the "
-            "reward that is made up for by drawing the tasks' rates towards their mean, for actions it is not"
+            f"{resampled_tasks} of {pool.tasks} tasks have fewer than {2 * draw.trials} trials to split: "
+            "their trials are drawn with replacement, which understates their noise by a factor of "
+            f"{factor:.2f}; this is corrected for the reward, by shrinking the tasks' rates towards their "
+            "mean, but not for the actions"
         )
-    if found.impossible:
-        sizes = ", ".join(f"{effect:+.3g}" for effect in found.impossible)
+    if calibration.unplantable_effects:
+        sizes = ", ".join(f"{effect:+.3g}" for effect in calibration.unplantable_effects)
         notes.append(f"a pass rate of {pool.pass_rate:.3f} leaves no room for an effect of {sizes}")
     return notes

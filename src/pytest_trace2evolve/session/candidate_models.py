@@ -1,20 +1,20 @@
-"""The models of a candidate, after its adapter (`v6+NAME`) or router (`v6+routed`) is applied."""
+"""Applies the adapter (`v6+NAME`) or the router (`v6+routed`) of a candidate to the models of a run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_trace2evolve.engine.live import LiveSettings, Routes, adapted
+from pytest_trace2evolve.engine.live import LiveSettings, Routes, with_adapter
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.adapters import Adapter, Adapters, last_promoted
-from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate
+from pytest_trace2evolve.project.adapters import Adapter, Adapters, latest_promotions
+from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, ROUTED, Candidate
 from pytest_trace2evolve.session.cassettes import check_weights
 from pytest_trace2evolve.utils.canonical import digest
 
 
 def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapters) -> LiveSettings | None:
-    """The models that a candidate uses.
+    """Return the models that a candidate uses.
 
     Args:
         candidate: The candidate.
@@ -36,64 +36,65 @@ def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapter
         return live
     if live is None:
         raise ConfigError(
-            f"candidate {candidate.id!r} talks with an adapter, and this run's agent is no model: give "
-            "--t2e-model ./FOLDER, or leave --t2e-agent out"
+            f"candidate {candidate.id!r} uses an adapter, but this run's agent is not a model; give "
+            "--t2e-model ./FOLDER, or omit --t2e-agent"
         )
     if live.agent.adapter is not None:
         raise ConfigError(
-            f"--t2e-adapter does not go with candidate {candidate.id!r}, which names its adapter"
+            f"--t2e-adapter cannot be combined with candidate {candidate.id!r}, which names its own adapter"
         )
     if name == ROUTED:
-        return _routed(live, candidate, adapters)
+        return _with_routes(live, candidate, adapters)
     return replace(live, agent=_with_adapter(live.agent, adapters[name]))
 
 
-def _routed(live: LiveSettings, candidate: Candidate, adapters: Adapters) -> LiveSettings:
-    if live.cache or live.record is not None:
+def _with_routes(live: LiveSettings, candidate: Candidate, adapters: Adapters) -> LiveSettings:
+    if live.uses_cache or live.record is not None:
         option = "--t2e-record" if live.record is not None else "--t2e-cache"
         raise ConfigError(
-            f"{option} keeps the answers of one model, and candidate {candidate.id!r} asks several: "
-            "leave it out"
+            f"{option} stores the answers of one model, but candidate {candidate.id!r} uses several; omit it"
         )
-    table = routing_table(live.agent, adapters.routed(), adapters.folder)
-    models = {adapter.name: _with_adapter(live.agent, adapter) for adapter in table}
+    routable_adapters = routing_table(live.agent, adapters.routed_adapters(), adapters.folder)
+    models = {adapter.name: _with_adapter(live.agent, adapter) for adapter in routable_adapters}
     weights = live.agent.weights
     if weights is not None:
         weights = f"{weights}+{digest({name: model.weights for name, model in models.items()})}"
-    skills = tuple(adapter.skill for adapter in table if adapter.skill is not None)
-    agent = replace(live.agent, model=f"{live.agent.model}{WITH}{ROUTED}", weights=weights)
+    skills = tuple(adapter.skill for adapter in routable_adapters if adapter.skill is not None)
+    agent = replace(live.agent, model=f"{live.agent.model}{ADAPTER_SEPARATOR}{ROUTED}", weights=weights)
     return replace(live, agent=agent, routes=Routes(live.agent, models, skills, live.each_turn))
 
 
-def routing_table(base: ModelSettings, promoted: Sequence[Adapter], folder: Path) -> list[Adapter]:
-    """The promoted adapters of a base that a router can choose; `folder` is named in errors."""
+def routing_table(base: ModelSettings, promoted_adapters: Sequence[Adapter], folder: Path) -> list[Adapter]:
+    """Return the promoted adapters of a base that a router can choose; an error names `folder`."""
     # Bases with different digests may share a name, and only the name of an endpoint's model is known.
-    found = last_promoted(
-        adapter for adapter in promoted if _is_of(adapter, base) and adapter.skill is not None
+    adapters = latest_promotions(
+        adapter
+        for adapter in promoted_adapters
+        if _was_trained_on(adapter, base) and adapter.skill is not None
     )
-    if found:
-        return found
-    others = ", ".join(f"{adapter.name} (of {adapter.manifest.base!r})" for adapter in promoted)
+    if adapters:
+        return adapters
+    names = ", ".join(f"{adapter.name} (of {adapter.manifest.base!r})" for adapter in promoted_adapters)
     raise AdapterError(
         f"no promoted adapter in {folder} was trained on model {base.model!r} of this run; "
-        f"promoted: {others or 'none'}"
+        f"promoted: {names or 'none'}"
     )
 
 
-def _is_of(adapter: Adapter, base: ModelSettings) -> bool:
+def _was_trained_on(adapter: Adapter, base: ModelSettings) -> bool:
     if base.folder is None:
         return adapter.manifest.base == base.model
     return adapter.manifest.base_digest == base.base_weights
 
 
 def _with_adapter(model: ModelSettings, adapter: Adapter) -> ModelSettings:
-    """A model with an adapter. For an endpoint, the model name combines both names."""
+    """Return a model with an adapter; the model name of an endpoint then includes the adapter's name."""
     if model.folder is None:
-        return replace(model, model=f"{model.model}{WITH}{adapter.name}")
-    if not _is_of(adapter, model):
+        return replace(model, model=f"{model.model}{ADAPTER_SEPARATOR}{adapter.name}")
+    if not _was_trained_on(adapter, model):
         raise AdapterError(
             f"adapter {adapter.name!r} was trained on {adapter.manifest.base!r} "
-            f"({adapter.manifest.base_digest[:12]}), and this run's model is {model.model!r} "
+            f"({adapter.manifest.base_digest[:12]}), but this run's model is {model.model!r} "
             f"({model.base_weights[:12]}): give --t2e-model with that folder, or train one on this model"
         )
-    return adapted(model, adapter.path, adapter.path)
+    return with_adapter(model, adapter.path, adapter.path)

@@ -1,4 +1,4 @@
-"""A runner of single cases, for tests that search for cases on which an agent fails.
+"""Runs single cases, for tests that search for cases on which an agent fails.
 
 Agents are noisy, but a search for the smallest failing case needs stable outcomes. So every outcome is stored
 by agent, case and a seed derived from the case.
@@ -15,7 +15,7 @@ from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
 from pytest_trace2evolve.engine.engine import POLL_SECONDS
-from pytest_trace2evolve.engine.factories import ChatFactory, answer_stores
+from pytest_trace2evolve.engine.factories import ChatFactory, open_answer_stores
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import (
     ConfigError,
@@ -34,7 +34,7 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.cassettes import recording
+from pytest_trace2evolve.session.cassettes import recording_path
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -42,7 +42,7 @@ from pytest_trace2evolve.worlds.registry import Worlds
 LIMITS = Limits(max_steps=60, timeout=900.0)
 """Limits of one simulation."""
 
-MAX_SHOWN = 200
+MAX_MESSAGE_LENGTH = 200
 """Maximum characters that a failure shows of a message."""
 
 
@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether the case was solved and no invariant broken."""
+        """Whether the agent solved the case without breaking an invariant."""
         return (self.reward or 0.0) >= SUCCESS and not self.violations
 
     def require(self) -> None:
@@ -96,21 +96,26 @@ class Outcome:
             raise CaseFailed(self.case, self.explain())
 
     def explain(self) -> str:
-        """A text of several lines with the reason why the case did not pass, and the conversation."""
-        below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
-        why = [f"{found.invariant.value}: message {found.message}: {found.why}" for found in self.violations]
+        """Return several lines that say why the case did not pass, followed by the conversation."""
+        missed_components = [
+            name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0
+        ]
+        reasons = [
+            f"{violation.invariant.value}: message {violation.message}: {violation.why}"
+            for violation in self.violations
+        ]
         if (self.reward or 0.0) < SUCCESS:
-            part = f" (below 1: {', '.join(below)})" if below else ""
-            ended = self.simulation.termination_reason
-            why.insert(0, f"reward {self.reward}{part}, ended by {ended}")
+            components_text = f" (below 1: {', '.join(missed_components)})" if missed_components else ""
+            termination_reason = self.simulation.termination_reason
+            reasons.insert(0, f"reward {self.reward}{components_text}, ended by {termination_reason}")
         if self.simulation.crash is not None:
-            raised, frames = self.simulation.crash
-            why.append(f"the agent raised {raised}\n{frames}".rstrip())
-        lines = [f"case {self.case.id}", *why]
-        for place, message in enumerate(self.simulation.trace):
+            exception_text, frames = self.simulation.crash
+            reasons.append(f"the agent raised {exception_text}\n{frames}".rstrip())
+        lines = [f"case {self.case.id}", *reasons]
+        for index, message in enumerate(self.simulation.trace):
             calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]
-            said = " ".join([*([message.text] if message.text else []), *calls])
-            lines.append(f"  [{place}] {message.role}: {said[:MAX_SHOWN]}")
+            content = " ".join([*([message.text] if message.text else []), *calls])
+            lines.append(f"  [{index}] {message.role}: {content[:MAX_MESSAGE_LENGTH]}")
         return "\n".join(lines)
 
 
@@ -129,27 +134,27 @@ class CaseRunner:
     ) -> None:
         self._plan = plan
         self._worlds = worlds
-        self._closing = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         self._loop = LoopThread(1)
-        self._closing.callback(self._loop.close)
+        self._exit_stack.callback(self._loop.close)
         self._outcomes: dict[str, Outcome] = {}
-        self._made = 0
+        self._made_simulations = 0
         self._account = account
         try:
-            self._name, self._factory = self._agent(agents, account)
+            self._name, self._factory = self._make_agent_factory(agents, account)
         except ConfigError:
             self.close()
             raise
 
     @property
-    def made(self) -> int:
+    def made_simulations(self) -> int:
         """The number of simulations made so far, not counting stored ones."""
-        return self._made
+        return self._made_simulations
 
-    def knows(self, case: Case, provider: str, domain: str) -> bool:
-        """Whether the outcome of a case is stored."""
-        key = self._key(case, self._worlds.open(provider, domain))
-        return key in self._outcomes or self._stored(key) is not None
+    def has_outcome(self, case: Case, provider: str, domain: str) -> bool:
+        """Return whether the outcome of a case is stored."""
+        key = self._simulation_key(case, self._worlds.open(provider, domain))
+        return key in self._outcomes or self._stored_simulation(key) is not None
 
     def run(self, case: Case, provider: str, domain: str) -> Outcome:
         """Return the stored outcome of a case, or make a simulation.
@@ -160,12 +165,12 @@ class CaseRunner:
             InfrastructureError: the simulation was lost, or its reward could not be measured.
         """
         world = self._worlds.open(provider, domain)
-        key = self._key(case, world)
+        key = self._simulation_key(case, world)
         if key not in self._outcomes:
-            simulation = self._stored(key)
+            simulation = self._stored_simulation(key)
             if simulation is None:
-                simulation = self._make(case, world, key)
-            self._outcomes[key] = self._measured(case, world, simulation)
+                simulation = self._make_simulation(case, world, key)
+            self._outcomes[key] = self._score_case(case, world, simulation)
         outcome = self._outcomes[key]
         if outcome.case is not case:
             # The case was drawn again as an equal object, to which the outcome now refers.
@@ -174,24 +179,24 @@ class CaseRunner:
 
     def close(self) -> None:
         """Close the event loop and its resources."""
-        self._closing.close()
+        self._exit_stack.close()
 
-    def _make(self, case: Case, world: World, key: str) -> Simulation:
+    def _make_simulation(self, case: Case, world: World, key: str) -> Simulation:
         if self._store is None:
-            return self._talk(case, world, None)
-        journal = self._begin(self._store, key)
+            return self._run_conversation(case, world, None)
+        journal = self._begin_journal(self._store, key)
         if journal is None:
-            found = self._stored(key)
-            assert found is not None
-            return found
+            simulation = self._stored_simulation(key)
+            assert simulation is not None
+            return simulation
         with journal:
-            simulation = self._talk(case, world, journal)
-            with _storage_errors(self._store.path):
-                self._store.put(self._store.key(key), simulation)
+            simulation = self._run_conversation(case, world, journal)
+            with _convert_storage_errors(self._store.path):
+                self._store.put(self._store.draw_key(key), simulation)
         return simulation
 
-    def _begin(self, store: DrawStore, key: str) -> Journal | None:
-        """The journal of a case; None if another process stored its simulation in the meantime.
+    def _begin_journal(self, store: DrawStore, key: str) -> Journal | None:
+        """Return the journal of a case; None if another process stored its simulation in the meantime.
 
         Raises:
             BudgetError, EndpointError, StorageError: the run was stopped while another process made the
@@ -200,14 +205,14 @@ class CaseRunner:
             ResultsError: the stored simulation was changed or deleted.
         """
         while True:
-            with _storage_errors(store.path), contextlib.suppress(BlockingIOError):
-                return store.begin(store.key(key))
+            with _convert_storage_errors(store.path), contextlib.suppress(BlockingIOError):
+                return store.begin_journal(store.draw_key(key))
             time.sleep(POLL_SECONDS)
             assert self._account is not None
             self._account.raise_if_stopped()
 
-    def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
-        self._made += 1
+    def _run_conversation(self, case: Case, world: World, journal: Journal | None) -> Simulation:
+        self._made_simulations += 1
         seed, candidate = seed_of(case), self._plan.candidate
         assignment = Assignment(case.task, world, self._factory, candidate, seed, LIMITS)
         try:
@@ -221,16 +226,16 @@ class CaseRunner:
             ) from error
         if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
             raise InfrastructureError(
-                f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
+                f"case {case.id!r} was lost: {simulation.error_text or 'no reason is known'}"
             )
         return simulation
 
-    def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
+    def _score_case(self, case: Case, world: World, simulation: Simulation) -> Outcome:
         result = score(simulation, case.task, world, self._plan.judge)
         if result.status is not Status.MEASURED:
             raise InfrastructureError(f"case {case.id!r} was not measured: {result.note}")
-        found = breaches_in(simulation, result, rules_of(world)) or ()
-        return Outcome(case, simulation, result, found)
+        violations = breaches_in(simulation, result, rules_of(world)) or ()
+        return Outcome(case, simulation, result, violations)
 
     @cached_property
     def _store(self) -> DrawStore | None:
@@ -242,28 +247,28 @@ class CaseRunner:
         key of a case holds the conditions instead.
         """
         plan = self._plan
-        if plan.live is None or plan.fresh:
+        if plan.live is None or plan.is_fresh:
             return None
         agent = digest(plan.live.agent_settings().model_dump(mode="json"))
         identity = (plan.candidate.digest, agent, "pressure tests")
         return DrawStore(plan.project.finished_folder, plan.project.draws_folder, identity, plan.run_id)
 
-    def _stored(self, key: str) -> Simulation | None:
-        """The stored simulation of a case.
+    def _stored_simulation(self, key: str) -> Simulation | None:
+        """Return the stored simulation of a case.
 
         Raises:
             ResultsError: the stored simulation was changed or deleted.
         """
         if self._store is None:
             return None
-        with _storage_errors(self._store.path):
-            return self._store.get(self._store.key(key))
+        with _convert_storage_errors(self._store.path):
+            return self._store.get(self._store.draw_key(key))
 
-    def _key(self, case: Case, world: World) -> str:
+    def _simulation_key(self, case: Case, world: World) -> str:
         live = self._plan.live
         agent = Settings(implementation=self._name) if live is None else live.agent_settings()
         user = Settings(implementation=SCRIPTED_USER)
-        if live is not None and not live.scripts:
+        if live is not None and not live.uses_scripts:
             guidelines = digest_text(world.guidelines())
             user = live.user_settings().model_copy(update={"guidelines": guidelines})
         return simulation_key(
@@ -280,11 +285,13 @@ class CaseRunner:
             }
         )
 
-    def _agent(self, agents: Mapping[str, AgentFactory], account: Account | None) -> tuple[str, AgentFactory]:
+    def _make_agent_factory(
+        self, agents: Mapping[str, AgentFactory], account: Account | None
+    ) -> tuple[str, AgentFactory]:
         if self._plan.live is not None:
             assert account is not None
-            cache, record = self._plan.project.answers_cache, recording(self._plan.run_folder)
-            stores = self._closing.enter_context(answer_stores(self._plan.live, cache, record))
+            cache, record = self._plan.project.answers_cache, recording_path(self._plan.run_folder)
+            stores = self._exit_stack.enter_context(open_answer_stores(self._plan.live, cache, record))
             return CHAT, ChatFactory(self._plan.live, self._loop.on_close, account, **stores)
         name = self._plan.agent
         if name is None:
@@ -295,12 +302,12 @@ class CaseRunner:
 
 
 def seed_of(case: Case) -> int:
-    """A case's seed, from the first six hexadecimal digits of its digest."""
+    """Return a case's seed, from the first six hexadecimal digits of its digest."""
     return int(case.digest[:6], 16)
 
 
 @contextlib.contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
+def _convert_storage_errors(path: Path) -> Iterator[None]:
     """Convert `OSError`s of the store to a `StorageError` with a message of one line.
 
     Raises:
@@ -312,4 +319,4 @@ def _storage_errors(path: Path) -> Iterator[None]:
     except BlockingIOError:
         raise
     except OSError as error:
-        raise StorageError.of(error, error.filename or path) from None
+        raise StorageError.from_os_error(error, error.filename or path) from None

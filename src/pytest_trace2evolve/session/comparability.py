@@ -1,4 +1,4 @@
-"""Checks before a comparison: both sides are comparable, and recorded evidence was not edited."""
+"""Checks that the sides of a comparison are comparable, and that recorded evidence was not edited."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,25 +6,30 @@ from collections.abc import Iterator
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.integrity import (
+    baseline_suspicion,
     check_baseline,
     check_evidence,
     check_traces,
     knows_evidence,
     knows_traces,
-    unverified_baseline,
 )
-from pytest_trace2evolve.evidence.saving import SaveMode, other_trials, unmergeable
-from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
-from pytest_trace2evolve.project.candidates import source_of
+from pytest_trace2evolve.evidence.saving import SaveMode, merge_obstacles, trials_difference
+from pytest_trace2evolve.gate.comparable import (
+    agent_changes,
+    provenance_differences,
+    unequal_trials_reason,
+    unrecorded_fields,
+)
+from pytest_trace2evolve.project.candidates import describe_source
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import ComparedSides, code_differences, side_of
+from pytest_trace2evolve.records.evidence import ComparedSides, code_differences, describe_side
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of
 
 
-def check_comparable(plan: Plan, planned: PlannedSuite) -> list[str]:
+def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
     """Check that the recorded facts of both sides allow a comparison.
 
     Returns:
@@ -34,58 +39,75 @@ def check_comparable(plan: Plan, planned: PlannedSuite) -> list[str]:
         ResultsError: a fact that must be equal differs, or the agents differ and the candidate does not
             declare the change, or the policy requires equal numbers of trials and they differ.
     """
-    assert planned.baseline is not None
-    old, new = planned.baseline.evidence, provenance_of(plan, planned)
-    digests = {record.task_id: record.task_digest for record in old.simulations}
-    found = list(differences(old.provenance, new, baseline_tasks=digests, candidate_tasks=planned.lock.tasks))
-    if found:
-        raise ResultsError(
-            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
-            + "; ".join(found)
+    assert planned_suite.baseline is not None
+    baseline_evidence, run_provenance = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
+    digests = {record.task_id: record.task_digest for record in baseline_evidence.simulations}
+    problems = list(
+        provenance_differences(
+            baseline_evidence.provenance,
+            run_provenance,
+            baseline_tasks=digests,
+            candidate_tasks=planned_suite.lock.tasks,
         )
-    changes = agent_changes(old.provenance, new)
-    declared = declared_changes(plan, planned.baseline)
-    if undeclared := [kind for kind in changes if kind not in declared]:
-        phrases = "; ".join(phrase for kind in undeclared for phrase in changes[kind])
+    )
+    if problems:
         raise ResultsError(
-            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run are of different agents: "
+            f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and this run cannot be "
+            "compared: " + "; ".join(problems)
+        )
+    changes = agent_changes(baseline_evidence.provenance, run_provenance)
+    declared_kinds = declared_changes(plan, planned_suite.baseline)
+    if undeclared_kinds := [kind for kind in changes if kind not in declared_kinds]:
+        phrases = "; ".join(phrase for kind in undeclared_kinds for phrase in changes[kind])
+        raise ResultsError(
+            f"baseline {planned_suite.baseline.name!r} of {planned_suite.name!r} and this run have different "
+            "agents: "
             f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
-            f"{source_of(plan.candidate.id)}: changes: [{', '.join(undeclared)}]"
+            f"{describe_source(plan.candidate.id)}: changes: [{', '.join(undeclared_kinds)}]"
         )
-    if plan.policy is not None and plan.policy.equal_trials:
-        counts = Counter(record.task_id for record in old.simulations)
-        unequal = unequal_trials(counts, {name: planned.trials_of(name) for name in counts})
-        if unequal:
-            raise ResultsError(f"{planned.name}: policy {plan.policy.name!r}: {unequal}")
+    if plan.policy is not None and plan.policy.needs_equal_trials:
+        counts = Counter(record.task_id for record in baseline_evidence.simulations)
+        unequal_text = unequal_trials_reason(counts, {name: planned_suite.trials_of(name) for name in counts})
+        if unequal_text:
+            raise ResultsError(f"{planned_suite.name}: policy {plan.policy.name!r}: {unequal_text}")
     notes = []
-    if missing := unrecorded(old.provenance, new):
-        notes.append(f"{planned.name}: {missing}")
-    if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
-        notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
+    if missing_text := unrecorded_fields(baseline_evidence.provenance, run_provenance):
+        notes.append(f"{planned_suite.name}: {missing_text}")
+    if changed_files := list(
+        code_differences(baseline_evidence.provenance.agent.code, run_provenance.agent.code)
+    ):
+        notes.append(
+            f"{planned_suite.name}: the agent's code differs from the baseline's: {', '.join(changed_files)}"
+        )
     return notes
 
 
 def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
-    """The agent changes that the candidate and its ancestors declare since the baseline's candidate."""
-    origin = baseline.evidence.provenance.candidate
-    found: set[str] = set()
+    """Return the agent changes that candidates declare, from the baseline's candidate to the plan's."""
+    baseline_candidate = baseline.evidence.provenance.candidate
+    kinds: set[str] = set()
     for candidate in plan.lineage:
-        if origin is not None and candidate.id == origin.id:
+        if baseline_candidate is not None and candidate.id == baseline_candidate.id:
             break
-        found |= candidate.declares
-    return frozenset(found)
+        kinds |= candidate.declared_changes
+    return frozenset(kinds)
 
 
-def compared(plan: Plan, planned: PlannedSuite) -> ComparedSides | None:
-    """The two sides of a suite's comparison, for reports; None without a baseline."""
-    if planned.baseline is None:
+def compared_sides(plan: Plan, planned_suite: PlannedSuite) -> ComparedSides | None:
+    """Return the two sides of a suite's comparison, for reports; None without a baseline."""
+    if planned_suite.baseline is None:
         return None
-    old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
-    declared = declared_changes(plan, planned.baseline)
+    baseline_provenance, run_provenance = (
+        planned_suite.baseline.evidence.provenance,
+        provenance_of(plan, planned_suite),
+    )
+    declared_kinds = declared_changes(plan, planned_suite.baseline)
     return ComparedSides(
-        baseline=side_of(old),
-        candidate=side_of(new),
-        declared=tuple(kind for kind in agent_changes(old, new) if kind in declared),
+        baseline=describe_side(baseline_provenance),
+        candidate=describe_side(run_provenance),
+        declared=tuple(
+            kind for kind in agent_changes(baseline_provenance, run_provenance) if kind in declared_kinds
+        ),
     )
 
 
@@ -100,41 +122,49 @@ def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
             changed since the run ended.
     """
     is_gated = plan.policy is not None
-    for name, planned in plan.suites.items():
-        baseline = planned.baseline if is_gated else None
-        for file in planned.recorded.files if planned.recorded else ():
+    for name, planned_suite in plan.suites.items():
+        baseline = planned_suite.baseline if is_gated else None
+        for file in planned_suite.recorded_runs.files if planned_suite.recorded_runs else ():
             check_traces(ledger.entries, file.run, file.path)
-        if baseline is not None and not baseline.saved:
+        if baseline is not None and not baseline.is_saved:
             for path, run in baseline.files:
                 check_traces(ledger.entries, run, path)
             if not baseline.files and baseline.path is not None:
                 check_evidence(ledger.entries, name, baseline.path, baseline.all_evidence)
-        sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
-        decides = is_gated or plan.saving is not None
-        if sealed and decides and (files := unrecorded_files(planned, ledger)):
+        is_sealed = any(plan.project.splits[split].role is Role.GATE for split in planned_suite.lock.splits)
+        is_deciding = is_gated or plan.saving is not None
+        if is_sealed and is_deciding and (files := unrecorded_files(planned_suite, ledger)):
             yield (
-                f"{name}: not recorded by this project's ledger, so an edit cannot be found: "
+                f"{name}: not recorded in this project's ledger, so an edit cannot be detected: "
                 f"{', '.join(files)}"
             )
-        if baseline is None or not baseline.saved:
+        if baseline is None or not baseline.is_saved:
             continue
         assert baseline.path is not None
         check_baseline(ledger.entries, name, baseline.name, baseline.path, baseline.all_evidence)
-        if note := unverified_baseline(
-            ledger.entries, name, baseline.name, baseline.all_evidence, planned.lock.splits
+        if note := baseline_suspicion(
+            ledger.entries, name, baseline.name, baseline.all_evidence, planned_suite.lock.splits
         ):
             yield f"{name}: {note}"
 
 
-def unrecorded_files(planned: PlannedSuite, ledger: ProjectLedger) -> list[str]:
-    """The names of a suite's replayed files and unsaved baselines whose content the ledger does not know."""
-    files = [(file.path, file.run) for file in planned.recorded.files] if planned.recorded else []
-    baseline = planned.baseline if planned.baseline is not None and not planned.baseline.saved else None
+def unrecorded_files(planned_suite: PlannedSuite, ledger: ProjectLedger) -> list[str]:
+    """Return the names of a suite's replayed files and unsaved baselines that the ledger does not know."""
+    files = (
+        [(file.path, file.run) for file in planned_suite.recorded_runs.files]
+        if planned_suite.recorded_runs
+        else []
+    )
+    baseline = (
+        planned_suite.baseline
+        if planned_suite.baseline is not None and not planned_suite.baseline.is_saved
+        else None
+    )
     if baseline is not None:
         files += baseline.files
     names = [path.name for path, run in files if not knows_traces(ledger.entries, run)]
     if baseline is not None and not baseline.files:
-        is_known_evidence = knows_evidence(ledger.entries, planned.name, baseline.all_evidence)
+        is_known_evidence = knows_evidence(ledger.entries, planned_suite.name, baseline.all_evidence)
         names += [] if is_known_evidence else [baseline.name]
     return list(dict.fromkeys(names))
 
@@ -148,14 +178,22 @@ def check_mergeable(plan: Plan, ledger: ProjectLedger) -> None:
     """
     if plan.saving is None or plan.saving.mode is not SaveMode.NEW_ONLY:
         return
-    for name in plan.saving.before:
-        planned = plan.suites[name]
+    for name in plan.saving.digests_before:
+        planned_suite = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
-        old = read_evidence(path)
-        check_baseline(ledger.entries, name, plan.saving.name, path, old)
-        found = list(unmergeable(old, provenance_of(plan, planned), planned.lock.tasks))
-        lacking = planned.lock.tasks.keys() - {record.task_id for record in old.simulations}
-        if lacking and (unequal := other_trials(old, max(map(planned.trials_of, lacking)))):
-            found.append(unequal)
-        if found:
-            raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(found)}")
+        baseline_evidence = read_evidence(path)
+        check_baseline(ledger.entries, name, plan.saving.name, path, baseline_evidence)
+        problems = list(
+            merge_obstacles(baseline_evidence, provenance_of(plan, planned_suite), planned_suite.lock.tasks)
+        )
+        missing_tasks = planned_suite.lock.tasks.keys() - {
+            record.task_id for record in baseline_evidence.simulations
+        }
+        if missing_tasks and (
+            unequal_text := trials_difference(
+                baseline_evidence, max(map(planned_suite.trials_of, missing_tasks))
+            )
+        ):
+            problems.append(unequal_text)
+        if problems:
+            raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(problems)}")

@@ -1,16 +1,16 @@
-"""Confirmation of regressions by fresh trials: their budget, and the party that reruns the baseline."""
+"""Plans how fresh trials confirm regressions: their budget, and the setup that reruns the baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_trace2evolve.engine.live import LiveSettings, Party
+from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
 from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.candidates import Candidate, Candidates, source_of
+from pytest_trace2evolve.project.candidates import Candidate, Candidates, describe_source
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     CandidateRef,
@@ -22,14 +22,14 @@ from pytest_trace2evolve.records.evidence import (
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.candidate_models import models_of
 from pytest_trace2evolve.session.plan import (
-    AS_THE_AGENT,
+    AGENT_ENDPOINT,
     FIRST_FRESH_TRIAL,
-    SCRIPTED,
-    Confirm,
+    SCRIPTED_AGENTS,
+    Confirmation,
     Endpoint,
     PlannedSuite,
 )
-from pytest_trace2evolve.utils.secrets import REMOVED
+from pytest_trace2evolve.utils.secrets import REMOVAL_MARK
 
 
 class _CannotRunError(Exception):
@@ -37,26 +37,26 @@ class _CannotRunError(Exception):
 
 
 @dataclass(frozen=True)
-class BaselineSides:
-    """Finds the party that reruns the baseline of a suite.
+class BaselineSetupFinder:
+    """Finds the setup that reruns the baseline of a suite.
 
     Attributes:
         live: The model settings of this run; None if its agent comes from a plugin.
-        plain: The model settings before the candidate's adapter is applied.
+        live_without_adapter: The model settings before the candidate's adapter is applied.
         adapters: The project's adapters.
         candidates: The project's candidates.
         endpoint: The endpoint of the baseline's model.
         prices: Prices by model.
-        priced: Whether the run has a dollar budget, which requires a price for every model.
+        needs_prices: Whether the run has a dollar budget, which requires a price for every model.
     """
 
     live: LiveSettings | None
-    plain: LiveSettings | None
+    live_without_adapter: LiveSettings | None
     adapters: Adapters
     candidates: Candidates
     endpoint: Endpoint
     prices: Mapping[str, Price]
-    priced: bool
+    needs_prices: bool
 
     def find(
         self,
@@ -64,104 +64,113 @@ class BaselineSides:
         agents: Mapping[str, str],
         identities: Mapping[str, Identity],
         budget: int,
-    ) -> Confirm:
+    ) -> Confirmation:
         """Return how a run confirms regressions; `agents` and `identities` are those of its suites."""
-        sides: dict[str, Party] = {}
-        refused: dict[str, str] = {}
+        sides: dict[str, CandidateSetup] = {}
+        reasons: dict[str, str] = {}
         for suite, baseline in baselines.items():
             try:
-                sides[suite] = self._party(baseline, agents[suite], identities[suite])
+                sides[suite] = self._find_setup(baseline, agents[suite], identities[suite])
             except _CannotRunError as reason:
-                refused[suite] = str(reason)
-        return Confirm(budget, sides, refused)
+                reasons[suite] = str(reason)
+        return Confirmation(budget, sides, reasons)
 
-    def _party(self, baseline: Baseline, agent: str, identity: Identity) -> Party:
+    def _find_setup(self, baseline: Baseline, agent: str, identity: Identity) -> CandidateSetup:
         if self.live is not None and self.live.cassette is not None:
             raise _CannotRunError("the run plays a cassette back")
         if self.live is not None and self.live.record is not None:
-            raise _CannotRunError("the run records a cassette, and no playback of it could confirm either")
-        if agent in SCRIPTED:
+            raise _CannotRunError("the run records a cassette, whose playback could not confirm regressions")
+        if agent in SCRIPTED_AGENTS:
             raise _CannotRunError(f"agent {agent!r} makes no fresh trials")
         origin = baseline.evidence.provenance
-        candidate = self._candidate(baseline.name, origin.candidate)
+        candidate = self._find_candidate(baseline.name, origin.candidate)
         if origin.agent.implementation != agent:
             raise _CannotRunError(
                 f"baseline {baseline.name!r} was measured with agent {origin.agent.implementation!r}, "
-                f"and this run's is {agent!r}"
+                f"but this run's agent is {agent!r}"
             )
         if agent == CHAT:
-            return Party(candidate, self._settings(origin.agent, candidate))
-        self._require_same_code(baseline.name, origin.agent.code, identity.agent.code)
-        return Party(candidate, None)
+            return CandidateSetup(candidate, self._live_settings(origin.agent, candidate))
+        self._check_same_code(baseline.name, origin.agent.code, identity.agent.code)
+        return CandidateSetup(candidate, None)
 
     @staticmethod
-    def _require_same_code(baseline: str, recorded: Code | None, current: Code | None) -> None:
+    def _check_same_code(baseline: str, recorded_code: Code | None, current_code: Code | None) -> None:
         """Check that the agent's current code is the code that measured the baseline."""
-        if recorded is None or recorded.unknown or current is None or current.unknown:
-            raise _CannotRunError(f"it is not known whether today's code measured baseline {baseline!r}")
-        if changed := list(code_differences(recorded, current)):
+        if recorded_code is None or recorded_code.unknown or current_code is None or current_code.unknown:
+            raise _CannotRunError(f"it is unknown whether the current code measured baseline {baseline!r}")
+        if changed_files := list(code_differences(recorded_code, current_code)):
             raise _CannotRunError(
-                f"the agent's code changed since baseline {baseline!r} was saved ({_some(changed)}), and "
-                "only today's code can be run"
+                f"the agent's code changed since baseline {baseline!r} was saved "
+                f"({_first_names(changed_files)}), but only the current code can be run"
             )
 
-    def _candidate(self, baseline: str, recorded: CandidateRef | None) -> Candidate:
-        if recorded is None:
-            raise _CannotRunError(f"baseline {baseline!r} does not say which candidate it measured")
-        if recorded.id not in self.candidates:
-            raise _CannotRunError(f"its candidate {recorded.id!r} is not in candidates/")
+    def _find_candidate(self, baseline: str, recorded_candidate: CandidateRef | None) -> Candidate:
+        if recorded_candidate is None:
+            raise _CannotRunError(f"baseline {baseline!r} does not record its candidate")
+        if recorded_candidate.id not in self.candidates:
+            raise _CannotRunError(f"its candidate {recorded_candidate.id!r} is not in candidates/")
         try:
-            candidate = self.candidates[recorded.id]
+            candidate = self.candidates[recorded_candidate.id]
         except (CandidateError, AdapterError) as error:
             raise _CannotRunError(str(error)) from None
-        if candidate.digest != recorded.digest:
-            raise _CannotRunError(f"{source_of(recorded.id)} changed since baseline {baseline!r} was saved")
+        if candidate.digest != recorded_candidate.digest:
+            raise _CannotRunError(
+                f"{describe_source(recorded_candidate.id)} changed since baseline {baseline!r} was saved"
+            )
         return candidate
 
-    def _settings(self, recorded: Settings, candidate: Candidate) -> LiveSettings:
-        """This run's settings with the model and request settings that the baseline recorded."""
+    def _live_settings(self, recorded_settings: Settings, candidate: Candidate) -> LiveSettings:
+        """Return this run's settings with the model and request settings that the baseline recorded."""
         endpoint = self.endpoint
         assert self.live is not None
-        if recorded == self.live.agent_settings() and endpoint == AS_THE_AGENT:
+        if recorded_settings == self.live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return self.live
         try:
-            live = models_of(candidate, self.plain, self.adapters) if candidate.adapter else self.live
+            live = (
+                models_of(candidate, self.live_without_adapter, self.adapters)
+                if candidate.adapter
+                else self.live
+            )
         except (ConfigError, AdapterError, ModelFolderError) as error:
             raise _CannotRunError(str(error)) from None
         assert live is not None
-        if recorded == live.agent_settings() and endpoint == AS_THE_AGENT:
+        if recorded_settings == live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return live
-        arguments = dict(recorded.arguments or {})
-        extra = arguments.pop("extra_instruction", "")
+        arguments = dict(recorded_settings.arguments or {})
+        instruction = arguments.pop("extra_instruction", "")
         weights = arguments.get("weights")
         # A baseline measured without this run's adapter uses the same model folder.
-        as_here = weights == live.agent.weights
-        if endpoint.url is None and not (as_here or (weights and weights == live.agent.base_weights)):
+        has_same_weights = weights == live.agent.weights
+        if endpoint.url is None and not (
+            has_same_weights or (weights and weights == live.agent.base_weights)
+        ):
             raise _CannotRunError(
-                f"its model {recorded.model!r} was another than this run's: a local folder of other content, "
-                "or none: give --t2e-baseline-base-url"
+                f"its model {recorded_settings.model!r} differs from this run's model: it was a different "
+                "folder, or served at an endpoint; give --t2e-baseline-base-url"
             )
-        there, here = arguments.get("endpoint"), live.agent.recorded().get("endpoint")
-        if endpoint.url is None and there != here:
+        baseline_url, run_url = arguments.get("endpoint"), live.agent.to_record().get("endpoint")
+        if endpoint.url is None and baseline_url != run_url:
             raise _CannotRunError(
-                f"its model {recorded.model!r} was asked at {there or 'the default endpoint'}, and this run "
-                f"asks {here or 'the default endpoint'}: give --t2e-baseline-base-url"
+                f"its model {recorded_settings.model!r} ran at {baseline_url or 'the default endpoint'}, "
+                f"but this run uses {run_url or 'the default endpoint'}; give --t2e-baseline-base-url"
             )
-        if REMOVED in json.dumps(arguments):
+        if REMOVAL_MARK in json.dumps(arguments):
             raise _CannotRunError(
-                f"its model {recorded.model!r} was asked with a secret in --t2e-extra-body, which is not kept"
+                f"its model {recorded_settings.model!r} used a secret in --t2e-extra-body, which is not "
+                "stored"
             )
         try:
-            model = ModelSettings.from_recorded(recorded.model, arguments)
+            model = ModelSettings.from_record(recorded_settings.model, arguments)
         except ValueError as error:
-            raise _CannotRunError(f"its agent is not recorded whole: {error}") from None
-        local = endpoint.url is None and model.weights is not None
-        price = live.agent.price if local else self.prices.get(model.model)
-        if self.priced and price is None:
+            raise _CannotRunError(f"its agent is not recorded completely: {error}") from None
+        is_local = endpoint.url is None and model.weights is not None
+        price = live.agent.price if is_local else self.prices.get(model.model)
+        if self.needs_prices and price is None:
             raise _CannotRunError(f"--t2e-max-cost needs the price of its model {model.model!r}")
         agent = replace(
             live.agent,
-            model=self._name(live.agent, as_here) if local else model.model,
+            model=self._model_name(live.agent, has_same_weights) if is_local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
             url_option=live.agent.url_option if endpoint.url is None else "--t2e-baseline-base-url",
             api_key_env=endpoint.api_key_env or live.agent.api_key_env,
@@ -170,58 +179,65 @@ class BaselineSides:
             reasoning_effort=model.reasoning_effort,
             extra_body=model.extra_body,
             price=price,
-            folder=live.agent.folder if local else None,
-            adapter=live.agent.adapter if local and as_here else None,
+            folder=live.agent.folder if is_local else None,
+            adapter=live.agent.adapter if is_local and has_same_weights else None,
             weights=model.weights,
         )
         return replace(
             live,
             agent=agent,
-            extra_instruction=extra if isinstance(extra, str) else "",
-            routes=live.routes if local and as_here else None,
+            extra_instruction=instruction if isinstance(instruction, str) else "",
+            routes=live.routes if is_local and has_same_weights else None,
         )
 
     @staticmethod
-    def _name(agent: ModelSettings, as_here: bool) -> str:
-        """The name of the baseline's model at the server of the agent's folder."""
-        return agent.model if as_here or agent.folder is None else agent.folder.name
+    def _model_name(agent: ModelSettings, has_same_weights: bool) -> str:
+        """Return the name of the baseline's model at the server of the agent's folder."""
+        return agent.model if has_same_weights or agent.folder is None else agent.folder.name
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def how_to_confirm(
-    policy: Policy | None, given: int | None, sides: BaselineSides, suites: Mapping[str, PlannedSuite]
-) -> Confirm | None:
+def plan_confirmation(
+    policy: Policy | None,
+    max_reruns: int | None,
+    setup_finder: BaselineSetupFinder,
+    suites: Mapping[str, PlannedSuite],
+) -> Confirmation | None:
     """Return how a run confirms regressions; None without a policy that confirms them.
 
     Args:
         policy: The gate's policy; None if the gate is off.
-        given: The user's budget of fresh simulations; None if not given.
-        sides: Finds the parties that rerun the baselines.
+        max_reruns: The user's budget of fresh simulations; None if not given.
+        setup_finder: Finds the setups that rerun the baselines.
         suites: The run's suites.
 
     Raises:
         ConfigError: a budget is given although nothing is confirmed, or a suite's trial numbers overlap
             those of fresh trials.
     """
-    if policy is None or not policy.confirms:
-        if given:
-            why = "the gate is off" if policy is None else f"policy {policy.name!r} confirms no falls"
-            raise ConfigError(f"--t2e-max-reruns {given} has no effect: {why}")
+    if policy is None or not policy.confirms_regressions:
+        if max_reruns:
+            reason = (
+                "the gate is off"
+                if policy is None
+                else f"policy {policy.name!r} does not confirm regressions"
+            )
+            raise ConfigError(f"--t2e-max-reruns {max_reruns} has no effect: {reason}")
         return None
-    confirm = sides.find(
+    confirmation = setup_finder.find(
         {name: suite.baseline for name, suite in suites.items() if suite.baseline is not None},
         {name: suite.agent for name, suite in suites.items()},
         {name: suite.identity for name, suite in suites.items()},
-        policy.confirm if given is None else given,
+        policy.max_fresh_simulations if max_reruns is None else max_reruns,
     )
-    first = min(FIRST_FRESH_TRIAL.values())
-    for name in confirm.sides if confirm.possible else ():
-        if suites[name].trials > first:
+    first_fresh_trial = min(FIRST_FRESH_TRIAL.values())
+    for name in confirmation.sides if confirmation.is_possible else ():
+        if suites[name].trials > first_fresh_trial:
             raise ConfigError(
-                f"suite {name!r} has {suites[name].trials} trials a task, and fresh trials are numbered from "
-                f"{first}: run fewer, or give --t2e-max-reruns 0"
+                f"suite {name!r} has {suites[name].trials} trials per task, but fresh trials are numbered "
+                f"from {first_fresh_trial}; run fewer, or give --t2e-max-reruns 0"
             )
-    return confirm
+    return confirmation

@@ -9,22 +9,22 @@ from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.records.budget import Budgets
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.completion import NO_USAGE, Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.plan import MAX_FRESH, Plan
+from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, Plan
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedUsage:
     """The expected usage of one simulation, by suite and task: the mean over the baseline's trials."""
 
     by_suite: Mapping[str, Mapping[str, Usage]] = field(default_factory=dict)
 
-    def of(self, suite: str, task_id: str) -> Usage | None:
-        """The expected usage of one simulation of a task.
+    def usage_of(self, suite: str, task_id: str) -> Usage | None:
+        """Return the expected usage of one simulation of a task.
 
-        The suite's mean if the baseline lacks the task; None if the suite has no figures.
+        This is the suite's mean if the baseline lacks the task, and None if the suite has no figures.
         """
         by_task = self.by_suite.get(suite)
         if not by_task:
@@ -32,120 +32,136 @@ class Expected:
         return by_task.get(task_id) or _mean(by_task.values())
 
     @property
-    def least(self) -> Usage | None:
+    def min_usage(self) -> Usage | None:
         """The usage of the smallest simulation by tokens; None if no usage is known."""
-        everything = [usage for by_task in self.by_suite.values() for usage in by_task.values()]
-        return min(everything, key=lambda usage: usage.tokens, default=None)
+        usages = [usage for by_task in self.by_suite.values() for usage in by_task.values()]
+        return min(usages, key=lambda usage: usage.tokens, default=None)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The work that a run has to do.
+    """The estimated work of a run.
 
     Attributes:
         simulations: The number of simulations of the run.
-        kept: The number of simulations that an earlier run finished.
-        usage: The likely usage of the other simulations; None if the usage of a task is unknown.
-        sources: The names of the baselines that the estimate rests on.
-        fresh: The largest number of fresh simulations that may confirm regressions.
+        stored_simulations: The number of simulations that an earlier run finished.
+        usage: The expected usage of the other simulations; None if the usage of a task is unknown.
+        sources: The names of the baselines that the estimate is based on.
+        max_fresh: The maximum number of fresh simulations that may confirm regressions.
     """
 
     simulations: int
-    kept: int
+    stored_simulations: int
     usage: Usage | None
     sources: tuple[str, ...]
-    fresh: int = 0
+    max_fresh: int = 0
 
 
-def expected_usage(plan: Plan) -> Expected:
-    """The usage of a live run's baselines, at this run's prices."""
+def expected_usage(plan: Plan) -> ExpectedUsage:
+    """Return the usage of a live run's baselines, at this run's prices."""
     assert plan.live is not None
-    found = {
-        name: _by_task(planned.baseline.evidence.simulations, plan.live)
-        for name, planned in plan.suites.items()
-        if planned.baseline is not None
+    usage_by_suite = {
+        name: _usage_by_task(planned_suite.baseline.evidence.simulations, plan.live)
+        for name, planned_suite in plan.suites.items()
+        if planned_suite.baseline is not None
     }
-    return Expected({name: by_task for name, by_task in found.items() if by_task})
+    return ExpectedUsage({name: by_task for name, by_task in usage_by_suite.items() if by_task})
 
 
-def estimate(plan: Plan, expected: Expected, draws: Draws) -> Estimate:
+def estimate(plan: Plan, expected: ExpectedUsage, draws: Draws) -> Estimate:
     """Estimate the work of a live run from the usage of its baselines."""
-    kept, used, known = 0, NOTHING_USED, True
-    seen: set[str] = set()  # suites may share tasks, and simulations with equal keys are made once
-    for name, planned in plan.suites.items():
-        for task_id in planned.lock.tasks:
-            usage = expected.of(name, task_id)
-            for trial in range(planned.trials):
-                store, key = draws.place(name, task_id, trial)
-                if key in seen:
+    stored_simulations, total_usage, is_known = 0, NO_USAGE, True
+    seen_keys: set[str] = set()  # suites may share tasks, and simulations with equal keys are made once
+    for name, planned_suite in plan.suites.items():
+        for task_id in planned_suite.lock.tasks:
+            usage = expected.usage_of(name, task_id)
+            for trial in range(planned_suite.trials):
+                store, key = draws.location_of(name, task_id, trial)
+                if key in seen_keys:
                     continue
-                seen.add(key)
-                if store.holds(key):
-                    kept += 1
+                seen_keys.add(key)
+                if store.has(key):
+                    stored_simulations += 1
                 elif usage is None:
-                    known = False
+                    is_known = False
                 else:
-                    used += usage
-    names = [planned.baseline.name for planned in plan.suites.values() if planned.baseline is not None]
-    usage = used if known else None
-    return Estimate(len(seen), kept, usage, tuple(dict.fromkeys(names)), most_fresh(plan))
+                    total_usage += usage
+    baseline_names = [
+        planned_suite.baseline.name
+        for planned_suite in plan.suites.values()
+        if planned_suite.baseline is not None
+    ]
+    usage = total_usage if is_known else None
+    return Estimate(
+        len(seen_keys),
+        stored_simulations,
+        usage,
+        tuple(dict.fromkeys(baseline_names)),
+        max_fresh_simulations(plan),
+    )
 
 
-def most_fresh(plan: Plan) -> int:
-    """The largest number of fresh simulations: `MAX_FRESH` per task that can regress, within the budget."""
-    if not plan.baseline_sides or plan.confirm is None:
+def max_fresh_simulations(plan: Plan) -> int:
+    """Return the maximum number of fresh simulations: `MAX_FRESH_SIMULATIONS` per task that can regress.
+
+    The run's budget of fresh simulations limits this number further.
+    """
+    if not plan.baseline_sides or plan.confirmation is None:
         return 0
-    passing = 0
+    passing_tasks = 0
     for name in plan.baseline_sides:
-        planned = plan.suites[name]
-        assert planned.baseline is not None
-        trials = [planned.baseline.trials(task_id, digest) for task_id, digest in planned.lock.tasks.items()]
-        passing += sum(bool(trial and trial.passes) for trial in trials)
-    return min(plan.confirm.budget, passing * MAX_FRESH)
+        planned_suite = plan.suites[name]
+        assert planned_suite.baseline is not None
+        trials = [
+            planned_suite.baseline.trials(task_id, digest)
+            for task_id, digest in planned_suite.lock.tasks.items()
+        ]
+        passing_tasks += sum(bool(trial and trial.passes) for trial in trials)
+    return min(plan.confirmation.budget, passing_tasks * MAX_FRESH_SIMULATIONS)
 
 
-def check_affordable(budgets: Budgets, expected: Expected) -> None:
-    """Check that the budgets can pay the smallest simulation.
+def check_affordable(budgets: Budgets, expected: ExpectedUsage) -> None:
+    """Check that the budgets can pay for the smallest simulation.
 
     Raises:
         ConfigError: a budget is too small.
     """
-    least = expected.least
-    if least is None:
+    min_usage = expected.min_usage
+    if min_usage is None:
         return
-    if budgets.tokens is not None and budgets.tokens < least.tokens:
+    if budgets.tokens is not None and budgets.tokens < min_usage.tokens:
         raise ConfigError(
-            f"--t2e-max-tokens {budgets.tokens} cannot pay one simulation: in the baseline the smallest took "
-            f"{least.tokens} tokens"
+            f"--t2e-max-tokens {budgets.tokens} cannot pay for one simulation: the smallest one in the "
+            f"baseline used {min_usage.tokens} tokens"
         )
-    if budgets.cost is not None and least.cost is not None and budgets.cost < least.cost:
+    if budgets.cost is not None and min_usage.cost is not None and budgets.cost < min_usage.cost:
         raise ConfigError(
-            f"--t2e-max-cost {budgets.cost:g} cannot pay one simulation: at these prices the baseline's "
-            f"smallest took ${least.cost:.4f}"
+            f"--t2e-max-cost {budgets.cost:g} cannot pay for one simulation: at these prices the smallest "
+            f"one in the baseline costs ${min_usage.cost:.4f}"
         )
 
 
-def _by_task(records: Iterable[SimulationEvidence], live: LiveSettings) -> dict[str, Usage]:
-    groups: dict[str, list[Usage]] = {}
+def _usage_by_task(records: Iterable[SimulationEvidence], live: LiveSettings) -> dict[str, Usage]:
+    usages_by_task: dict[str, list[Usage]] = {}
     for record in records:
         if record.usage:
-            sides = [
-                _priced(record.usage.get("assistant"), live.agent.price),
-                _priced(record.usage.get("user"), live.user.price),
+            side_usages = [
+                _apply_price(record.usage.get("assistant"), live.agent.price),
+                _apply_price(record.usage.get("user"), live.user.price),
             ]
-            groups.setdefault(record.task_id, []).append(reduce(add, sides))
-    return {task_id: _mean(group) for task_id, group in groups.items()}
+            usages_by_task.setdefault(record.task_id, []).append(reduce(add, side_usages))
+    return {task_id: _mean(group) for task_id, group in usages_by_task.items()}
 
 
-def _priced(usage: Usage | None, price: Price | None) -> Usage:
+def _apply_price(usage: Usage | None, price: Price | None) -> Usage:
     if usage is None:
-        return NOTHING_USED
+        return NO_USAGE
     return usage.model_copy(update={"cost": None if price is None else price.cost(usage)})
 
 
-def _mean(group: Iterable[Usage]) -> Usage:
-    everything = list(group)
-    total, count = reduce(add, everything), len(everything)
+def _mean(usages: Iterable[Usage]) -> Usage:
+    usage_list = list(usages)
+    total, count = reduce(add, usage_list), len(usage_list)
     return Usage(
         calls=round(total.calls / count),
         prompt_tokens=round(total.prompt_tokens / count),

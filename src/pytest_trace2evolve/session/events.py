@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pytest_trace2evolve.gate.alpha_spending import Stage
-from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.plan import Plan
@@ -11,16 +11,16 @@ from pytest_trace2evolve.session.trials import TaskRun
 from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
 TaskName = tuple[str, str]
-"""A suite and a task of it."""
+"""The name of a suite, and the id of one of its tasks."""
 
 
 @dataclass(frozen=True)
 class SimulationFinished:
-    """A simulation was scored and its trace stored, or it was lost.
+    """Reports that a simulation was scored and its trace stored, or that the simulation was lost.
 
     Attributes:
         plan: The plan of the stage.
-        record: Its evidence.
+        record: The evidence of the simulation.
         is_fresh: Whether the simulation is fresh. Fresh simulations only confirm regressions, and enter no
             other estimate.
     """
@@ -33,24 +33,24 @@ class SimulationFinished:
 
 @dataclass(frozen=True)
 class TaskDecided:
-    """The trials of a task are made and scored, and any reruns to confirm a regression are done.
+    """Reports that all trials of a task are scored, including any reruns that confirm a regression.
 
     Attributes:
         plan: The plan of the last stage that ran.
         run: The trials; None if the run ended before them.
-        why: Why the run ended before them, in a few words.
+        reason: Why the run ended before them, in a few words.
     """
 
     plan: Plan
     suite: str
     task_id: str
     run: TaskRun | None
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class StageFinished:
-    """A stage of the run ended; `is_last` if no further stage follows."""
+    """Reports that a stage of the run ended; `is_last` says whether no further stage follows."""
 
     stage: Stage
     is_last: bool
@@ -66,8 +66,8 @@ class Run:
         outcomes: Figures and verdicts of each suite.
         notes: Notes for the user, a line each.
         is_measured: Whether a simulation was scored.
-        error: Why evidence could not be stored. The run then does not count. Empty if all was stored.
-        exhausted: The budget that ended the run early; empty if none did.
+        error: Why evidence could not be stored, so that the run does not count; empty if all was stored.
+        exhausted_budget: The budget that ended the run early; empty if none did.
     """
 
     plan: Plan
@@ -75,17 +75,17 @@ class Run:
     notes: tuple[str, ...] = ()
     is_measured: bool = False
     error: str = ""
-    exhausted: str = ""
+    exhausted_budget: str = ""
 
     @property
     def decision(self) -> Decision | None:
         """The worst verdict of all suites; None if no suite decided."""
-        return worst(suite.decision for suite in self.outcomes)
+        return worst_decision(suite.decision for suite in self.outcomes)
 
 
 @dataclass(frozen=True)
 class VerdictReached:
-    """The run is judged and stored."""
+    """Reports that the run is judged and stored."""
 
     run: Run
 
@@ -94,5 +94,5 @@ Event = SimulationFinished | TaskDecided | StageFinished | VerdictReached
 """An event of a session. The verdict comes last; all other events come from threads of the session."""
 
 
-def ignore(event: Event) -> None:
-    """Ignore an event."""
+def ignore_event(event: Event) -> None:
+    """Do nothing; this is the default callback for events."""

@@ -1,4 +1,4 @@
-"""Evidence that a user names: results files, run folders, compact evidence, and runs to replay.
+"""Reads evidence that a user names: results files, run folders, compact evidence and runs to replay.
 
 The current scorer scores results files again when they are read. Compact evidence is used unchanged.
 Functions that compare files import the gate themselves, because scoring a file does not need it.
@@ -13,7 +13,13 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
-from pytest_trace2evolve.evidence.results import OWN_BLOCK, ResultsFile, combine, decode, read_results
+from pytest_trace2evolve.evidence.results import (
+    OWN_BLOCK_KEY,
+    ResultsFile,
+    combine_results,
+    decode_results,
+    read_results,
+)
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge, rules_of
 from pytest_trace2evolve.records.rules import Finding
@@ -21,10 +27,10 @@ from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import breaches_in
-from pytest_trace2evolve.scoring.metrics import Metrics, as_evidence, metrics
+from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics, to_evidence
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 
 if TYPE_CHECKING:
@@ -33,45 +39,49 @@ if TYPE_CHECKING:
 
 
 def path_exists(path: Path) -> bool:
-    """Whether something exists at a path; False for a text that cannot be a path (too long, holds NUL)."""
+    """Return whether a path exists; False for a text that cannot be a path, such as one with a NUL."""
     try:
         return path.exists()
     except (OSError, ValueError):
         return False
 
 
-def expand(paths: Iterable[Path]) -> Iterator[Path]:
+def expand_run_folders(paths: Iterable[Path]) -> Iterator[Path]:
     """Replace each run folder of several suites by the results folders inside, and keep all other paths."""
     for path in paths:
-        inside: list[Path] = []
+        result_folders: list[Path] = []
         if path.is_dir() and not (path / "results.json").exists():
-            inside = sorted(folder.parent for folder in path.glob("*/results.json"))
-        yield from inside or [path]
+            result_folders = sorted(folder.parent for folder in path.glob("*/results.json"))
+        yield from result_folders or [path]
 
 
 def domain_of(file: ResultsFile) -> str:
-    """The file's domain; raises `ResultsError` if the file names none."""
+    """Return the file's domain.
+
+    Raises:
+        ResultsError: the file does not name a domain.
+    """
     if file.domain is None:
-        raise ResultsError(
-            f"{file.path}: names no domain in info.environment_info or in its tasks' scenarios"
-        )
+        raise ResultsError(f"{file.path}: has no domain in info.environment_info or in its tasks' scenarios")
     return file.domain
 
 
 def mode_of(file: ResultsFile) -> Mode:
-    """The file's domain, and whether its runs were solo, for which tau2 records a dummy user."""
-    return Mode(domain_of(file), provenance(file).mode.solo)
+    """Return the mode of a file: its domain, and whether its runs were solo (with tau2's dummy user)."""
+    return Mode(domain_of(file), file_provenance(file).mode.solo)
 
 
-def provenance(file: ResultsFile) -> Provenance:
-    """The provenance of a results file, from this package's block if present, else from tau2's fields."""
+def file_provenance(file: ResultsFile) -> Provenance:
+    """Return the provenance of a results file, from this package's block or else from tau2's fields."""
     info = file.info
-    own = info.get(OWN_BLOCK)
-    if isinstance(own, dict):
+    own_block = info.get(OWN_BLOCK_KEY)
+    if isinstance(own_block, dict):
         try:
-            return Provenance.model_validate(own)
+            return Provenance.model_validate(own_block)
         except ValidationError as error:
-            raise ResultsError(f"{file.path}: damaged at info.{OWN_BLOCK}.{problem_in(error)}") from None
+            raise ResultsError(
+                f"{file.path}: damaged at info.{OWN_BLOCK_KEY}.{first_problem(error)}"
+            ) from None
     environment = info.get("environment_info")
     policy = environment.get("policy") if isinstance(environment, dict) else None
     return Provenance(
@@ -81,8 +91,8 @@ def provenance(file: ResultsFile) -> Provenance:
         policy=digest_text(policy) if isinstance(policy, str) else None,
         agent=_settings(info.get("agent_info")),
         user=_settings(info.get("user_info")),
-        max_steps=_integer(info.get("max_steps")),
-        max_errors=_integer(info.get("max_errors")),
+        max_steps=_int_or_none(info.get("max_steps")),
+        max_errors=_int_or_none(info.get("max_errors")),
         sources=(file.path.name,),
     )
 
@@ -92,18 +102,18 @@ def _settings(info: object) -> Settings:
         return Settings()
     arguments, guidelines = info.get("llm_args"), info.get("global_simulation_guidelines")
     return Settings(
-        implementation=_text(info.get("implementation")),
-        model=_text(info.get("llm")),
+        implementation=_str_or_none(info.get("implementation")),
+        model=_str_or_none(info.get("llm")),
         arguments=arguments if isinstance(arguments, dict) else None,
         guidelines=digest_text(guidelines) if isinstance(guidelines, str) else None,
     )
 
 
-def _integer(value: object) -> int | None:
+def _int_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _text(value: object) -> str | None:
+def _str_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
@@ -115,25 +125,25 @@ class ScoredSimulation:
     task: Task
     score: Score
     record: SimulationEvidence
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def rescore(
     file: ResultsFile, worlds: Worlds, provider: str | None, judge: Judge | None = None
 ) -> list[ScoredSimulation]:
     """Score every simulation of a file with the tasks embedded in it."""
-    domain, origin = domain_of(file), provenance(file)
+    domain, origin = domain_of(file), file_provenance(file)
     world = worlds.open(provider or origin.provider, domain)
     types = world.tool_types()
-    rules = rules_of(world) if origin.conversational else None
-    scored = []
+    rules = rules_of(world) if origin.is_conversational else None
+    scored_simulations = []
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
-        found = breaches_in(simulation, result, rules)
-        record = as_evidence(simulation, task, result, types, solo=origin.mode.solo, found=found)
-        scored.append(ScoredSimulation(simulation, task, result, record, found or ()))
-    return scored
+        findings = breaches_in(simulation, result, rules)
+        record = to_evidence(simulation, task, result, types, solo=origin.mode.solo, findings=findings)
+        scored_simulations.append(ScoredSimulation(simulation, task, result, record, findings or ()))
+    return scored_simulations
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,7 @@ class ScoredFile:
 
     path: Path
     domain: str
-    scored: tuple[ScoredSimulation, ...]
+    simulations: tuple[ScoredSimulation, ...]
     metrics: Metrics
     notes: tuple[str, ...]
 
@@ -151,14 +161,19 @@ def rescore_files(
     paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None
 ) -> list[ScoredFile]:
     """Read all files, so that bad input is reported at once, then score them one by one."""
-    found = []
-    for file in [read_results(path) for path in expand(paths)]:
-        scored = rescore(file, worlds, provider, judge)
-        records = [simulation.record for simulation in scored]
-        unclear = [record for record in records if record.note and record.reward is None]
-        notes = [f"{len(unclear)} not scored, first {unclear[0].id!r}: {unclear[0].note}"] if unclear else []
-        found.append(ScoredFile(file.path, domain_of(file), tuple(scored), metrics(records), tuple(notes)))
-    return found
+    scored_files = []
+    for file in [read_results(path) for path in expand_run_folders(paths)]:
+        scored_simulations = rescore(file, worlds, provider, judge)
+        records = [simulation.record for simulation in scored_simulations]
+        unscored_records = [record for record in records if record.note and record.reward is None]
+        notes: tuple[str, ...] = ()
+        if unscored_records:
+            first_record = unscored_records[0]
+            notes = (f"{len(unscored_records)} not scored, first {first_record.id!r}: {first_record.note}",)
+        scored_files.append(
+            ScoredFile(file.path, domain_of(file), tuple(scored_simulations), compute_metrics(records), notes)
+        )
+    return scored_files
 
 
 @dataclass(frozen=True)
@@ -182,15 +197,15 @@ def load_evidence(
     provider: str | None = None,
     judge: Judge | None = None,
     *,
-    one_agent: bool = False,
-    by_suite: bool = False,
+    require_one_agent: bool = False,
+    split_by_suite: bool = False,
 ) -> LoadedEvidence:
     """Read one candidate's evidence from results files, run folders or compact evidence.
 
     Args:
         provider: The provider of the world that scores results which name no provider.
-        one_agent: Whether all files of a side must have the same candidate and agent.
-        by_suite: Whether files of several suites of a domain are kept apart instead of rejected.
+        require_one_agent: Whether all files of a side must have the same candidate and agent.
+        split_by_suite: Whether files of several suites of a domain are kept apart instead of rejected.
 
     Raises:
         ResultsError: a path cannot be read or trusted, files of one side differ in a fact that must be
@@ -199,17 +214,17 @@ def load_evidence(
     sides: list[Evidence] = []
     groups: dict[tuple[Mode, str | None], list[ResultsFile]] = {}
 
-    def key_of(mode: Mode, suite: str | None) -> tuple[Mode, str | None]:
-        return mode, suite if by_suite else None
+    def group_key(mode: Mode, suite: str | None) -> tuple[Mode, str | None]:
+        return mode, suite if split_by_suite else None
 
-    for path in expand(paths):
-        record = decode(path) if path.is_file() else None
-        if is_evidence(record):
-            sides.append(parse_evidence(record, path))
+    for path in expand_run_folders(paths):
+        content = decode_results(path) if path.is_file() else None
+        if is_evidence(content):
+            sides.append(parse_evidence(content, path))
         else:
-            file = read_results(path, record)
-            groups.setdefault(key_of(mode_of(file), provenance(file).suite), []).append(file)
-    keys = [key_of(side.provenance.mode, side.provenance.suite) for side in sides]
+            file = read_results(path, content)
+            groups.setdefault(group_key(mode_of(file), file_provenance(file).suite), []).append(file)
+    keys = [group_key(side.provenance.mode, side.provenance.suite) for side in sides]
     for key in {*keys, *groups}:
         if keys.count(key) + (key in groups) > 1:
             raise ResultsError(
@@ -217,14 +232,14 @@ def load_evidence(
             )
     notes: list[str] = []
     for group in groups.values():
-        simulations, renumbered = combine(group)
-        notes += renumbered
-        origin = combined_provenance(group, provider, judge, one_agent=one_agent)
+        simulations, renumbering_notes = combine_results(group)
+        notes += renumbering_notes
+        origin = combined_provenance(group, provider, judge, require_one_agent=require_one_agent)
         trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
         records = [
-            scored.record.model_copy(update={"trial": trial[scored.simulation.id]})
+            scored_simulation.record.model_copy(update={"trial": trial[scored_simulation.simulation.id]})
             for file in group
-            for scored in rescore(file, worlds, provider, judge)
+            for scored_simulation in rescore(file, worlds, provider, judge)
         ]
         sides.append(Evidence(provenance=origin, simulations=tuple(records)))
     files = tuple(file for group in groups.values() for file in group)
@@ -236,28 +251,29 @@ def combined_provenance(
     provider: str | None = None,
     judge: Judge | None = None,
     *,
-    one_agent: bool = False,
+    require_one_agent: bool = False,
 ) -> Provenance:
-    """The common provenance of one side's files, as scored by the current scorer and `judge`.
+    """Return the common provenance of one side's files, as scored by the current scorer and `judge`.
 
     Raises:
         ResultsError: two files differ in a fact that must be equal; the message names both.
     """
-    from pytest_trace2evolve.gate.comparable import agent_differences, differences
+    from pytest_trace2evolve.gate.comparable import agent_differences, provenance_differences
 
-    again = {"scorer_version": SCORER_VERSION, "judge": getattr(judge, "model", None)}
+    scoring_fields = {"scorer_version": SCORER_VERSION, "judge": getattr(judge, "model", None)}
     origins = []
     for file in files:
-        has_own_block = isinstance(file.info.get(OWN_BLOCK), dict)
-        named = {} if has_own_block or provider is None else {"provider": provider}
-        origins.append(provenance(file).model_copy(update={**again, **named}))
+        has_own_block = isinstance(file.info.get(OWN_BLOCK_KEY), dict)
+        provider_fields = {} if has_own_block or provider is None else {"provider": provider}
+        origins.append(file_provenance(file).model_copy(update={**scoring_fields, **provider_fields}))
     for file, origin in zip(files[1:], origins[1:], strict=True):
-        found = list(differences(origins[0], origin))
-        if one_agent:
-            found += agent_differences(origins[0], origin)
-        if found:
+        problems = list(provenance_differences(origins[0], origin))
+        if require_one_agent:
+            problems += agent_differences(origins[0], origin)
+        if problems:
             raise ResultsError(
-                f"{files[0].path} and {file.path} cannot be one side: {'; '.join(found)}; compare them apart"
+                f"{files[0].path} and {file.path} cannot form one side: {'; '.join(problems)}; "
+                "compare them separately"
             )
     return origins[0].model_copy(update={"sources": tuple(file.path.name for file in files)})
 
@@ -281,62 +297,65 @@ class RecordedRuns:
 
 def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
     """Read recorded runs by domain and mode; files that share both must belong to one candidate."""
-    from pytest_trace2evolve.evidence.run_folder import safe_id
+    from pytest_trace2evolve.evidence.run_folder import to_safe_id
 
     groups: dict[Mode, list[ResultsFile]] = {}
-    for path in expand(paths):
+    for path in expand_run_folders(paths):
         file = read_results(path)
         groups.setdefault(mode_of(file), []).append(file)
-    found = {}
+    runs_by_mode = {}
     for mode, files in groups.items():
-        simulations, notes = combine(files)
+        simulations, notes = combine_results(files)
         combined_provenance(files)  # raises if the files are not of one side
-        ran = {
+        tasks_by_id = {
             simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
         }
         by_task: dict[str, list[RecordedSimulation]] = {}
         for simulation in simulations:
-            safe = simulation.model_copy(update={"id": safe_id(simulation.id)})
-            recorded = RecordedSimulation(safe, ran[simulation.id])
-            by_task.setdefault(simulation.task_id, []).append(recorded)
-        found[mode] = RecordedRuns(by_task, tuple(files), notes)
-    return found
+            safe_simulation = simulation.model_copy(update={"id": to_safe_id(simulation.id)})
+            recorded_simulation = RecordedSimulation(safe_simulation, tasks_by_id[simulation.id])
+            by_task.setdefault(simulation.task_id, []).append(recorded_simulation)
+        runs_by_mode[mode] = RecordedRuns(by_task, tuple(files), notes)
+    return runs_by_mode
 
 
-def check_replayed_candidate(recorded: Mapping[Mode, RecordedRuns], candidate: "Candidate") -> None:
+def check_replayed_candidate(recorded_runs: Mapping[Mode, RecordedRuns], candidate: "Candidate") -> None:
     """Check that every recorded run is of this candidate in its current version.
 
     Runs that name no candidate are accepted unless the candidate has an adapter.
     """
-    for file in (file for group in recorded.values() for file in group.files):
-        ref = provenance(file).candidate
+    for file in (file for runs in recorded_runs.values() for file in runs.files):
+        ref = file_provenance(file).candidate
         if ref is None and not candidate.adapter:
             continue
         if ref is None or ref.digest != candidate.digest:
-            whose = "no candidate that is known" if ref is None else f"candidate {ref.id!r}"
+            owner = "an unknown candidate" if ref is None else f"candidate {ref.id!r}"
             if ref is not None and ref.id == candidate.id:
-                whose = f"an earlier version of candidate {ref.id!r}"
+                owner = f"an earlier version of candidate {ref.id!r}"
             raise ResultsError(
-                f"{file.path}: is of {whose}, and --t2e-results gives candidate {candidate.id!r} only what "
-                f"it said itself{', with the weights that it has' if candidate.adapter else ''}: run it live"
+                f"{file.path}: was recorded with {owner}, but --t2e-results must hold runs of candidate "
+                f"{candidate.id!r}{' with its current weights' if candidate.adapter else ''}; run it live"
             )
 
 
 def check_replayed_suites(
-    recorded: Mapping[Mode, RecordedRuns], suites: Sequence["Suite"], *, suites_named: bool
+    recorded_runs: Mapping[Mode, RecordedRuns], suites: Sequence["Suite"], *, require_all_suites: bool
 ) -> None:
-    """Check that every replayed file belongs to a selected suite, and that every named suite gets one."""
-    for mode, group in recorded.items():
+    """Check that every replayed file belongs to a selected suite; optionally, that every suite has one."""
+    for mode, runs in recorded_runs.items():
         if mode not in {suite.mode for suite in suites}:
-            files = ", ".join(str(file.path) for file in group.files)
-            has = ", ".join(f"{suite.name} ({suite.mode.brief})" for suite in suites) or "none of this domain"
-            remedy = "; a suite with solo = true takes them" if mode.solo else ""
+            files = ", ".join(str(file.path) for file in runs.files)
+            suite_text = (
+                ", ".join(f"{suite.name} ({suite.mode.short_text})" for suite in suites)
+                or "none of this domain"
+            )
+            remedy = "; they need a suite with solo = true" if mode.solo else ""
             raise ResultsError(
-                f"{files}: results of domain {mode}, and the selected suites are {has}{remedy}"
+                f"{files}: holds results of domain {mode}, but the selected suites are {suite_text}{remedy}"
             )
     for suite in suites:
-        if recorded and suites_named and suite.mode not in recorded:
+        if recorded_runs and require_all_suites and suite.mode not in recorded_runs:
             raise ResultsError(
-                f"suite {suite.name!r} is of domain {suite.mode}, and no --t2e-results file is; "
-                f"they hold {', '.join(mode.brief for mode in recorded)}"
+                f"suite {suite.name!r} has domain {suite.mode}, but no --t2e-results file has it; "
+                f"the files have {', '.join(mode.short_text for mode in recorded_runs)}"
             )

@@ -7,29 +7,29 @@ from dataclasses import asdict
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_place
-from pytest_trace2evolve.evidence.run_folder import RunStore, header
-from pytest_trace2evolve.evidence.saving import save
-from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
-from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.records.budget import State, Totals
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_file_path
+from pytest_trace2evolve.evidence.run_folder import RunStore, results_header
+from pytest_trace2evolve.evidence.saving import save_baseline
+from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append_lines
+from pytest_trace2evolve.gate.decide import worst_decision
+from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import (
-    BaselineUsed,
+    BaselineReference,
     CheckStatus,
     Decision,
-    EvidenceKept,
+    EvidenceReference,
     RunVerdict,
     SideFigures,
     SuiteVerdict,
     Verdict,
 )
-from pytest_trace2evolve.session.comparability import compared
+from pytest_trace2evolve.session.comparability import compared_sides
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.ledger import DECIDING, ProjectLedger
-from pytest_trace2evolve.session.plan import MAX_FRESH, SIDES, Plan, PlannedSuite
+from pytest_trace2evolve.session.ledger import DECIDING_ROLES, ProjectLedger
+from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan, PlannedSuite
 from pytest_trace2evolve.session.run_verdict import write_verdict
-from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
+from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, suite_evidence
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -42,16 +42,16 @@ def store_run(
     ledger: ProjectLedger,
     draws: Draws,
     *,
-    stopped: str = "",
+    stop_reason: str = "",
     others_failed: bool = False,
     is_provisional: bool = False,
-    totals: tuple[Totals, str] | None = None,
+    totals: tuple[RunTotals, str] | None = None,
 ) -> list[str]:
     """Store the results of a run. The verdict is written after all files that it refers to.
 
     Args:
         runs, outcomes: The suites' tasks and verdicts, in the same order.
-        stopped: Why the session ended early; empty if it did not.
+        stop_reason: Why the session ended early; empty if it did not.
         others_failed: Whether an item that is not a task of a suite failed.
         is_provisional: Whether another stage follows. The verdict is then not recorded.
         totals: The usage of a live run, and why its account was stopped; None if no model was called.
@@ -65,13 +65,13 @@ def store_run(
     """
     record = None
     if plan.policy is not None:
-        record = _run_verdict(plan, plan.policy.name, runs, outcomes, stopped, others_failed)
+        record = _run_verdict(plan, plan.policy.name, runs, outcomes, stop_reason, others_failed)
     notes: list[str] = []
     for run in runs:
         notes += _write_headers(plan, run, worlds)
-        if _drew(run, draws):
-            name = run.planned.name
-            ledger.record_traces(name, plan.run_id, plan.suite_folder(name), draws.account(name))
+        if _has_drawn_simulations(run, draws):
+            name = run.planned_suite.name
+            ledger.record_traces(name, plan.run_id, plan.suite_folder(name), draws.store_account(name))
     if plan.saving is not None:
         notes += [
             _save_baseline(plan, run, outcome, ledger) for run, outcome in zip(runs, outcomes, strict=True)
@@ -90,21 +90,21 @@ def _run_verdict(
     policy: str,
     runs: Iterable[SuiteRun],
     outcomes: Iterable[SuiteOutcome],
-    stopped: str,
+    stop_reason: str,
     others_failed: bool,
 ) -> RunVerdict:
     """Write the evidence of a gated run, and return the run's verdict."""
     suites = {
-        run.planned.name: _suite_verdict(plan, run, outcome)
+        run.planned_suite.name: _suite_verdict(plan, run, outcome)
         for run, outcome in zip(runs, outcomes, strict=True)
     }
-    decision = worst(suite.verdict for suite in suites.values())
+    decision = worst_decision(suite.verdict for suite in suites.values())
     return RunVerdict(
         run=plan.run_id,
-        time=plan.started,
-        verdict=Decision.INCONCLUSIVE if decision is None and stopped else decision,
-        partial=bool(stopped) or not all(suite.whole for suite in suites.values()),
-        stopped=stopped,
+        time=plan.started_at,
+        verdict=Decision.INCONCLUSIVE if decision is None and stop_reason else decision,
+        partial=bool(stop_reason) or not all(suite.whole for suite in suites.values()),
+        stopped=stop_reason,
         others_failed=others_failed,
         policy=policy,
         goal=plan.goal,
@@ -114,33 +114,33 @@ def _run_verdict(
 
 
 def _suite_verdict(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
-    planned, root = run.planned, plan.project.root
-    measured, place = evidence(plan, run), evidence_place(run.planned.name)
-    write_evidence(plan.run_folder / place, measured)
-    used = None
-    if (baseline := planned.baseline) is not None:
+    planned_suite, root = run.planned_suite, plan.project.root
+    run_evidence, evidence_path = suite_evidence(plan, run), evidence_file_path(run.planned_suite.name)
+    write_evidence(plan.run_folder / evidence_path, run_evidence)
+    baseline_used = None
+    if (baseline := planned_suite.baseline) is not None:
         is_inside = baseline.path is not None and baseline.path.is_relative_to(root)
         path = baseline.path.relative_to(root).as_posix() if baseline.path and is_inside else None
-        used = BaselineUsed(name=baseline.name, digest=baseline.digest, path=path)
+        baseline_used = BaselineReference(name=baseline.name, digest=baseline.digest, path=path)
     return SuiteVerdict(
         verdict=outcome.decision,
         reason=outcome.reason,
-        whole=outcome.whole and not any(verdict.partial for verdict in outcome.verdicts),
-        lock=planned.lock.digest,
-        baseline=used,
-        evidence=EvidenceKept(path=place, digest=evidence_digest(measured)),
+        whole=outcome.is_whole and not any(verdict.partial for verdict in outcome.verdicts),
+        lock=planned_suite.lock.digest,
+        baseline=baseline_used,
+        evidence=EvidenceReference(path=evidence_path, digest=evidence_digest(run_evidence)),
         verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
-        compared=compared(plan, planned),
+        compared=compared_sides(plan, planned_suite),
     )
 
 
-def _drew(run: SuiteRun, draws: Draws) -> bool:
-    """Whether the run made a simulation of a gate or guard split without losing it."""
+def _has_drawn_simulations(run: SuiteRun, draws: Draws) -> bool:
+    """Return whether the run completed a simulation of a gate or guard split."""
     return any(
         record.status is not Status.INFRASTRUCTURE_ERROR
-        for split in run.planned.lock.splits
-        if draws.is_drawn(run.planned.name, split)
-        for record in run.in_split(split)
+        for split in run.planned_suite.lock.splits
+        if draws.is_drawn(run.planned_suite.name, split)
+        for record in run.records_in(split)
     )
 
 
@@ -154,9 +154,10 @@ def _record_verdicts(
 ) -> None:
     """Write the verdicts to the ledger and the scoreboard, after everything else is written.
 
-    A run that cannot store its evidence is not a test. It spends nothing, and no later run is its repeat.
+    A run that cannot store its evidence does not count as a test, so it spends no significance level, and a
+    later run does not repeat it.
     """
-    whole = [
+    whole_verdicts = [
         (run, verdict)
         for run, outcome in zip(runs, outcomes, strict=True)
         for verdict in outcome.verdicts
@@ -164,71 +165,78 @@ def _record_verdicts(
     ]
     # The ledger comes first, because a scoreboard line without an entry would look like a removed entry.
     try:
-        for run, verdict in whole:
+        for run, verdict in whole_verdicts:
             split = verdict.split or ""
-            if verdict.decision is not None and plan.project.splits[split].role in DECIDING:
+            if verdict.decision is not None and plan.project.splits[split].role in DECIDING_ROLES:
                 claim = claim_of(plan, run, split, draws, verdict.label)
-                ledger.record(plan, run.planned, verdict, claim, record)
+                ledger.record(plan, run.planned_suite, verdict, claim, record)
     except OSError:
         (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
         raise
-    if whole:
-        append(
-            plan.project.scoreboard, [_scoreboard_line(plan, run.planned, verdict) for run, verdict in whole]
+    if whole_verdicts:
+        append_lines(
+            plan.project.scoreboard,
+            [_scoreboard_line(plan, run.planned_suite, verdict) for run, verdict in whole_verdicts],
         )
 
 
-def _write_totals(plan: Plan, totals: Totals, stopped: str) -> None:
+def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
     """Write the usage of a live run to `run.json` in its folder."""
     record = {
         "run_id": plan.run_id,
         "usage": totals.usage.model_dump(mode="json"),
-        "simulations": {state.value: totals.states.get(state, 0) for state in State},
+        "simulations": {state.value: totals.states.get(state, 0) for state in SimulationState},
         "fresh": totals.fresh,
         "seconds": round(totals.seconds, 3),
         "stage": None if plan.stage is None else asdict(plan.stage),
-        "stopped": stopped or None,
+        "stopped": stop_reason or None,
     }
     write_atomic(plan.run_folder / "run.json", json.dumps(record, indent=1) + "\n")
 
 
 def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     """Write the headers of a suite's trials and of each side's fresh trials; return notes for the user."""
-    planned, side = run.planned, evidence(plan, run)
-    world = plan.project.world(planned.suite, worlds)
-    store = RunStore(plan.suite_folder(planned.name))
-    dropped = store.drop_unreported(side.simulations)
+    planned_suite, side = run.planned_suite, suite_evidence(plan, run)
+    world = plan.project.world(planned_suite.suite, worlds)
+    store = RunStore(plan.suite_folder(planned_suite.name))
+    dropped_traces = store.set_aside_unreported(side.simulations)
     trials = max((len(task_run.records) for task_run in run.runs.values()), default=0)
-    if planned.recorded is None:
+    if planned_suite.recorded_runs is None:
         tasks = [world.tasks()[task_id] for task_id in run.runs]
     else:  # the tasks as recorded
-        recorded = planned.recorded.by_task
-        tasks = [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
-    headers = [(store, side.provenance, tasks, store.stored(side.simulations), trials)]
+        recorded_tasks = planned_suite.recorded_runs.by_task
+        tasks = [recorded_tasks[task_id][0].task for task_id in run.runs if task_id in recorded_tasks]
+    headers = [(store, side.provenance, tasks, store.stored_records(side.simulations), trials)]
     for name in SIDES:
-        store = RunStore(plan.fresh_folder(planned.name, name))
+        store = RunStore(plan.fresh_folder(planned_suite.name, name))
         if not store.folder.exists():
             continue
-        records = [record for fresh in run.fresh.values() for record in getattr(fresh, name)]
-        store.drop_unreported(records)  # traces of lost trials that were made again
+        records = [record for fresh in run.fresh_trials.values() for record in getattr(fresh, name)]
+        store.set_aside_unreported(records)  # traces of lost trials that were made again
         origin = side.provenance
-        if name == "baseline" and planned.baseline is not None:
-            measured = planned.baseline.evidence.provenance
-            origin = origin.model_copy(update={"candidate": measured.candidate, "agent": measured.agent})
-        tasks = [world.tasks()[task_id] for task_id in run.fresh]
-        headers.append((store, origin, tasks, records, MAX_FRESH // len(SIDES)))
+        if name == "baseline" and planned_suite.baseline is not None:
+            baseline_provenance = planned_suite.baseline.evidence.provenance
+            origin = origin.model_copy(
+                update={"candidate": baseline_provenance.candidate, "agent": baseline_provenance.agent}
+            )
+        tasks = [world.tasks()[task_id] for task_id in run.fresh_trials]
+        headers.append((store, origin, tasks, records, MAX_FRESH_SIMULATIONS // len(SIDES)))
     for store, origin, tasks, records, trials in headers:
-        content = header(
+        content = results_header(
             origin,
             tasks,
             records,
-            policy=world.policy(solo=planned.suite.solo),
+            policy=world.policy(solo=planned_suite.suite.solo),
             git_commit=_git_commit(plan),
             trials=trials,
-            max_errors=planned.suite.max_errors,
+            max_errors=planned_suite.suite.max_errors,
         )
         store.write_header(content)
-    return [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
+    return (
+        [f"{len(dropped_traces)} traces that no worker reported were set aside in unreported/"]
+        if dropped_traces
+        else []
+    )
 
 
 def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: ProjectLedger) -> str:
@@ -238,55 +246,55 @@ def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: Pro
         OSError: the file or the ledger's entry could not be written.
     """
     assert plan.saving is not None
-    saving, before = plan.saving, plan.saving.before.get(outcome.name)
+    saving, old_digest = plan.saving, plan.saving.digests_before.get(outcome.name)
     path = plan.project.baseline_path(outcome.name, saving.name)
-    if not outcome.whole or not run.records:
+    if not outcome.is_whole or not run.records:
         return f"baseline {saving.name!r} of {outcome.name} was not saved: the run is partial"
     try:
-        done = save(
+        result = save_baseline(
             path,
-            evidence(plan, run),
+            suite_evidence(plan, run),
             saving.mode,
-            before=before,
-            tasks=run.planned.lock.tasks,
+            digest_before=old_digest,
+            tasks=run.planned_suite.lock.tasks,
             root=plan.project.root,
         )
     except ResultsError as error:
         return f"baseline {saving.name!r} of {outcome.name} was not saved: {error}"
-    if done.written is not None:
-        ledger.record_saved(outcome.name, saving.name, done.written, before)
-    return f"baseline {done.text}: {path.relative_to(plan.project.root)}"
+    if result.new_evidence is not None:
+        ledger.record_baseline_save(outcome.name, saving.name, result.new_evidence, old_digest)
+    return f"baseline {result.text}: {path.relative_to(plan.project.root)}"
 
 
 def _git_commit(plan: Plan) -> str:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=plan.project.root, capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+    return process.stdout.strip() if process.returncode == 0 else "unknown"
 
 
-def _scoreboard_line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> ScoreboardLine:
-    assert planned.baseline is not None
-    old, new = verdict.baseline, verdict.candidate
+def _scoreboard_line(plan: Plan, planned_suite: PlannedSuite, verdict: Verdict) -> ScoreboardLine:
+    assert planned_suite.baseline is not None
+    baseline_figures, candidate_figures = verdict.baseline, verdict.candidate
     return ScoreboardLine(
-        time=plan.started,
+        time=plan.started_at,
         candidate=plan.candidate.id,
         parent=plan.candidate.parent,
-        suite=planned.suite.name,
+        suite=planned_suite.suite.name,
         split=verdict.split or "",
-        baseline=planned.baseline.name,
-        reward=new.reward,
-        reward_delta=_delta(old, new, "reward"),
-        action_match=new.action_match,
-        action_match_delta=_delta(old, new, "action_match"),
-        read_action_match_delta=_delta(old, new, "read_action_match"),
-        write_action_match_delta=_delta(old, new, "write_action_match"),
+        baseline=planned_suite.baseline.name,
+        reward=candidate_figures.reward,
+        reward_delta=_difference(baseline_figures, candidate_figures, "reward"),
+        action_match=candidate_figures.action_match,
+        action_match_delta=_difference(baseline_figures, candidate_figures, "action_match"),
+        read_action_match_delta=_difference(baseline_figures, candidate_figures, "read_action_match"),
+        write_action_match_delta=_difference(baseline_figures, candidate_figures, "write_action_match"),
         fixed=len(verdict.fixed),
         broken=len(verdict.broken),
-        max_steps=new.max_steps,
+        max_steps=candidate_figures.max_steps,
         verdict=verdict.decision.value if verdict.decision else "none",
         label=verdict.label.value,
         failed_checks=tuple(check.id for check in verdict.checks if check.status is CheckStatus.FAIL),
@@ -294,6 +302,6 @@ def _scoreboard_line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> Sco
     )
 
 
-def _delta(old: SideFigures, new: SideFigures, name: str) -> float | None:
-    before, after = getattr(old, name), getattr(new, name)
-    return None if before is None or after is None else after - before
+def _difference(baseline_figures: SideFigures, candidate_figures: SideFigures, name: str) -> float | None:
+    baseline_value, candidate_value = getattr(baseline_figures, name), getattr(candidate_figures, name)
+    return None if baseline_value is None or candidate_value is None else candidate_value - baseline_value

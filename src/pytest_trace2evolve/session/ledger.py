@@ -1,4 +1,4 @@
-"""A project's ledger as runs and commands use it: labels, test numbers, new entries, histories of splits."""
+"""Gives runs and commands access to a project's ledger: labels, test numbers, entries and histories."""
 
 import getpass
 from collections import Counter
@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_trace2evolve.errors import LedgerError, ResultsError, SuiteError, nearest
+from pytest_trace2evolve.errors import LedgerError, ResultsError, SuiteError, name_suggestion
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.baselines import evidence_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
@@ -21,7 +21,7 @@ from pytest_trace2evolve.gate.claims import (
     label_of,
     spending_of,
 )
-from pytest_trace2evolve.gate.decide import unmeasured
+from pytest_trace2evolve.gate.decide import has_too_few_measured
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Role
@@ -29,21 +29,21 @@ from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings,
 from pytest_trace2evolve.records.ledger import (
     Access,
     BaselineSave,
-    Dated,
+    ContentVersion,
+    DatedEntry,
     Draw,
     Evaluation,
     Repair,
-    Traces,
-    Version,
+    TracesEntry,
 )
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunVerdict, Verdict
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.utils.canonical import digest
 
-DECIDING = (Role.GATE, Role.DEVELOPMENT)
+DECIDING_ROLES = (Role.GATE, Role.DEVELOPMENT)
 """Roles of the splits whose evaluations are recorded."""
 
-Made = TypeVar("Made", bound=Dated)
+EntryT = TypeVar("EntryT", bound=DatedEntry)
 
 SplitName = tuple[str, str]
 """A suite and one of its splits."""
@@ -57,25 +57,27 @@ class ProjectLedger:
         root: The name of the root that the entries chain to.
         problems: The problems of the ledger, a line each. A damaged ledger gives no clean label and withholds
             promotions until a repair accepts the damage.
-        damaged: The entries that have a problem; see `History`.
+        damaged_entries: The entries that have a problem; see `History`.
     """
 
     def __init__(self, project: Project, now: datetime | None = None) -> None:
         self._project = project
         self._ledger = Ledger(project.ledger_folder)
         history = self._ledger.read(now)
-        self.entries: Sequence[Dated] = history.in_time
+        self.entries: Sequence[DatedEntry] = history.entries_by_time
         self.root = history.root
-        self.damaged = history.damaged
+        self.damaged_entries = history.damaged_digests
         repairs = [entry for entry in self.entries if isinstance(entry, Repair)]
-        accepted = {problem for entry in repairs for problem in entry.problems}
-        missing = [problem for problem in _missing_entries(project, self.entries) if problem not in accepted]
-        self.problems = (*history.problems, *missing)
+        accepted_problems = {problem for entry in repairs for problem in entry.problems}
+        missing_entries = [
+            problem for problem in _missing_entries(project, self.entries) if problem not in accepted_problems
+        ]
+        self.problems = (*history.problems, *missing_entries)
 
     def label(
         self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role
     ) -> EvidenceLabel:
-        """The label of a split's evidence for the first candidate of `lineage`; a downgrade has a reason."""
+        """Return the label of a split's evidence for the candidate `lineage[0]`, and any downgrade reason."""
         if role is Role.GUARD:
             return EvidenceLabel(Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER)
         if role is not Role.GATE:
@@ -83,36 +85,40 @@ class ProjectLedger:
         if self.problems:
             return EvidenceLabel(
                 Label.DEVELOPMENT,
-                f"{self.damage}; restore it, or accept the damage with 'trace2evolve ledger repair'",
+                f"{self.damage_text}; restore it, or accept the damage with 'trace2evolve ledger repair'",
             )
-        sealed = SealedSplit(suite.name, split, suite.suite.domain, suite.lock.splits[split].keys())
-        return label_of(lineage, sealed, self.entries)
+        sealed_split = SealedSplit(suite.name, split, suite.suite.domain, suite.lock.splits[split].keys())
+        return label_of(lineage, sealed_split, self.entries)
 
-    def names_draws(self, suite: str, split: str) -> bool:
-        """Whether a live run of this project ever drew a split."""
+    def has_draws_of(self, suite: str, split: str) -> bool:
+        """Return whether a live run of this project has ever drawn a split."""
         draws = (entry for entry in self.entries if isinstance(entry, Draw))
         return any((draw.suite, draw.split) == (suite, split) for draw in draws)
 
     @property
-    def lost(self) -> int:
+    def lost_entries(self) -> int:
         """The number of entries that are missing or unreadable; each may have been a test."""
-        known = {entry.name for entry in self.entries}
-        return len(self.damaged.keys() - known - {self.root}) + len(self.problems) - len(self.damaged)
+        known_names = {entry.name for entry in self.entries}
+        return (
+            len(self.damaged_entries.keys() - known_names - {self.root})
+            + len(self.problems)
+            - len(self.damaged_entries)
+        )
 
     @property
-    def damage(self) -> str:
-        """A phrase for messages, which says that the ledger is damaged."""
+    def damage_text(self) -> str:
+        """A phrase for messages that says that the ledger is damaged, and where to see the problems."""
         count = len(self.problems)
         return (
             f"the ledger is damaged ({count} problem{'' if count == 1 else 's'}: see 'trace2evolve ledger')"
         )
 
     def spending(self, claim: Claim) -> AlphaSpending:
-        """The test and analysis numbers of a clean claim on its split; see `spending_of`."""
+        """Return the test and analysis numbers of a clean claim on its split; see `spending_of`."""
         return spending_of(self.entries, claim)
 
-    def repair(self, who: str) -> Repair:
-        """Accept the present damage, and no later damage.
+    def repair(self, user: str) -> Repair:
+        """Accept the present damage, but no later damage.
 
         From then on, each missing or unreadable entry counts as one test of every split.
 
@@ -124,45 +130,47 @@ class ProjectLedger:
         locks |= {lock.digest for lock in self._project.lock.suites.values()}
         fields = {
             "problems": self.problems,
-            "files": dict(self.damaged),
-            "lost": self.lost,
+            "files": dict(self.damaged_entries),
+            "lost": self.lost_entries,
             "locks": tuple(sorted(locks)),
         }
-        return self._ledger.append(_signed(Repair, who=who, **fields))
+        return self._ledger.append(_dated_entry_maker(Repair, who=user, **fields))
 
     def record(
-        self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim, whole: RunVerdict
+        self, plan: Plan, planned_suite: PlannedSuite, verdict: Verdict, claim: Claim, run_verdict: RunVerdict
     ) -> Evaluation:
         """Record the gate's decision on a split.
 
         Args:
             plan: The run's plan.
-            planned: The suite.
+            planned_suite: The suite.
             verdict: The verdict on the whole split, with its `decision` set.
             claim: The judged claim, even if the goal claims nothing.
-            whole: The verdict of the whole run, as `verdict.json` will hold it.
+            run_verdict: The verdict of the whole run, as `verdict.json` will hold it.
 
         Raises:
             OSError: the entry could not be written.
         """
         assert verdict.decision is not None
-        assert planned.baseline is not None
-        sealed = plan.project.splits[claim.split].role is Role.GATE
-        recorded = self.spending(claim).recorded if sealed else None
-        too_little = verdict.decision is Decision.INCONCLUSIVE and unmeasured(verdict)
+        assert planned_suite.baseline is not None
+        is_sealed = plan.project.splits[claim.split].role is Role.GATE
+        earlier = self.spending(claim).repeated_verdict if is_sealed else None
+        is_unmeasured = verdict.decision is Decision.INCONCLUSIVE and has_too_few_measured(verdict)
         # A run that measured too little for a promotion is not a test, so a later whole run still can be
         # one. A goal that claims nothing spends nothing.
-        spends = not too_little and verdict.goal is not Goal.NO_REGRESSION
+        spends_alpha = not is_unmeasured and verdict.goal is not Goal.NO_REGRESSION
         return self._ledger.append(
-            _maker(
+            _entry_maker(
                 Evaluation,
                 suite=claim.suite,
                 split=claim.split,
                 lock=claim.lock,
-                candidate=Version(id=plan.candidate.id, digest=claim.candidate),
-                ancestors=tuple(Version(id=one.id, digest=one.digest) for one in plan.lineage[1:]),
+                candidate=ContentVersion(id=plan.candidate.id, digest=claim.candidate),
+                ancestors=tuple(
+                    ContentVersion(id=ancestor.id, digest=ancestor.digest) for ancestor in plan.lineage[1:]
+                ),
                 agent=claim.agent,
-                baseline=Version(id=planned.baseline.name, digest=claim.evidence),
+                baseline=ContentVersion(id=planned_suite.baseline.name, digest=claim.evidence),
                 baseline_identity=claim.baseline,
                 policy=claim.policy,
                 goal=verdict.goal,
@@ -171,31 +179,33 @@ class ProjectLedger:
                 label=verdict.label,
                 look=verdict.look,
                 analysis=verdict.analysis,
-                alpha=verdict.alpha if spends else None,
-                repeats=recorded.name if recorded is not None else None,
+                alpha=verdict.alpha if spends_alpha else None,
+                repeats=earlier.name if earlier is not None else None,
                 run=plan.run_id,
-                baseline_evidence=planned.baseline.digest if planned.baseline.saved else None,
-                evidence=whole.suites[claim.suite].evidence.digest,
-                verdict=digest(whole.model_dump(mode="json")),
-                draw=claim.draw or None,
+                baseline_evidence=planned_suite.baseline.digest if planned_suite.baseline.is_saved else None,
+                evidence=run_verdict.suites[claim.suite].evidence.digest,
+                verdict=digest(run_verdict.model_dump(mode="json")),
+                draw=claim.draw_id or None,
             )
         )
 
-    def record_saved(self, suite: str, name: str, evidence: Evidence, replaces: str | None) -> BaselineSave:
+    def record_baseline_save(
+        self, suite: str, name: str, evidence: Evidence, replaces: str | None
+    ) -> BaselineSave:
         """Record that a baseline was saved; `replaces` is the digest of the file's earlier content.
 
         Raises:
             OSError: the entry could not be written.
         """
-        version = Version(id=name, digest=evidence_digest(evidence))
+        version = ContentVersion(id=name, digest=evidence_digest(evidence))
         run = evidence.provenance.run_id or "unknown"
         return self._ledger.append(
-            _maker(BaselineSave, suite=suite, baseline=version, replaces=replaces, run=run)
+            _entry_maker(BaselineSave, suite=suite, baseline=version, replaces=replaces, run=run)
         )
 
     def record_traces(
         self, suite: str, run: str, folder: Path, account: tuple[str, str] | None = None
-    ) -> Traces:
+    ) -> TracesEntry:
         """Record the digest of a suite's traces in the folder of a run, so that later edits are detected.
 
         Args:
@@ -209,31 +219,33 @@ class ProjectLedger:
         """
         draw, head = account or (None, None)
         return self._ledger.append(
-            _maker(Traces, suite=suite, run=run, digest=traces_digest(folder), draw=draw, account=head)
+            _entry_maker(
+                TracesEntry, suite=suite, run=run, digest=traces_digest(folder), draw=draw, account=head
+            )
         )
 
 
 def record_access(
-    project: Project, place: SplitName, domain: str, task: str, trials: tuple[int, ...], run: str
+    project: Project, split_name: SplitName, domain: str, task: str, trials: tuple[int, ...], run: str
 ) -> None:
     """Record that somebody opened trials of a task.
 
     Raises:
         LedgerError: the entry could not be written, so nothing may be shown.
     """
-    suite, split = place
+    suite, split = split_name
     fields = {"domain": domain, "suite": suite, "split": split, "task": task, "trials": trials, "run": run}
     try:
-        Ledger(project.ledger_folder).append(_signed(Access, who=user_name(), **fields))
+        Ledger(project.ledger_folder).append(_dated_entry_maker(Access, who=user_name(), **fields))
     except OSError as error:
         raise LedgerError(
-            f"{project.ledger_folder}: the access could not be recorded ({error.strerror or error}), and so "
+            f"{project.ledger_folder}: the access could not be recorded ({error.strerror or error}), so "
             "nothing is shown; make the folder writable"
         ) from None
 
 
 def user_name() -> str:
-    """The name of the user who runs this process."""
+    """Return the name of the user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -241,7 +253,7 @@ def user_name() -> str:
 
 
 def baseline_identity(origin: Provenance) -> str | None:
-    """Digest of a baseline's candidate, agent, lock and code, independent of its simulations.
+    """Return the digest of a baseline's candidate, agent, lock and code, independent of its simulations.
 
     None if its candidate or its agent was not recorded, or if code of its user or world cannot be identified.
     """
@@ -261,28 +273,35 @@ def baseline_identity(origin: Provenance) -> str | None:
 
 
 def min_trials(records: Iterable[SimulationEvidence]) -> int:
-    """The smallest number of trials of a task."""
+    """Return the smallest number of trials of a task."""
     return min(Counter(record.task_id for record in records).values(), default=0)
 
 
-def _maker(kind: type[Made], **fields: Any) -> Callable[[str, tuple[str, ...], datetime], Made]:
-    """Return the function that `Ledger.append` calls to make an entry of a kind."""
-    return lambda root, parents, at: kind(root=root, parents=parents, at=at, **fields)
+def _entry_maker(
+    entry_type: type[EntryT], **fields: Any
+) -> Callable[[str, tuple[str, ...], datetime], EntryT]:
+    """Return the function that `Ledger.append` calls to make an entry of a type."""
+    return lambda root, parents, at: entry_type(root=root, parents=parents, at=at, **fields)
 
 
-def _signed(kind: type[Made], **fields: Any) -> Callable[[str, tuple[str, ...], datetime], Made]:
-    """Like `_maker`, for an entry that also holds the local date."""
-    return lambda root, parents, at: _maker(kind, **fields, day=at.astimezone().date())(root, parents, at)
+def _dated_entry_maker(
+    entry_type: type[EntryT], **fields: Any
+) -> Callable[[str, tuple[str, ...], datetime], EntryT]:
+    """Return a function like that of `_entry_maker`, for an entry that also holds the local date."""
+    return lambda root, parents, at: _entry_maker(entry_type, **fields, day=at.astimezone().date())(
+        root, parents, at
+    )
 
 
-def _missing_entries(project: Project, entries: Iterable[Dated]) -> Iterator[str]:
+def _missing_entries(project: Project, entries: Iterable[DatedEntry]) -> Iterator[str]:
     """Yield a problem for each clean scoreboard line whose ledger entry is missing."""
-    known = {(entry.run, entry.suite, entry.split) for entry in entries if isinstance(entry, Evaluation)}
+    known_keys = {(entry.run, entry.suite, entry.split) for entry in entries if isinstance(entry, Evaluation)}
     try:
-        for line in scoreboard.read(project.scoreboard):
+        for line in scoreboard.read_lines(project.scoreboard):
             run, suite, split = key = (line["run"], line["suite"], line["split"])
-            if line["label"] == Label.CLEAN and key not in known:
-                known.add(key)
+            if line["label"] == Label.CLEAN and key not in known_keys:
+                known_keys.add(key)
+                # Repairs record this text to accept the problem, so the text must stay the same.
                 yield (
                     f"ledger: holds no entry of run {run} on {suite}::{split}, which "
                     f"{project.scoreboard.name} calls clean; restore the entry from git"
@@ -293,13 +312,13 @@ def _missing_entries(project: Project, entries: Iterable[Dated]) -> Iterator[str
 
 @dataclass(frozen=True)
 class SplitHistory:
-    """One split's part of the ledger.
+    """The ledger's entries about one split, with facts that follow from them.
 
     Attributes:
         suite, split: The split.
         lock: The digest of the suite's lock; None if the suite is no longer locked.
         entries: Accesses, draws and evaluations, oldest first.
-        informed: Ids of the candidates whose front matter says that their authors had seen the split.
+        informed_candidates: Ids of the candidates whose authors had seen the split, by their front matter.
         next_test: The test number of the next new candidate with a clean claim; None if none can be made.
     """
 
@@ -307,14 +326,14 @@ class SplitHistory:
     split: str
     lock: str | None
     entries: tuple[Access | Draw | Evaluation, ...]
-    informed: tuple[str, ...]
+    informed_candidates: tuple[str, ...]
     next_test: int | None
 
 
 def split_histories(
     project: Project, ledger: ProjectLedger, suite: str | None = None, split: str | None = None
 ) -> list[SplitHistory]:
-    """The histories of all splits, or of one suite or split.
+    """Return the histories of all splits, or only of a suite or a split.
 
     Splits without entries are included if a clean claim can be made on them, or if `split` names them.
 
@@ -323,57 +342,72 @@ def split_histories(
         CandidateError, LockError: a candidate's file or the lock is broken.
     """
     entries = [entry for entry in ledger.entries if isinstance(entry, Access | Draw | Evaluation)]
-    places = {(name, part) for name, lock in project.lock.suites.items() for part in lock.splits}
-    places |= {(entry.suite, entry.split) for entry in entries}
-    _check_known("suite", suite, {name for name, _ in places})
-    _check_known("split", split, {part for name, part in places if suite in (None, name)})
+    split_names = {
+        (name, split_part) for name, lock in project.lock.suites.items() for split_part in lock.splits
+    }
+    split_names |= {(entry.suite, entry.split) for entry in entries}
+    _check_name("suite", suite, {name for name, _ in split_names})
+    _check_name("split", split, {split_part for name, split_part in split_names if suite in (None, name)})
     histories = [
-        _history(project, ledger, place, entries)
-        for place in sorted(places)
-        if suite in (None, place[0]) and split in (None, place[1])
+        _split_history(project, ledger, split_name, entries)
+        for split_name in sorted(split_names)
+        if suite in (None, split_name[0]) and split in (None, split_name[1])
     ]
     if split is not None:
         return histories
-    return [one for one in histories if one.entries or one.informed or one.next_test is not None]
+    return [
+        history
+        for history in histories
+        if history.entries or history.informed_candidates or history.next_test is not None
+    ]
 
 
-def _history(
-    project: Project, ledger: ProjectLedger, place: SplitName, entries: Sequence[Access | Draw | Evaluation]
+def _split_history(
+    project: Project,
+    ledger: ProjectLedger,
+    split_name: SplitName,
+    entries: Sequence[Access | Draw | Evaluation],
 ) -> SplitHistory:
-    suite, split = place
+    suite, split = split_name
     lock = project.lock.suites.get(suite)
-    known = project.splits.get(split)
+    split_spec = project.splits.get(split)
     next_test = None
-    if lock is not None and split in lock.splits and known is not None and known.role is Role.GATE:
-        measured = _latest_baseline(ledger, place)
-        claim = Claim(suite, split, lock.digest, "", "", "", "", 0, measured=measured)
+    if lock is not None and split in lock.splits and split_spec is not None and split_spec.role is Role.GATE:
+        baseline_digests = _latest_baseline(ledger, split_name)
+        claim = Claim(suite, split, lock.digest, "", "", "", "", 0, baseline_digests=baseline_digests)
         next_test = ledger.spending(claim).number
     return SplitHistory(
         suite=suite,
         split=split,
         lock=lock.digest if lock else None,
-        entries=tuple(entry for entry in entries if (entry.suite, entry.split) == place),
-        informed=tuple(name for name in project.candidates if project.candidates[name].saw(suite, split)),
+        entries=tuple(entry for entry in entries if (entry.suite, entry.split) == split_name),
+        informed_candidates=tuple(
+            name for name in project.candidates if project.candidates[name].has_seen(suite, split)
+        ),
         next_test=next_test,
     )
 
 
-def _latest_baseline(ledger: ProjectLedger, place: SplitName) -> tuple[str, str]:
-    """Digests of the candidate and the agent of the suite's latest baseline; empty if no draw names them."""
-    saved = [entry for entry in ledger.entries if isinstance(entry, BaselineSave) and entry.suite == place[0]]
-    if not saved:
+def _latest_baseline(ledger: ProjectLedger, split_name: SplitName) -> tuple[str, str]:
+    """Return the digests of the latest baseline's candidate and agent; empty if no draw has them."""
+    saves = [
+        entry for entry in ledger.entries if isinstance(entry, BaselineSave) and entry.suite == split_name[0]
+    ]
+    if not saves:
         return "", ""
-    latest = saved[-1]
+    latest_save = saves[-1]
     for entry in reversed(ledger.entries):
         if (
             isinstance(entry, Draw)
-            and (entry.suite, entry.split) == place
-            and (entry.run == latest.run or entry.candidate.id == latest.baseline.id)
+            and (entry.suite, entry.split) == split_name
+            and (entry.run == latest_save.run or entry.candidate.id == latest_save.baseline.id)
         ):
             return entry.candidate.digest, entry.agent
     return "", ""
 
 
-def _check_known(what: str, name: str | None, known: set[str]) -> None:
-    if name is not None and name not in known:
-        raise SuiteError(f"unknown {what} {name!r}, neither locked nor in the ledger; {nearest(name, known)}")
+def _check_name(noun: str, name: str | None, known_names: set[str]) -> None:
+    if name is not None and name not in known_names:
+        raise SuiteError(
+            f"unknown {noun} {name!r}, neither locked nor in the ledger; {name_suggestion(name, known_names)}"
+        )

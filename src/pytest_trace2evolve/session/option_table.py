@@ -9,7 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_trace2evolve.utils.option_types import MOST_SEED, MOST_TRIALS, amount, stages, temperature, whole
+from pytest_trace2evolve.utils.option_types import (
+    MAX_SEED,
+    MAX_TRIALS,
+    parse_stages,
+    parse_temperature,
+    positive_number_parser,
+    whole_number_parser,
+)
 
 
 @dataclass(frozen=True)
@@ -18,16 +25,16 @@ class Option:
 
     Attributes:
         name: The name after `--t2e-`.
-        scope: What the option is about: the run, its live models (and no other run), the gate, cases, or the
+        scope: What the option configures: the run, the models of a live run, the gate, cases, or the
             improvement loop.
-        help: One line.
+        help: The help text, in one line.
         metavar: The value's name in the help.
         type: Parses the value.
         choices: All possible values.
-        is_repeatable: Whether each use adds a value.
+        is_repeatable: Whether the option may be given several times; each use then adds a value.
         is_flag: Whether the option takes no value.
         is_path: Whether the value is a path, or may be one.
-        alias: A second spelling.
+        alias: An alternative name of the option.
     """
 
     name: str
@@ -51,8 +58,8 @@ class Option:
         """The attribute of pytest's options that holds the value."""
         return f"t2e_{self.name.replace('-', '_')}"
 
-    def argparse(self) -> dict[str, Any]:
-        """Keyword arguments for argparse's `add_argument` and pytest's `addoption`."""
+    def argparse_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for argparse's `add_argument` and pytest's `addoption`."""
         settings: dict[str, Any] = {"dest": self.destination, "help": self.help, "default": None}
         if self.is_flag:
             return settings | {"action": "store_const", "const": True}
@@ -94,7 +101,11 @@ OPTIONS: tuple[Option, ...] = (
         metavar="NAME",
     ),
     Option(
-        "trials", "run", "simulations a task (default: the suite's)", metavar="N", type=whole(1, MOST_TRIALS)
+        "trials",
+        "run",
+        "simulations per task (default: the suite's)",
+        metavar="N",
+        type=whole_number_parser(1, MAX_TRIALS),
     ),
     Option(
         "baseline",
@@ -130,7 +141,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "run-folder",
         "run",
-        "where to keep the run (default: below .trace2evolve/runs)",
+        "folder in which to store the run (default: below .trace2evolve/runs)",
         metavar="DIR",
         is_path=True,
     ),
@@ -145,20 +156,20 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "case-budget",
         "cases",
-        "simulations that one test with run_case may make (default: 200)",
+        "maximum number of simulations of one test with run_case (default: 200)",
         metavar="N",
-        type=whole(1, 10**6),
+        type=whole_number_parser(1, 10**6),
     ),
     Option(
         "evolve",
         "improve",
-        "afterwards train and gate adapters for failed tasks (trace2evolve evolve)",
+        "then train and gate adapters for failed tasks (trace2evolve evolve)",
         is_flag=True,
     ),
     Option(
         "evolve-options",
         "improve",
-        "options of trace2evolve evolve, as '--max-adapters 2 --steps 20'",
+        "options of trace2evolve evolve, such as '--max-adapters 2 --steps 20'",
         metavar="TEXT",
     ),
     Option(
@@ -172,14 +183,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "model",
         "live",
-        "talk to this model: a name at an endpoint, or ./FOLDER",
+        "the agent's model: a name at an endpoint, or ./FOLDER",
         metavar="MODEL",
         is_path=True,
     ),
     Option(
         "user-model",
         "live",
-        "model of the user simulator (default: the agent's); it plays scripted customers too",
+        "model of the user simulator (default: the agent's); also plays scripted customers",
         metavar="MODEL",
         is_path=True,
     ),
@@ -187,7 +198,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "route",
         "live",
-        "a routed candidate chooses an adapter once a task (default) or at each turn",
+        "when a routed candidate chooses an adapter: once per task (default) or at each turn",
         choices=("task", "turn"),
     ),
     Option("base-url", "live", "the model's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
@@ -209,21 +220,21 @@ OPTIONS: tuple[Option, ...] = (
         "live",
         "the agent's temperature (default: 0; of a model in a folder, that of its generation_config.json)",
         metavar="T",
-        type=temperature,
+        type=parse_temperature,
     ),
     Option(
         "seed",
         "live",
-        "seed of trial 0; each further trial adds 1 (default: none is sent)",
+        "seed of trial 0; each further trial adds 1 (default: no seed is sent)",
         metavar="N",
-        type=whole(-MOST_SEED, MOST_SEED),
+        type=whole_number_parser(-MAX_SEED, MAX_SEED),
     ),
     Option("reasoning-effort", "live", "reasoning effort that is sent to the agent's model", metavar="LEVEL"),
     Option("extra-body", "live", "JSON object that is merged into the agent's requests", metavar="JSON"),
     Option(
         "fresh",
         "live",
-        "run every live simulation again, in addition to those of earlier runs: another draw",
+        "rerun every live simulation as a new draw; those of earlier runs are kept",
         is_flag=True,
     ),
     Option(
@@ -231,29 +242,35 @@ OPTIONS: tuple[Option, ...] = (
         "live",
         "stop before the run costs more, at the prices of prices.toml",
         metavar="DOLLARS",
-        type=amount(1e9),
+        type=positive_number_parser(1e9),
     ),
     Option(
         "max-tokens",
         "live",
-        "stop before the run uses more tokens, prompts and completions together",
+        "stop before the run uses more tokens (prompts and completions)",
         metavar="N",
-        type=whole(1, 10**15),
+        type=whole_number_parser(1, 10**15),
     ),
-    Option("max-minutes", "live", "stop the run after so many minutes", metavar="N", type=amount(1e6)),
+    Option(
+        "max-minutes",
+        "live",
+        "stop the run after this many minutes",
+        metavar="N",
+        type=positive_number_parser(1e6),
+    ),
     Option(
         "requests-per-minute",
         "live",
-        "rate limit of the whole run, all processes together",
+        "request rate limit of the whole run, over all processes",
         metavar="N",
-        type=amount(1e6),
+        type=positive_number_parser(1e6),
     ),
     Option(
         "call-timeout",
         "live",
         "retry a model call that takes longer than this (default: 600)",
         metavar="SECONDS",
-        type=amount(86_400),
+        type=positive_number_parser(86_400),
     ),
     Option(
         "cache",
@@ -271,23 +288,23 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "playback",
         "live",
-        "take all models' answers from a cassette: no key, no endpoint (agent chat)",
+        "replay all models' answers from a cassette, without a key or endpoint (agent chat)",
         metavar="FILE",
         is_path=True,
     ),
     Option(
         "max-reruns",
         "gate",
-        "reruns that may confirm falls, fresh simulations of both sides (default: 640; 0: none)",
+        "maximum number of fresh simulations that confirm regressions (default: 640; 0: none)",
         metavar="N",
-        type=whole(0, 10**6),
+        type=whole_number_parser(0, 10**6),
     ),
     Option(
         "stages",
         "gate",
-        "live: add trials in stages and stop if the gate decides (default: 2,4,8)",
+        "add live trials in stages, and stop once the gate decides (default: 2,4,8)",
         metavar="N,N,…|default",
-        type=stages,
+        type=parse_stages,
     ),
     Option(
         "baseline-base-url",
@@ -304,9 +321,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "concurrency",
         "live",
-        "simulations at once, whatever the number of workers (default: 16)",
+        "maximum number of simulations at once, over all workers (default: 16)",
         metavar="N",
-        type=whole(1, 4_096),
+        type=whole_number_parser(1, 4_096),
     ),
     Option(
         "ray",
@@ -317,21 +334,21 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "ray-per-actor",
         "run",
-        "simulations at once in one process of the cluster (default: 32)",
+        "maximum number of simulations at once in one process of the cluster (default: 32)",
         metavar="N",
-        type=whole(1, 1_000),
+        type=whole_number_parser(1, 1_000),
     ),
     Option(
         "ray-pip",
         "run",
-        "requirements that the nodes install for the run",
+        "requirements file that the nodes install for the run",
         metavar="FILE",
         is_path=True,
     ),
     Option(
         "ray-env",
         "run",
-        "hand this environment variable to the nodes (repeatable)",
+        "pass this environment variable to the nodes (repeatable)",
         metavar="NAME",
         is_repeatable=True,
     ),
@@ -339,7 +356,7 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None:
-    """The first option whose path pytest would mistake for a test path outside `folder`, with the path.
+    """Return the first option, and its path, that pytest would mistake for a test path outside `folder`.
 
     pytest determines its rootdir before it knows the options of plugins, so it takes the value of such an
     option for a test path. A path outside `folder` would then move the rootdir away from the project. Paths
@@ -352,8 +369,8 @@ def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None
     return None
 
 
-def _lies_outside(place: Path, folder: Path) -> bool:
+def _lies_outside(path: Path, folder: Path) -> bool:
     try:
-        return not place.resolve().is_relative_to(folder.resolve())
+        return not path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError):  # for example, a name too long for a path
         return False

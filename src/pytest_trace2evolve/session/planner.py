@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, takes_solo
-from pytest_trace2evolve.errors import ConfigError, nearest
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, supports_solo
+from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.evidence.cassettes import Cassette
-from pytest_trace2evolve.evidence.results import SIMULATIONS
-from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
+from pytest_trace2evolve.evidence.results import SIMULATIONS_KEY
+from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan, plan_save, validate_name
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.protocols import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
@@ -21,12 +21,12 @@ from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import find_baselines
 from pytest_trace2evolve.session.candidate_models import models_of
-from pytest_trace2evolve.session.cassettes import check_recordable, possible_gaps, recording
-from pytest_trace2evolve.session.confirmation import BaselineSides, how_to_confirm
+from pytest_trace2evolve.session.cassettes import cassette_gap_notes, check_recordable, recording_path
+from pytest_trace2evolve.session.confirmation import BaselineSetupFinder, plan_confirmation
 from pytest_trace2evolve.session.evidence_sources import (
     RecordedRuns,
     check_replayed_candidate,
@@ -59,7 +59,7 @@ class Resources:
 
 
 def resources_of(project: Project) -> Resources:
-    """The resources of a project, including those from hooks of its `conftest.py` and plugins.
+    """Return the resources of a project, including those from hooks of its `conftest.py` and plugins.
 
     Raises:
         ConfigError: a hook is invalid.
@@ -75,7 +75,7 @@ def make_plan(
     *,
     suite_names: Sequence[str],
     judge: Judge | None = None,
-    listing: bool = False,
+    is_listing: bool = False,
     is_worker: bool = False,
 ) -> Plan:
     """Validate the options of a run and make its plan.
@@ -85,8 +85,8 @@ def make_plan(
         resources: The resources of the project.
         suite_names: The suites that may take part, before `options` narrows them.
         judge: Judge of natural-language assertions.
-        listing: Whether items are only listed. Locks are then not compared with worlds, and no agent is
-            needed.
+        is_listing: Whether pytest only lists the items. Locks are then not compared with worlds, and no
+            agent is needed.
         is_worker: Whether another process has begun the run. The run folder is then in use already.
 
     Raises:
@@ -102,98 +102,103 @@ def make_plan(
     policy = None
     if options.gate != "off":
         policy = find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
-    recorded = read_replays(options.replays)
-    selected = _select(options, project, suite_names, recorded)
-    check_replayed_suites(recorded, selected, suites_named=bool(options.suites))
-    check_replayed_candidate(recorded, candidate)
-    notes = [note for group in recorded.values() for note in group.notes]
-    if not listing:
-        options, served = with_embedded(options, selected)
-        if left_out := [suite.name for suite in selected if suite not in served]:
+    recorded_runs = read_replays(options.replays)
+    selected_suites = _select_suites(options, project, suite_names, recorded_runs)
+    check_replayed_suites(recorded_runs, selected_suites, require_all_suites=bool(options.suites))
+    check_replayed_candidate(recorded_runs, candidate)
+    notes = [note for runs in recorded_runs.values() for note in runs.notes]
+    if not is_listing:
+        options, served_suites = use_embedded_model(options, selected_suites)
+        if left_out := [suite.name for suite in selected_suites if suite not in served_suites]:
             notes.append(f"left out, since their customers need a model (--t2e-model): {', '.join(left_out)}")
-        selected = served
-    plain = options.live
-    if not listing and not options.replays:
-        options = replace(options, live=models_of(candidate, plain, project.adapters))
-        _check_routes(options, selected)
-    names = resources.agent_names
-    agents = {suite.name: "" if listing else _agent(options, suite, names, recorded) for suite in selected}
-    suites = [_locked(suite, resources, verify=not listing) for suite in selected]
+        selected_suites = served_suites
+    live_without_adapter = options.live
+    if not is_listing and not options.replays:
+        options = replace(options, live=models_of(candidate, live_without_adapter, project.adapters))
+        _check_routes(options, selected_suites)
+    agent_names = resources.agent_names
+    agents = {
+        suite.name: "" if is_listing else _agent_name(options, suite, agent_names, recorded_runs)
+        for suite in selected_suites
+    }
+    suites = [_lock_suite(suite, resources, verify_world=not is_listing) for suite in selected_suites]
     _check_solo(suites, agents, resources.agents)
 
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_id = f"{started[:19].replace(':', '')}-{candidate.id}-{uuid4().hex[:6]}"
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = f"{started_at[:19].replace(':', '')}-{candidate.id}-{uuid4().hex[:6]}"
     run_folder = options.run_folder or project.runs_folder / run_id
-    stages = [f"stage-{number + 1}" for number in range(len(options.stages))]
+    stage_names = [f"stage-{number + 1}" for number in range(len(options.stages))]
     stage_folders = [
         run_folder / name if options.run_folder else run_folder.with_name(f"{run_id}-{name}")
-        for name in stages
+        for name in stage_names
     ]
     if not is_worker:
-        _check_unused(options, suites, [run_folder, *stage_folders])
+        _check_folders_unused(options, suites, [run_folder, *stage_folders])
     baselines, baseline_notes = find_baselines(
-        options.baseline, suites, project, lineage, worlds, here=options.invocation_dir, judge=judge
+        options.baseline, suites, project, lineage, worlds, base_folder=options.invocation_dir, judge=judge
     )
     notes += baseline_notes
-    planned = {
+    planned_suites = {
         suite.name: PlannedSuite(
             suite=suite.suite,
             path=suite.path,
             lock=suite.lock,
             agent=agents[suite.name],
             trials=options.trials or suite.suite.trials,
-            recorded=recorded.get(suite.suite.mode),
+            recorded_runs=recorded_runs.get(suite.suite.mode),
             baseline=baselines.get(suite.name),
             guidelines=None
-            if options.live is None or listing
+            if options.live is None or is_listing
             else digest_text(project.world(suite.suite, worlds).guidelines()),
-            identity=Identity() if listing else _identity(suite, agents[suite.name], candidate, resources),
+            identity=Identity()
+            if is_listing
+            else _suite_identity(suite, agents[suite.name], candidate, resources),
         )
         for suite in suites
     }
-    confirm = None
-    if not listing:
-        _check_stage_baselines(planned.values(), options.stages)
+    confirmation = None
+    if not is_listing:
+        _check_stage_baselines(planned_suites.values(), options.stages)
         if options.live is not None and options.live.cassette is not None:
-            notes += possible_gaps(options.live.cassette, candidate, suites)
-        notes += _identity_notes(planned.values())
-        sides = BaselineSides(
+            notes += cassette_gap_notes(options.live.cassette, candidate, suites)
+        notes += _identity_notes(planned_suites.values())
+        setup_finder = BaselineSetupFinder(
             live=options.live,
-            plain=plain,
+            live_without_adapter=live_without_adapter,
             adapters=project.adapters,
             candidates=project.candidates,
             endpoint=options.baseline_endpoint,
             prices=read_prices(project.root / PRICES_NAME),
-            priced=options.budgets.cost is not None,
+            needs_prices=options.budgets.cost is not None,
         )
-        confirm = how_to_confirm(policy, options.confirm, sides, planned)
+        confirmation = plan_confirmation(policy, options.max_reruns, setup_finder, planned_suites)
     return Plan(
         project=project,
         candidate=candidate,
         lineage=lineage,
-        suites=planned,
+        suites=planned_suites,
         policy=policy,
         goal=options.goal,
         run_id=run_id,
         run_folder=run_folder,
-        started=started,
-        saving=_saving(options, project, suites),
+        started_at=started_at,
+        saving=_plan_saving(options, project, suites),
         notes=tuple(notes),
         judge=judge,
         live=options.live,
-        fresh=options.fresh,
+        is_fresh=options.is_fresh,
         budgets=options.budgets,
-        confirm=confirm,
+        confirmation=confirmation,
         schedule=() if policy is None else tuple(options.stages),
         stage_folders=tuple(stage_folders),
-        agent=None if listing else _agent_of_cases(options, names),
-        draw=uuid4().hex,
+        agent=None if is_listing else _case_agent_name(options, agent_names),
+        draw_id=uuid4().hex,
         concurrency=options.concurrency,
         ray=options.ray,
     )
 
 
-def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
+def use_embedded_model(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
     """Use the embedded model for suites with scripted customers if no agent is named.
 
     Returns:
@@ -205,73 +210,74 @@ def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, l
     Raises:
         ConfigError: the embedded model is not used, and an option was given that needs a model.
     """
-    if options.embedded is None:
+    if options.embedded_settings is None:
         return options, list(suites)
     if not suites:
-        return replace(options, live=options.embedded), []
+        return replace(options, live=options.embedded_settings), []
     if not any(suite.default_agent for suite in suites):
-        served = [suite for suite in suites if suite.scripted]
-        if served and (len(served) == len(suites) or not options.suites):
-            return replace(options, live=options.embedded), served
-    if options.unused:
-        raise ConfigError(f"{options.unused} has no effect without --t2e-model")
+        served_suites = [suite for suite in suites if suite.is_scripted]
+        if served_suites and (len(served_suites) == len(suites) or not options.suites):
+            return replace(options, live=options.embedded_settings), served_suites
+    if options.unused_option:
+        raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
     return options, list(suites)
 
 
 def _check_options(options: Options) -> None:
-    """Reject options that contradict one another."""
-    live, agent, replays = options.live, options.agent, bool(options.replays)
-    plays = live is not None and live.cassette is not None
-    source = "--t2e-playback" if plays else "--t2e-model"
+    """Reject options that contradict each other."""
+    live, agent, has_replays = options.live, options.agent, bool(options.replays)
+    plays_cassette = live is not None and live.cassette is not None
+    model_option = "--t2e-playback" if plays_cassette else "--t2e-model"
     if options.save_baseline is not None:
-        require_name(options.save_baseline, "--t2e-save-baseline")
-    _reject(
+        validate_name(options.save_baseline, "--t2e-save-baseline")
+    _raise_first_problem(
         {
             "--t2e-baseline-mode has no effect without --t2e-save-baseline": (
                 options.baseline_mode is not None and options.save_baseline is None
             ),
-            "--t2e-trials does not go with --t2e-results, which uses the trials that the files hold": (
-                replays and options.trials is not None
+            "--t2e-trials cannot be combined with --t2e-results, which uses the trials in the files": (
+                has_replays and options.trials is not None
             ),
-            "--t2e-playback runs simulations and --t2e-results none: give one of them": replays and plays,
-            "--t2e-model talks to a model and --t2e-results to none: give one of them": (
-                replays and live is not None
+            "--t2e-playback runs simulations, but --t2e-results replays them; give one of them": has_replays
+            and plays_cassette,
+            "--t2e-model runs simulations, but --t2e-results replays them; give one of them": (
+                has_replays and live is not None
             ),
-            f"{source} is for agent {CHAT!r}: agent {agent!r} does not go with it": (
+            f"{model_option} requires agent {CHAT!r}, but --t2e-agent is {agent!r}": (
                 live is not None and agent not in (None, CHAT)
             ),
             f"agent {CHAT!r} needs a model: give --t2e-model": live is None and agent == CHAT,
-            f"--t2e-results replays recorded runs: agent {agent!r} does not go with it": (
-                replays and agent not in (None, REPLAY)
+            f"--t2e-results requires agent {REPLAY!r}, but --t2e-agent is {agent!r}": (
+                has_replays and agent not in (None, REPLAY)
             ),
         }
     )
     if options.stages:
-        without = "--t2e-stages does not go with"
-        instead = f"give --t2e-trials {options.stages[-1]} instead"
-        _reject(
+        conflict = "--t2e-stages cannot be combined with"
+        remedy = f"give --t2e-trials {options.stages[-1]} instead"
+        _raise_first_problem(
             {
-                f"{without} --t2e-playback: a cassette holds one run": plays,
-                f"{without} --t2e-results, which has the trials that the files hold": replays,
+                f"{conflict} --t2e-playback: a cassette holds one run": plays_cassette,
+                f"{conflict} --t2e-results, which uses the trials in the files": has_replays,
                 "--t2e-stages adds trials of a live run: give --t2e-model": live is None,
-                f"{without} --t2e-trials: it says how many trials each stage has": (
+                f"{conflict} --t2e-trials: --t2e-stages sets the trials of each stage": (
                     options.trials is not None
                 ),
-                f"{without} --t2e-record: a cassette holds one run": (
+                f"{conflict} --t2e-record: a cassette holds one run": (
                     live is not None and live.record is not None
                 ),
-                f"{without} --t2e-save-baseline: a run that may stop early is no baseline; {instead}": (
+                f"{conflict} --t2e-save-baseline: a run that may stop early cannot be a baseline; {remedy}": (
                     options.save_baseline is not None
                 ),
-                f"{without} --t2e-goal no-regression, which decides at the first stage; {instead}": (
+                f"{conflict} --t2e-goal no-regression, which decides at the first stage; {remedy}": (
                     options.goal is Goal.NO_REGRESSION
                 ),
-                "--t2e-stages stops where the gate decides, and the gate is off": options.gate == "off",
+                "--t2e-stages stops when the gate decides, but the gate is off": options.gate == "off",
             }
         )
 
 
-def _reject(problems: Mapping[str, bool]) -> None:
+def _raise_first_problem(problems: Mapping[str, bool]) -> None:
     """Raise the first problem that is present.
 
     Raises:
@@ -286,17 +292,20 @@ def _check_stage_baselines(suites: Iterable[PlannedSuite], schedule: Sequence[in
     """Check that the baselines hold as many trials of each task as the last stage."""
     if not schedule:
         return
-    given, last = ",".join(map(str, schedule)), schedule[-1]
-    remedy = f"save one with --t2e-trials {last} --t2e-save-baseline NAME"
+    schedule_text, last_trials = ",".join(map(str, schedule)), schedule[-1]
+    remedy = f"save one with --t2e-trials {last_trials} --t2e-save-baseline NAME"
     for suite in suites:
         if suite.baseline is None:
-            raise ConfigError(f"--t2e-stages {given}: suite {suite.name!r} has no baseline; {remedy}")
+            raise ConfigError(f"--t2e-stages {schedule_text}: suite {suite.name!r} has no baseline; {remedy}")
         by_task = records_by_task(suite.baseline.evidence.simulations)
-        short = sorted((task for task, records in by_task.items() if len(records) < last), key=natural_order)
-        if short:
+        short_tasks = sorted(
+            (task for task, records in by_task.items() if len(records) < last_trials), key=natural_sort_key
+        )
+        if short_tasks:
             raise ConfigError(
-                f"--t2e-stages {given}: baseline {suite.baseline.name!r} of {suite.name!r} holds "
-                f"{len(by_task[short[0]])} of the {last} trials of task {short[0]!r}; {remedy}"
+                f"--t2e-stages {schedule_text}: baseline {suite.baseline.name!r} of {suite.name!r} holds "
+                f"{len(by_task[short_tasks[0]])} of the {last_trials} trials of task {short_tasks[0]!r}; "
+                f"{remedy}"
             )
 
 
@@ -314,11 +323,11 @@ def _check_prices(options: Options, project: Project) -> None:
 def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
     if options.live is not None and options.live.each_turn and options.live.routes is None:
         raise ConfigError("--t2e-route has no effect unless the candidate is routed: --candidate ID+routed")
-    solo = next((suite.name for suite in suites if suite.solo), None)
-    if solo is not None and options.live is not None and options.live.routes is not None:
+    solo_suite = next((suite.name for suite in suites if suite.solo), None)
+    if solo_suite is not None and options.live is not None and options.live.routes is not None:
         raise ConfigError(
-            f"suite {solo!r} is a solo suite, and a router reads how a customer opens; leave it out, or name "
-            "one adapter"
+            f"suite {solo_suite!r} is a solo suite, but a router reads a customer's first message; omit the "
+            "suite, or name one adapter"
         )
 
 
@@ -327,49 +336,50 @@ def _check_solo(
 ) -> None:
     for suite in suites:
         factory = factories.get(agents[suite.name])
-        if suite.suite.solo and factory is not None and not takes_solo(factory):
+        if suite.suite.solo and factory is not None and not supports_solo(factory):
             raise ConfigError(
-                f"suite {suite.name!r} is a solo suite, and agent {agents[suite.name]!r} has no solo mode: "
-                "its factory takes no keyword 'solo'"
+                f"suite {suite.name!r} is a solo suite, but agent {agents[suite.name]!r} has no solo mode: "
+                "its factory does not accept the keyword 'solo'"
             )
 
 
-def _select(
-    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
+def _select_suites(
+    options: Options, project: Project, names: Sequence[str], recorded_runs: Mapping[Mode, RecordedRuns]
 ) -> list[Suite]:
     for name in options.suites:
         project.suite_path(name)
     suites = [project.suite(name) for name in names if not options.suites or name in options.suites]
     if options.live is not None and options.live.cassette is not None:
-        return _suites_of_cassette(suites, options.live.cassette, named=bool(options.suites))
-    if recorded and not options.suites:
-        return [suite for suite in suites if suite.mode in recorded]
+        return _cassette_suites(suites, options.live.cassette, are_named=bool(options.suites))
+    if recorded_runs and not options.suites:
+        return [suite for suite in suites if suite.mode in recorded_runs]
     return suites
 
 
-def _suites_of_cassette(suites: Sequence[Suite], cassette: Cassette, *, named: bool) -> list[Suite]:
-    """The suites that a cassette holds; it must hold all suites that the user named."""
-    held = cassette.header.suites
-    absent = [suite.name for suite in suites if suite.name not in held]
-    if absent and (named or len(absent) == len(suites)):
+def _cassette_suites(suites: Sequence[Suite], cassette: Cassette, *, are_named: bool) -> list[Suite]:
+    """Return the suites that a cassette holds; `are_named` requires it to hold all of them."""
+    recorded_suites = cassette.header.suites
+    missing_suites = [suite.name for suite in suites if suite.name not in recorded_suites]
+    if missing_suites and (are_named or len(missing_suites) == len(suites)):
         raise ConfigError(
-            f"cassette {cassette.path} was recorded without suite {absent[0]!r}; it holds {', '.join(held)}"
+            f"cassette {cassette.path} was recorded without suite {missing_suites[0]!r}; "
+            f"it holds {', '.join(recorded_suites)}"
         )
-    return [suite for suite in suites if suite.name in held]
+    return [suite for suite in suites if suite.name in recorded_suites]
 
 
-def _locked(suite: Suite, resources: Resources, *, verify: bool) -> LockedSuite:
+def _lock_suite(suite: Suite, resources: Resources, *, verify_world: bool) -> LockedSuite:
     project = resources.project
-    lock = project.locked(suite, resources.worlds)
-    if verify:
+    lock = project.suite_lock(suite, resources.worlds)
+    if verify_world:
         project.verify_world(suite, lock, resources.worlds)
     return LockedSuite(suite, project.suite_path(suite.name), lock)
 
 
-def _agent(
-    options: Options, suite: Suite, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
+def _agent_name(
+    options: Options, suite: Suite, names: Sequence[str], recorded_runs: Mapping[Mode, RecordedRuns]
 ) -> str:
-    if suite.mode in recorded:
+    if suite.mode in recorded_runs:
         return REPLAY
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
     if name is None:
@@ -380,20 +390,20 @@ def _agent(
     if name == REPLAY:
         raise ConfigError("agent 'replay' needs recorded runs: give --t2e-results PATH")
     if name not in names:
-        raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*names, REPLAY])}")
+        raise ConfigError(f"unknown agent {name!r}; {name_suggestion(name, [*names, REPLAY])}")
     return name
 
 
-def _agent_of_cases(options: Options, names: Sequence[str]) -> str | None:
+def _case_agent_name(options: Options, names: Sequence[str]) -> str | None:
     if options.replays:
         return REPLAY
     name = CHAT if options.live else options.agent or options.default_agent
     if name not in (None, REPLAY, *names):
-        raise ConfigError(f"unknown agent {name!r}; {nearest(str(name), [*names, REPLAY])}")
+        raise ConfigError(f"unknown agent {name!r}; {name_suggestion(str(name), [*names, REPLAY])}")
     return name
 
 
-def _identity(suite: LockedSuite, agent: str, candidate: Candidate, resources: Resources) -> Identity:
+def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resources: Resources) -> Identity:
     return identify(
         suite,
         agent,
@@ -405,14 +415,14 @@ def _identity(suite: LockedSuite, agent: str, candidate: Candidate, resources: R
 
 
 def _identity_notes(suites: Iterable[PlannedSuite]) -> Iterator[str]:
-    """Notes on code that cannot be identified, and on locks that do not cover the tools' implementation."""
+    """Yield notes on code that cannot be identified, and on locks that do not cover the code of the tools."""
     for suite in suites:
         identity = suite.identity
         codes = {"agent": identity.agent.code, "user": identity.user.code, "world": identity.world}
-        for part, code in codes.items():
+        for role, code in codes.items():
             if code is not None and code.unknown:
                 yield (
-                    f"{suite.name}: the code of its {part} cannot be identified ({code.unknown}): nothing is "
+                    f"{suite.name}: the code of its {role} cannot be identified ({code.unknown}): nothing is "
                     "resumed, confirmed or counted as the same test again"
                 )
         if suite.lock.code is None:
@@ -422,20 +432,20 @@ def _identity_notes(suites: Iterable[PlannedSuite]) -> Iterator[str]:
             )
 
 
-def _check_unused(options: Options, suites: Sequence[LockedSuite], folders: Sequence[Path]) -> None:
+def _check_folders_unused(options: Options, suites: Sequence[LockedSuite], folders: Sequence[Path]) -> None:
     run_folder = folders[0]
     for folder in folders:
-        for place in (folder, *(folder / suite.name for suite in suites)):
-            if (place / SIMULATIONS).exists():
-                raise ConfigError(f"{place} holds a run already; choose another --t2e-run-folder")
+        for path in (folder, *(folder / suite.name for suite in suites)):
+            if (path / SIMULATIONS_KEY).exists():
+                raise ConfigError(f"{path} already holds a run; choose a different --t2e-run-folder")
     if options.live is not None and options.live.record is not None:
         check_recordable(options.live.record)
-        if recording(run_folder).exists():
-            raise ConfigError(f"{run_folder} holds a recording already; choose another --t2e-run-folder")
+        if recording_path(run_folder).exists():
+            raise ConfigError(f"{run_folder} already holds a recording; choose a different --t2e-run-folder")
 
 
-def _saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> Saving | None:
+def _plan_saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> SavePlan | None:
     if options.save_baseline is None:
         return None
     paths = {suite.name: project.baseline_path(suite.name, options.save_baseline) for suite in suites}
-    return settle(options.save_baseline, options.baseline_mode or SaveMode.SAVE, paths)
+    return plan_save(options.save_baseline, options.baseline_mode or SaveMode.SAVE, paths)

@@ -1,66 +1,68 @@
-"""The provenance of evidence, and the identity of simulations and tests as digests."""
+"""Determines the provenance of evidence, and digests that identify simulations and tests."""
 
-from pytest_trace2evolve.engine.live import Party
+from pytest_trace2evolve.engine.live import CandidateSetup
 from pytest_trace2evolve.evidence.draws import simulation_key
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Provenance, Settings
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.session.evidence_sources import provenance
+from pytest_trace2evolve.session.evidence_sources import file_provenance
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.utils.canonical import digest
 
 
-def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
-    """The provenance of the evidence of one suite of a run."""
-    common = {
-        "suite": planned.suite.name,
-        "domain": planned.suite.domain,
-        "provider": planned.suite.provider,
-        "lock": planned.lock.digest,
-        "lock_parts": planned.lock.parts,
-        "provider_version": planned.lock.provider_version,
+def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
+    """Return the provenance of the evidence of one suite of a run."""
+    common_fields = {
+        "suite": planned_suite.suite.name,
+        "domain": planned_suite.suite.domain,
+        "provider": planned_suite.suite.provider,
+        "lock": planned_suite.lock.digest,
+        "lock_parts": planned_suite.lock.parts,
+        "provider_version": planned_suite.lock.provider_version,
         "scorer_version": SCORER_VERSION,
         "candidate": plan.candidate.ref(),
         "judge": getattr(plan.judge, "model", None),
         "run_id": plan.run_id,
-        "created_at": plan.started,
+        "created_at": plan.started_at,
     }
-    if planned.recorded is not None:
-        recorded = provenance(planned.recorded.files[0])
-        sources = tuple(file.path.name for file in planned.recorded.files)
-        return recorded.model_copy(update={**common, "sources": sources})
+    if planned_suite.recorded_runs is not None:
+        recorded_provenance = file_provenance(planned_suite.recorded_runs.files[0])
+        sources = tuple(file.path.name for file in planned_suite.recorded_runs.files)
+        return recorded_provenance.model_copy(update={**common_fields, "sources": sources})
     return Provenance(
-        **common,
-        world=planned.identity.world,
-        agent=plan.live.agent_settings() if plan.live else planned.identity.agent,
-        user=user_settings(plan, planned),
-        max_steps=planned.suite.max_steps,
-        max_errors=planned.suite.max_errors,
-        timeout=planned.suite.timeout,
+        **common_fields,
+        world=planned_suite.identity.world,
+        agent=plan.live.agent_settings() if plan.live else planned_suite.identity.agent,
+        user=user_settings(plan, planned_suite),
+        max_steps=planned_suite.suite.max_steps,
+        max_errors=planned_suite.suite.max_errors,
+        timeout=planned_suite.suite.timeout,
     )
 
 
-def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
-    """The user's settings, as evidence records them, in a suite that is not replayed."""
-    if planned.suite.solo:
+def user_settings(plan: Plan, planned_suite: PlannedSuite) -> Settings:
+    """Return the user's settings, as evidence records them, in a suite that is not replayed."""
+    if planned_suite.suite.solo:
         return Settings(implementation=DUMMY_USER)
     if plan.live is None:
-        return planned.identity.user
-    if planned.suite.scripted and plan.live.scripts:
+        return planned_suite.identity.user
+    if planned_suite.suite.is_scripted and plan.live.uses_scripts:
         return Settings(implementation=SCRIPTED_USER)
-    return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})
+    return plan.live.user_settings().model_copy(update={"guidelines": planned_suite.guidelines})
 
 
-NAMED_ROLES = (Role.GATE, Role.GUARD)
+LEDGER_ROLES = (Role.GATE, Role.GUARD)
 """Roles of the splits whose draws the ledger names, because candidates are judged on these splits."""
 
 
-def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Party | None = None) -> str:
-    """The key of a task's trial in a live run; `party` replaces the plan's candidate and models."""
-    candidate, live = (plan.candidate, plan.live) if party is None else (party.candidate, party.live)
+def trial_key(
+    plan: Plan, planned_suite: PlannedSuite, task: Task, trial: int, setup: CandidateSetup | None = None
+) -> str:
+    """Return the key of a task's trial in a live run; `setup` replaces the plan's candidate and models."""
+    candidate, live = (plan.candidate, plan.live) if setup is None else (setup.candidate, setup.live)
     assert live is not None
-    lock, suite, world = planned.lock, planned.suite, planned.identity.world
+    lock, suite, world = planned_suite.lock, planned_suite.suite, planned_suite.identity.world
     # Unset values are left out, so that the keys of earlier runs do not change.
     timeout = [] if suite.timeout is None else [suite.timeout]
     return simulation_key(
@@ -72,38 +74,42 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
             # Code that cannot be identified gives a key that no other run has.
             **({} if world is None else {"code": world.digest or plan.run_id}),
             "agent": live.agent_settings().model_dump(mode="json"),
-            "user": user_settings(plan, planned).model_dump(mode="json"),
+            "user": user_settings(plan, planned_suite).model_dump(mode="json"),
             "trial": trial,
             # A cassette's answers differ from those of a live model with the same settings.
             **({"cassette": live.cassette.header.digest} if live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
             # A simulation drawn outside this split has no ledger entry, and could be picked for its result.
-            **({"sealed": place} if (place := sealed_place(plan, planned, task.id)) else {}),
+            **(
+                {"sealed": sealed_name}
+                if (sealed_name := sealed_split_name(plan, planned_suite, task.id))
+                else {}
+            ),
         }
     )
 
 
-def sealed_place(plan: Plan, planned: PlannedSuite, task_id: str) -> str:
-    """The `suite::split` of a task whose draws the ledger names; empty for a task of any other split."""
-    split = next((name for name, tasks in planned.lock.splits.items() if task_id in tasks), None)
-    if split is None or plan.project.splits[split].role not in NAMED_ROLES:
+def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> str:
+    """Return the `suite::split` of a task if the ledger records the split's draws; else an empty text."""
+    split = next((name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks), None)
+    if split is None or plan.project.splits[split].role not in LEDGER_ROLES:
         return ""
-    return f"{planned.name}::{split}"
+    return f"{planned_suite.name}::{split}"
 
 
-def conditions(plan: Plan, planned: PlannedSuite) -> str:
-    """Digest of the conditions of a suite's live run, without the tasks, the candidate and its agent.
+def conditions_digest(plan: Plan, planned_suite: PlannedSuite) -> str:
+    """Return the digest of a suite's conditions in a live run, without tasks, candidate and agent.
 
     Code that cannot be identified gives a digest that no other run has.
     """
-    suite, world = planned.suite, planned.identity.world
+    suite, world = planned_suite.suite, planned_suite.identity.world
     code = None if world is None else world.digest or plan.run_id
-    user = user_settings(plan, planned).model_dump(mode="json")
+    user = user_settings(plan, planned_suite).model_dump(mode="json")
     return digest([user, code, suite.max_steps, suite.max_errors, suite.timeout])
 
 
-def tested(plan: Plan, origin: Provenance) -> str:
-    """Digest of the tested agent, without the candidate's text; equal digests mean the same test.
+def tested_agent_digest(plan: Plan, origin: Provenance) -> str:
+    """Return the digest of the tested agent, without the candidate's text; equal digests mean the same test.
 
     For an agent that is not built in, the digest includes the code of its user and world.
 
@@ -113,5 +119,5 @@ def tested(plan: Plan, origin: Provenance) -> str:
     if origin.agent.code is None:
         return digest(agent)
     codes = [code for code in (origin.agent.code, origin.user.code, origin.world) if code is not None]
-    unknown = plan.run_id if any(code.unknown for code in codes) else ""
-    return digest([agent, [code.digest for code in codes], unknown])
+    unknown_run = plan.run_id if any(code.unknown for code in codes) else ""
+    return digest([agent, [code.digest for code in codes], unknown_run])

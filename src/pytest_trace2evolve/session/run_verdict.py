@@ -7,11 +7,11 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
-from pytest_trace2evolve.evidence.results import decode
-from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.evidence.results import decode_results
+from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.records.verdict import RUN_VERDICT_SCHEMA, Decision, RunVerdict
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 
 
 def write_verdict(folder: Path, record: RunVerdict) -> None:
@@ -33,39 +33,43 @@ def read_verdict(folder: Path) -> RunVerdict:
     path = folder / VERDICT_NAME
     if not path.exists():
         raise ResultsError(
-            f"{folder}: holds no {VERDICT_NAME}: it is no gated run, or its verdict does not count"
+            f"{folder}: holds no {VERDICT_NAME}: the run was not gated, or its verdict does not count"
         )
-    record = decode(path)
+    record = decode_results(path)
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != RUN_VERDICT_SCHEMA:
         raise ResultsError(
-            f"{path}: format {version!r} is not {RUN_VERDICT_SCHEMA}, the one this version reads"
+            f"{path}: format {version!r} is not {RUN_VERDICT_SCHEMA}, which this version reads"
         )
     try:
         verdict = RunVerdict.model_validate_json(json.dumps(record))
     except ValidationError as error:
-        raise ResultsError(f"{path}: damaged at {problem_in(error)}; run it again") from None
+        raise ResultsError(f"{path}: damaged at {first_problem(error)}; run it again") from None
     _check_parts(path, verdict)
     return verdict
 
 
 def _check_parts(path: Path, record: RunVerdict) -> None:
-    """Reject a verdict that contradicts its own parts, because it was edited."""
+    """Reject an edited verdict, which contradicts its own parts."""
     for name, suite in record.suites.items():
         try:
-            parts = [Decision(part["verdict"]) for part in suite.verdicts if part["verdict"] is not None]
+            decisions = [Decision(part["verdict"]) for part in suite.verdicts if part["verdict"] is not None]
         except (KeyError, ValueError) as error:
             raise ResultsError(f"{path}: damaged at suites.{name}.verdicts: {error}; run it again") from None
-        if worst(parts) != suite.verdict:
-            raise _edited(path, f"suite {name!r} says {_word(suite.verdict)}", worst(parts))
-    whole = worst(suite.verdict for suite in record.suites.values())
-    if whole != record.verdict and not (whole is None and record.stopped):
-        raise _edited(path, f"the run says {_word(record.verdict)}", whole)
+        if worst_decision(decisions) != suite.verdict:
+            raise _edited_error(
+                path, f"suite {name!r} says {_decision_word(suite.verdict)}", worst_decision(decisions)
+            )
+    run_decision = worst_decision(suite.verdict for suite in record.suites.values())
+    if run_decision != record.verdict and not (run_decision is None and record.stopped):
+        raise _edited_error(path, f"the run says {_decision_word(record.verdict)}", run_decision)
 
 
-def _edited(path: Path, says: str, parts: Decision | None) -> ResultsError:
-    return ResultsError(f"{path}: {says}, and its parts {_word(parts)}: it was edited; run it again")
+def _edited_error(path: Path, claim: str, worst_part: Decision | None) -> ResultsError:
+    return ResultsError(
+        f"{path}: {claim}, but its parts say {_decision_word(worst_part)}; it was edited, so run it again"
+    )
 
 
-def _word(decision: Decision | None) -> str:
+def _decision_word(decision: Decision | None) -> str:
     return decision.value if decision else "nothing"

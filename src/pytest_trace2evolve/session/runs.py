@@ -1,4 +1,4 @@
-"""The list of a project's runs, with their candidates, suites, times and decisions."""
+"""Lists a project's runs, with their candidates, suites, times and decisions."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
-from pytest_trace2evolve.evidence.results import ResultsFile, decode
+from pytest_trace2evolve.evidence.results import ResultsFile, decode_results
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.session.evidence_sources import expand, provenance
+from pytest_trace2evolve.session.evidence_sources import expand_run_folders, file_provenance
 from pytest_trace2evolve.session.run_verdict import read_verdict
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The reported facts of one run.
+    """Facts about one run, as `trace2evolve runs` reports them.
 
     Attributes:
         time: The start time (ISO 8601); None if it was not recorded.
@@ -33,27 +33,27 @@ class RunFacts:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON form."""
+        """Return the documented JSON form."""
         return {**asdict(self), "suites": list(self.suites), "labels": list(self.labels)}
 
 
-def listed_runs(project: Project) -> list[RunFacts]:
-    """All runs of a project, the latest first; a damaged run is listed with its error."""
+def list_runs(project: Project) -> list[RunFacts]:
+    """Return all runs of a project, the latest first; a damaged run is listed with its error."""
     folder = project.runs_folder
     folders = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return [_facts(path) for path in sorted(folders, key=lambda path: path.name, reverse=True)]
+    return [_run_facts(path) for path in sorted(folders, key=lambda path: path.name, reverse=True)]
 
 
-def _facts(folder: Path) -> RunFacts:
+def _run_facts(folder: Path) -> RunFacts:
     try:
-        return _gated(folder) if (folder / VERDICT_NAME).exists() else _not_gated(folder)
+        return _gated_run_facts(folder) if (folder / VERDICT_NAME).exists() else _ungated_run_facts(folder)
     except ResultsError as error:
         return RunFacts(folder.name, error=str(error))
 
 
-def _gated(folder: Path) -> RunFacts:
+def _gated_run_facts(folder: Path) -> RunFacts:
     record = read_verdict(folder)
-    decided = [
+    deciding_verdicts = [
         verdict
         for suite in record.suites.values()
         for verdict in suite.verdicts
@@ -67,26 +67,26 @@ def _gated(folder: Path) -> RunFacts:
         tuple(record.suites),
         None if record.verdict is None else record.verdict.value,
         record.stopped or "; ".join(reasons),
-        tuple(dict.fromkeys(str(verdict.get("label")) for verdict in decided)),
+        tuple(dict.fromkeys(str(verdict.get("label")) for verdict in deciding_verdicts)),
     )
 
 
-def _not_gated(folder: Path) -> RunFacts:
-    """The facts of a run from the headers of its results, without reading the simulations."""
-    headers = [path / "results.json" for path in expand([folder])]
+def _ungated_run_facts(folder: Path) -> RunFacts:
+    """Return the facts of a run from the headers of its results, without reading the simulations."""
+    headers = [path / "results.json" for path in expand_run_folders([folder])]
     origins = [
-        provenance(ResultsFile(path, record if isinstance(record, dict) else {}, {}, ()))
+        file_provenance(ResultsFile(path, record if isinstance(record, dict) else {}, {}, ()))
         for path in headers
         if path.exists()
-        for record in [decode(path)]
+        for record in [decode_results(path)]
     ]
     if not origins:
         return RunFacts(folder.name, reason="not finished")
-    first = origins[0]
+    first_origin = origins[0]
     return RunFacts(
         folder.name,
-        first.created_at,
-        first.candidate.id if first.candidate else None,
+        first_origin.created_at,
+        first_origin.candidate.id if first_origin.candidate else None,
         tuple(origin.suite for origin in origins if origin.suite is not None),
         reason="not gated",
     )

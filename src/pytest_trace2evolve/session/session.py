@@ -1,4 +1,4 @@
-"""A session: one run of a plan, from its first simulation to its verdict."""
+"""Runs a plan, from its first simulation to its verdict."""
 
 import asyncio
 import contextlib
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
-from pytest_trace2evolve.engine.factories import ChatFactory, answer_stores
+from pytest_trace2evolve.engine.factories import ChatFactory, open_answer_stores
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
-from pytest_trace2evolve.evidence.answer_store import remove
+from pytest_trace2evolve.evidence.answer_store import remove_answer_file
 from pytest_trace2evolve.evidence.baselines import write_evidence
-from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import CHAT, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.cassettes import export, recording
+from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import (
     Estimate,
-    Expected,
+    ExpectedUsage,
     check_affordable,
     estimate,
     expected_usage,
@@ -39,35 +39,35 @@ from pytest_trace2evolve.session.events import (
     TaskDecided,
     TaskName,
     VerdictReached,
-    ignore,
+    ignore_event,
 )
 from pytest_trace2evolve.session.finish import store_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
 from pytest_trace2evolve.session.planner import Resources
-from pytest_trace2evolve.session.servers import LocalServers, at_servers, folders
+from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
-from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, outcome
-from pytest_trace2evolve.utils.files import Scratch
+from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, judge_suite
+from pytest_trace2evolve.utils.files import ScratchFolder
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 _STOP_SECONDS = 30.0
-"""Seconds that a stop waits for simulations, because an agent may ignore its cancellation."""
+"""Maximum wait in seconds for simulations to stop, because an agent may ignore its cancellation."""
 
 _SCORER_THREADS = 8
-"""Scoring threads of a run whose judge is called over the network; without a judge, one thread scores."""
+"""Number of scoring threads if a judge is called over the network; without a judge, one thread is used."""
 
 
 class Session:
-    """One run.
+    """One run of a plan.
 
     Args:
         plan: The plan to run.
         resources: The resources of the project.
         on_event: Called for each event, in a thread of the session.
-        executor: Makes the simulations elsewhere; None for the executor of the plan, or this process.
+        executor: Makes the simulations elsewhere; None selects the plan's executor, or this process.
 
     Attributes:
         plan: The plan, with local models at the addresses of their servers.
@@ -87,7 +87,7 @@ class Session:
         self,
         plan: Plan,
         resources: Resources,
-        on_event: Callable[[Event], None] = ignore,
+        on_event: Callable[[Event], None] = ignore_event,
         executor: "RayExecutor | None" = None,
     ) -> None:
         self.notes = list(plan.notes)
@@ -97,66 +97,66 @@ class Session:
         self._resources = resources
         self._executor = executor
         if executor is None and plan.ray is not None:
-            from pytest_trace2evolve.session.on_cluster import executor_of
+            from pytest_trace2evolve.session.cluster import executor_of
 
             self._executor = executor_of(plan.ray)
         self._on_event = on_event
-        self._closing = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         self._tasks: list[TaskName] = []
-        self._decided: dict[TaskName, Future[TaskDecided]] = {}
-        self._deciding = threading.Lock()
-        self._work: Future[None] | None = None
-        self._ended = threading.Event()
-        self._narrowed = ""
-        self._unstored = ""
-        self._exported = False
+        self._decisions: dict[TaskName, Future[TaskDecided]] = {}
+        self._decision_lock = threading.Lock()
+        self._run_future: Future[None] | None = None
+        self._end_event = threading.Event()
+        self._narrowing = ""
+        self._storage_error = ""
+        self._is_exported = False
         try:
-            self._check(plan.stages()[0])
-            self._open(plan)
-            self._forecast()
+            self._check_plan(plan.stage_plans()[0])
+            self._open_resources(plan)
+            self._estimate_work()
         except BaseException:
             self.close()
             raise
 
     # ---- before the first simulation
 
-    def _check(self, plan: Plan) -> None:
+    def _check_plan(self, plan: Plan) -> None:
         """Check that the run can be compared with its baselines, and that nothing it reads was edited."""
-        for planned in plan.suites.values():
-            if planned.baseline is not None and plan.policy is not None:
-                self.notes += check_comparable(plan, planned)
-        replays = any(planned.recorded is not None for planned in plan.suites.values())
-        if plan.suites and (replays or plan.saving is not None or plan.policy is not None):
+        for planned_suite in plan.suites.values():
+            if planned_suite.baseline is not None and plan.policy is not None:
+                self.notes += check_comparable(plan, planned_suite)
+        has_replays = any(planned_suite.recorded_runs is not None for planned_suite in plan.suites.values())
+        if plan.suites and (has_replays or plan.saving is not None or plan.policy is not None):
             ledger = ProjectLedger(plan.project)
             check_mergeable(plan, ledger)
             self.notes += check_unedited(plan, ledger)
 
-    def _open(self, plan: Plan) -> None:
+    def _open_resources(self, plan: Plan) -> None:
         """Start the servers, the threads and the account of the run."""
-        self._closing.callback(self.servers.close)
-        self.servers.start(folders(plan))
-        self.plan = plan = at_servers(plan, self.servers.addresses)
+        self._exit_stack.callback(self.servers.close)
+        self.servers.start(model_folders(plan))
+        self.plan = plan = use_servers(plan, self.servers.addresses)
         for live in plan.all_live:
             live.require_endpoints()
         try:
-            scratch = Scratch()
-            self._closing.callback(scratch.close)
+            scratch = ScratchFolder()
+            self._exit_stack.callback(scratch.close)
             self.folder = scratch.path
             self.account = Account(self.folder / "account.sqlite", plan.budgets)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
-                f"the account of the run cannot be made in {tempfile.gettempdir()} ({error}); "
-                "make room there, or set TMPDIR to another folder"
+                f"the account of the run cannot be created in {tempfile.gettempdir()} ({error}); "
+                "make room there, or set TMPDIR to a different folder"
             ) from None
-        self._closing.callback(self.account.close)
+        self._exit_stack.callback(self.account.close)
         self.servers.watch(self._on_server_end)
         threads = 1 if plan.judge is None else _SCORER_THREADS
-        self._scorer = self._closing.enter_context(ThreadPoolExecutor(threads, "trace2evolve-scorer"))
-        cache, record = plan.project.answers_cache, recording(plan.run_folder)
-        talking = next(iter(plan.all_live), None)
-        self._stores = self._closing.enter_context(answer_stores(talking, cache, record))
+        self._scorer = self._exit_stack.enter_context(ThreadPoolExecutor(threads, "trace2evolve-scorer"))
+        cache, record = plan.project.answers_cache, recording_path(plan.run_folder)
+        first_live = next(iter(plan.all_live), None)
+        self._stores = self._exit_stack.enter_context(open_answer_stores(first_live, cache, record))
         self._loop = LoopThread(plan.concurrency)
-        self._closing.callback(self._loop.close)
+        self._exit_stack.callback(self._loop.close)
         if self._executor is None:
             self.engine = Engine(self._loop, self.account, plan.project.finished_folder)
             self._factories: Mapping[tuple[str, SideName], AgentFactory] = self._make_factories()
@@ -164,93 +164,93 @@ class Session:
             self._open_executor(self._executor)
 
     def _open_executor(self, executor: "RayExecutor") -> None:
-        """Let an executor make the simulations; its processes have agents and models of their own."""
-        from pytest_trace2evolve.session.on_cluster import work_of
+        """Let an executor make the simulations in processes that have their own agents and models."""
+        from pytest_trace2evolve.session.cluster import work_of
 
-        self._closing.callback(executor.close)
+        self._exit_stack.callback(executor.close)
         executor.open(work_of(self.plan, self.account, self._stores))
         executor.start(self._loop)
         self.engine = Engine(self._loop, self.account, self.plan.project.finished_folder, executor.simulate)
         self._factories = {}
 
     def _make_factories(self) -> dict[tuple[str, SideName], AgentFactory]:
-        """The agent factories of each suite and side; replayed suites need none."""
+        """Return the agent factory of each suite and side, except for replayed suites."""
         plan, agents = self.plan, dict(self._resources.agents)
-        close, stores = self._loop.on_close, self._stores
+        on_close, stores = self._loop.on_close, self._stores
         if plan.live is not None:
-            agents[CHAT] = ChatFactory(plan.live, close, self.account, **stores)
-        found: dict[tuple[str, SideName], AgentFactory] = {
-            (name, "candidate"): agents[planned.agent]
-            for name, planned in plan.suites.items()
-            if planned.recorded is None
+            agents[CHAT] = ChatFactory(plan.live, on_close, self.account, **stores)
+        factories: dict[tuple[str, SideName], AgentFactory] = {
+            (name, "candidate"): agents[planned_suite.agent]
+            for name, planned_suite in plan.suites.items()
+            if planned_suite.recorded_runs is None
         }
-        for name, party in plan.baseline_sides.items():
-            if party.live is None or party.live == plan.live:
-                found[name, "baseline"] = agents[plan.suites[name].agent]
+        for name, setup in plan.baseline_sides.items():
+            if setup.live is None or setup.live == plan.live:
+                factories[name, "baseline"] = agents[plan.suites[name].agent]
             else:
-                found[name, "baseline"] = ChatFactory(party.live, close, self.account, **stores)
-        return found
+                factories[name, "baseline"] = ChatFactory(setup.live, on_close, self.account, **stores)
+        return factories
 
-    def _forecast(self) -> None:
+    def _estimate_work(self) -> None:
         """Check the stored simulations of earlier runs, and estimate the remaining work."""
-        self._stages = self.plan.stages()
+        self._stages = self.plan.stage_plans()
         live = self.plan.live
-        self._expected = Expected() if live is None else expected_usage(self._stages[0])
+        self._expected = ExpectedUsage() if live is None else expected_usage(self._stages[0])
         self._begin_stage(self._stages[0])
         if live is None or not self.plan.suites:
             return
-        if problems := list(self._draws.problems()):
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise ResultsError(f"{problems[0]}{more}")
+        if problems := list(self._draws.find_problems()):
+            more_text = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise ResultsError(f"{problems[0]}{more_text}")
         if live.cassette is None:
             check_affordable(self.plan.budgets, self._expected)
             self.forecast = estimate(self._stages[0], self._expected, self._draws)
 
-    def _on_server_end(self, why: str) -> None:
+    def _on_server_end(self, reason: str) -> None:
         with contextlib.suppress(sqlite3.Error):  # the run has ended as well
-            self.account.stop(why, EndpointError)
+            self.account.stop(reason, EndpointError)
 
-    def total_of(self, tasks: Iterable[TaskName]) -> int:
-        """The number of simulations of tasks, without fresh ones; in a staged run, over all stages."""
+    def count_simulations(self, tasks: Iterable[TaskName]) -> int:
+        """Return how many simulations tasks have without fresh ones; a staged run counts all stages."""
         suites = self._stages[-1].suites
         return sum(suites[suite].trials for suite, _ in tasks)
 
-    def shared(self) -> dict[str, Any]:
-        """The data that a worker of xdist needs to run cases on the same budget, as JSON."""
+    def worker_data(self) -> dict[str, Any]:
+        """Return the data that a worker of xdist needs to run cases on the same budget, as JSON."""
         return {
             "account": str(self.account.path),
             "run_id": self.plan.run_id,
             "run_folder": str(self.plan.run_folder),
-            "started": self.plan.started,
-            "draw": self.plan.draw,
+            "started": self.plan.started_at,
+            "draw": self.plan.draw_id,
             "served": {folder: asdict(address) for folder, address in self.servers.addresses.items()},
         }
 
     # ---- the simulations
 
-    def start(self, tasks: Iterable[TaskName] | None = None, narrowed: str = "") -> None:
+    def start(self, tasks: Iterable[TaskName] | None = None, narrowing: str = "") -> None:
         """Start making and scoring the simulations of tasks.
 
         Args:
             tasks: Suites and ids of tasks, in the order in which they start; all tasks by default.
-            narrowed: The option that narrows the run below whole splits; empty if none does.
+            narrowing: The option that narrows the run below whole splits; empty if none does.
         """
-        everything = ((name, task) for name, suite in self.plan.suites.items() for task in suite.lock.tasks)
-        self._tasks = list(dict.fromkeys(everything if tasks is None else tasks))
-        self._narrowed = narrowed
-        self._decided = {task: Future() for task in self._tasks}
-        self._draws.select(self._tasks)
+        all_tasks = ((name, task) for name, suite in self.plan.suites.items() for task in suite.lock.tasks)
+        self._tasks = list(dict.fromkeys(all_tasks if tasks is None else tasks))
+        self._narrowing = narrowing
+        self._decisions = {task: Future() for task in self._tasks}
+        self._draws.select_tasks(self._tasks)
         self._copy_baselines()
-        self._work = self._loop.start(self._run())
+        self._run_future = self._loop.start(self._run_stages())
 
     @property
     def is_started(self) -> bool:
         """Whether the run has begun."""
-        return self._work is not None
+        return self._run_future is not None
 
     @property
     def has_begun(self) -> bool:
-        """Whether a task was run, or a simulation begun."""
+        """Whether a task was run or a simulation was started."""
         return any(run.runs for run in self._runs.values()) or bool(self.engine.totals().states)
 
     def wait(self, suite: str, task_id: str) -> TaskDecided:
@@ -259,26 +259,26 @@ class Session:
         Raises:
             KeyError: the session does not run the task.
         """
-        return self._decided[suite, task_id].result()
+        return self._decisions[suite, task_id].result()
 
     def stop(self, reason: str) -> None:
         """End the run early; finished simulations are kept."""
         with contextlib.suppress(sqlite3.Error):
             self.account.stop(reason)
-        if self._work is not None:
-            self._work.cancel()
+        if self._run_future is not None:
+            self._run_future.cancel()
             # The future is cancelled at once, but the coroutine ends only after its simulations.
-            self._ended.wait(_STOP_SECONDS)
-        self._decide_rest(reason)
+            self._end_event.wait(_STOP_SECONDS)
+        self._decide_open_tasks(reason)
 
-    async def _run(self) -> None:
-        why = "the run ended before this task"
+    async def _run_stages(self) -> None:
+        reason = "the run ended before this task"
         try:
             for number, plan in enumerate(self._stages):
                 if number:
                     self.engine.forget_lost()
                     self._begin_stage(plan)
-                    self._draws.select(self._tasks)
+                    self._draws.select_tasks(self._tasks)
                     self._copy_baselines()
                 await self._run_tasks()
                 if not plan.schedule or self.refusal:
@@ -286,25 +286,27 @@ class Session:
                 if await asyncio.get_running_loop().run_in_executor(self._scorer, self._end_stage):
                     break
         except EndpointError as error:
-            self.refusal, why = str(error), "the endpoint refuses the run"
+            self.refusal, reason = str(error), "the endpoint rejects the run"
         except StorageError as error:
-            self.refusal = self._unstored = str(error)
-            why = "the run cannot store its evidence"
+            self.refusal = self._storage_error = str(error)
+            reason = "the run cannot store its evidence"
         finally:
-            self._decide_rest(why)
-            self._ended.set()
+            self._decide_open_tasks(reason)
+            self._end_event.set()
 
     def _begin_stage(self, plan: Plan) -> None:
         self.plan = plan
         self._draws = Draws(plan, self._resources.worlds, self.folder)
-        self._runs = {name: SuiteRun(planned) for name, planned in plan.suites.items()}
+        self._runs = {name: SuiteRun(planned_suite) for name, planned_suite in plan.suites.items()}
 
     def _copy_baselines(self) -> None:
         """Copy the evidence of the baselines into the run folder, next to the run's traces."""
         for name in {suite for suite, _ in self._tasks}:
-            planned = self.plan.suites[name]
-            if planned.baseline is not None:
-                write_evidence(self.plan.run_folder / "baselines" / f"{name}.json", planned.baseline.evidence)
+            planned_suite = self.plan.suites[name]
+            if planned_suite.baseline is not None:
+                write_evidence(
+                    self.plan.run_folder / "baselines" / f"{name}.json", planned_suite.baseline.evidence
+                )
 
     async def _run_tasks(self) -> None:
         worlds, factories = self._resources.worlds, self._factories
@@ -319,21 +321,21 @@ class Session:
     def _on_task_run(self, suite: str, task_id: str, run: TaskRun) -> None:
         self._runs[suite].runs[task_id] = run
         if not self.plan.schedule:
-            self._decide(suite, task_id, run)
+            self._decide_task(suite, task_id, run)
 
-    def _decide(self, suite: str, task_id: str, run: TaskRun | None, why: str = "") -> None:
-        event = TaskDecided(self.plan, suite, task_id, run, why)
-        future = self._decided[suite, task_id]
-        with self._deciding:  # `stop` decides tasks in a different thread
+    def _decide_task(self, suite: str, task_id: str, run: TaskRun | None, reason: str = "") -> None:
+        event = TaskDecided(self.plan, suite, task_id, run, reason)
+        future = self._decisions[suite, task_id]
+        with self._decision_lock:  # `stop` decides tasks in a different thread
             if not future.done():
                 self._on_event(event)
                 future.set_result(event)
 
-    def _decide_rest(self, why: str) -> None:
+    def _decide_open_tasks(self, reason: str) -> None:
         """Decide all tasks that are still open: those of a staged run, and those that did not run."""
         for suite, task_id in self._tasks:
             run = self._runs[suite].runs.get(task_id)
-            self._decide(suite, task_id, run, "" if run is not None else why)
+            self._decide_task(suite, task_id, run, "" if run is not None else reason)
 
     # ---- verdicts
 
@@ -341,17 +343,23 @@ class Session:
         """Judge a stage, and return whether it is the last one."""
         stage = self.plan.stage
         assert stage is not None
-        exhausted = self.account.stopped
-        runs, ledger = self._suite_runs(exhausted), ProjectLedger(self.plan.project)
-        outcomes = self._judge(runs, ledger, self._narrowed)
-        partial = any(verdict.partial for suite in outcomes for verdict in suite.verdicts)
-        undecided = worst(suite.decision for suite in outcomes) is Decision.INCONCLUSIVE
-        is_last = bool(exhausted) or not _is_measured(outcomes) or not undecided or partial or stage.last
-        follows = "the last one of this run" if is_last else "it decides nothing, and the next one follows"
-        self.notes.append(f"{stage}, tested at {stage.alpha:.4f}: {follows}")
+        exhausted_budget = self.account.stop_reason
+        runs, ledger = self._suite_runs(exhausted_budget), ProjectLedger(self.plan.project)
+        outcomes = self._judge(runs, ledger, self._narrowing)
+        is_partial = any(verdict.partial for suite in outcomes for verdict in suite.verdicts)
+        is_undecided = worst_decision(suite.decision for suite in outcomes) is Decision.INCONCLUSIVE
+        is_last = (
+            bool(exhausted_budget)
+            or not _is_measured(outcomes)
+            or not is_undecided
+            or is_partial
+            or stage.is_last
+        )
+        consequence = "the last stage of this run" if is_last else "undecided, so the next stage follows"
+        self.notes.append(f"{stage}, tested at {stage.alpha:.4f}: {consequence}")
         self._on_event(StageFinished(stage, is_last, outcomes))
         if not is_last:
-            self._store(runs, outcomes, ledger, is_provisional=True)
+            self._store_results(runs, outcomes, ledger, is_provisional=True)
         return is_last
 
     def finish(
@@ -359,67 +367,70 @@ class Session:
         *,
         is_early: bool = False,
         others_failed: bool = False,
-        reported: Collection[TaskName] | None = None,
+        reported_tasks: Collection[TaskName] | None = None,
     ) -> Run:
         """Judge the simulations, and write the evidence, the ledger and the verdict.
 
         Args:
             is_early: Whether the front end ended the run early. The run's measurements then decide nothing.
             others_failed: Whether a test of the user that is not a task failed.
-            reported: The tasks that the front end reported (None for all); all others count as not run.
+            reported_tasks: The tasks that the front end reported (None for all); all others count as not run.
         """
         if is_early:
             self.stop("the session was stopped")
-        elif self._work is not None:
-            self._work.result()
-        if self.unstored:
+        elif self._run_future is not None:
+            self._run_future.result()
+        if self.storage_error:
             # Nothing is judged or recorded. Rerunning the same command makes the rest and judges everything.
-            return Run(self.plan, notes=tuple(self.notes), error=self.unstored)
-        if reported is not None:
+            return Run(self.plan, notes=tuple(self.notes), error=self.storage_error)
+        if reported_tasks is not None:
             for name, suite in self._runs.items():
-                suite.runs = {task: run for task, run in suite.runs.items() if (name, task) in reported}
-        exhausted = "" if self.plan.live is None else self.account.stopped
-        stopped = "the session was stopped early" if is_early else exhausted
-        runs, ledger = self._suite_runs(stopped), ProjectLedger(self.plan.project)
-        outcomes = self._judge(runs, ledger, stopped or self._narrowed, stopped=bool(stopped))
-        self.notes += [note for run in runs for note in run.unconfirmed]
+                suite.runs = {task: run for task, run in suite.runs.items() if (name, task) in reported_tasks}
+        exhausted_budget = "" if self.plan.live is None else self.account.stop_reason
+        stop_reason = "the session was stopped early" if is_early else exhausted_budget
+        runs, ledger = self._suite_runs(stop_reason), ProjectLedger(self.plan.project)
+        outcomes = self._judge(runs, ledger, stop_reason or self._narrowing, is_stopped=bool(stop_reason))
+        self.notes += [note for run in runs for note in run.unconfirmed_notes]
         self.notes += [] if self._executor is None else self._executor.notes
-        self._store(runs, outcomes, ledger, stopped=stopped, others_failed=others_failed)
-        if stopped and not self.plan.fresh and self.plan.live is not None:
-            self.notes.append("what is finished is kept: rerun the same command to resume")
-        run = Run(self.plan, outcomes, tuple(self.notes), _is_measured(outcomes), exhausted=exhausted)
+        self._store_results(runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed)
+        if stop_reason and not self.plan.is_fresh and self.plan.live is not None:
+            self.notes.append("finished simulations are kept; rerun the same command to resume")
+        run = Run(
+            self.plan, outcomes, tuple(self.notes), _is_measured(outcomes), exhausted_budget=exhausted_budget
+        )
         self._on_event(VerdictReached(run))
         return run
 
-    def _suite_runs(self, stopped: str) -> list[SuiteRun]:
-        """The suites with a task that ran; all suites if the run was stopped."""
-        return [run for run in self._runs.values() if run.runs or stopped]
+    def _suite_runs(self, stop_reason: str) -> list[SuiteRun]:
+        """Return the suites in which a task ran, or all suites if the run was stopped."""
+        return [run for run in self._runs.values() if run.runs or stop_reason]
 
     def _judge(
-        self, runs: Sequence[SuiteRun], ledger: ProjectLedger, interrupted: str, *, stopped: bool = False
+        self, runs: Sequence[SuiteRun], ledger: ProjectLedger, interruption: str, *, is_stopped: bool = False
     ) -> tuple[SuiteOutcome, ...]:
         plan, draws = self.plan, self._draws
         return tuple(
-            outcome(plan, run, ledger, draws, interrupted=interrupted, stopped=stopped) for run in runs
+            judge_suite(plan, run, ledger, draws, interruption=interruption, is_stopped=is_stopped)
+            for run in runs
         )
 
-    def _store(
+    def _store_results(
         self,
         runs: Sequence[SuiteRun],
         outcomes: Sequence[SuiteOutcome],
         ledger: ProjectLedger,
         **settings: Any,
     ) -> None:
-        totals = None if self.plan.live is None else (self.engine.totals(), self.account.stopped)
+        totals = None if self.plan.live is None else (self.engine.totals(), self.account.stop_reason)
         worlds = self._resources.worlds
         self.notes += store_run(
             self.plan, runs, outcomes, worlds, ledger, self._draws, totals=totals, **settings
         )
 
     @property
-    def unstored(self) -> str:
+    def storage_error(self) -> str:
         """Why evidence could not be stored; empty if it could."""
-        return self._unstored or self.account.unstored
+        return self._storage_error or self.account.storage_failure
 
     def export_cassette(self, *, is_early: bool = False) -> str:
         """Write the requested cassette, whatever the verdict, and return a line about it.
@@ -430,21 +441,23 @@ class Session:
         live = self.plan.live
         if live is None or live.record is None:
             return ""
-        lost = sum(len(run.lost) for suite in self._runs.values() for run in suite.runs.values())
-        partial = f"{lost} simulations were lost" if lost else ""
+        lost_count = sum(len(run.lost_trials) for suite in self._runs.values() for run in suite.runs.values())
+        partial_reason = f"{lost_count} simulations were lost" if lost_count else ""
         if is_early:
-            partial = "the session was stopped early"
+            partial_reason = "the session was stopped early"
         suites = list(self.plan.suites.values())
-        line = export(live, self.plan.candidate, suites, recording(self.plan.run_folder), partial)
-        self._exported = True
+        line = export_cassette(
+            live, self.plan.candidate, suites, recording_path(self.plan.run_folder), partial_reason
+        )
+        self._is_exported = True
         return line
 
     def close(self) -> None:
-        """End the threads and the servers, and remove temporary files. Repeated calls do no harm."""
-        self._closing.close()
-        if self._exported:
-            remove(recording(self.plan.run_folder))
-            self._exported = False
+        """End the threads and the servers, and remove temporary files. It may be called repeatedly."""
+        self._exit_stack.close()
+        if self._is_exported:
+            remove_answer_file(recording_path(self.plan.run_folder))
+            self._is_exported = False
 
 
 def _is_measured(outcomes: Iterable[SuiteOutcome]) -> bool:
@@ -454,7 +467,7 @@ def _is_measured(outcomes: Iterable[SuiteOutcome]) -> bool:
 def run(
     plan: Plan,
     resources: Resources,
-    on_event: Callable[[Event], None] = ignore,
+    on_event: Callable[[Event], None] = ignore_event,
     tasks: Iterable[TaskName] | None = None,
     executor: "RayExecutor | None" = None,
 ) -> Run:
@@ -465,7 +478,7 @@ def run(
         resources: The resources of the project.
         on_event: Called for each event, in a thread of the session.
         tasks: Suites and ids of tasks; all tasks by default.
-        executor: Makes the simulations elsewhere; None for the executor of the plan, or this process.
+        executor: Makes the simulations elsewhere; None selects the plan's executor, or this process.
 
     Raises:
         ConfigError, ResultsError, EndpointError, ModelFolderError: see `Session`.

@@ -9,17 +9,17 @@ from typing import Any
 
 from pytest_trace2evolve.engine.live import (
     DEFAULT_CONCURRENCY,
-    Address,
     LiveSettings,
     RaySettings,
-    adapted,
-    extra_instruction,
-    model_folder,
-    names_folder,
+    ServedModel,
+    is_model_folder,
+    read_extra_instruction,
+    read_model_folder,
+    with_adapter,
 )
-from pytest_trace2evolve.errors import ConfigError, shortened
+from pytest_trace2evolve.errors import ConfigError, shorten
 from pytest_trace2evolve.evidence.saving import SaveMode
-from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
+from pytest_trace2evolve.models.prices import FREE_PRICE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.protocols import Judge
@@ -27,12 +27,12 @@ from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.cassettes import playback_settings
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Endpoint, Options
-from pytest_trace2evolve.utils.reading import parse_json, reported
+from pytest_trace2evolve.utils.reading import convert_failures, parse_json
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 
 
-def check_values(values: Any) -> None:
-    """Reject empty values, because an empty value comes from an unset variable of a script.
+def check_not_empty(values: Any) -> None:
+    """Reject empty values, which usually come from an unset variable in a script.
 
     Args:
         values: An object with an attribute for each option's destination.
@@ -43,73 +43,74 @@ def check_values(values: Any) -> None:
     for option in OPTIONS:
         value = getattr(values, option.destination, None)
         if value == "" or (isinstance(value, list | tuple) and "" in value):
-            raise ConfigError(f"{option.flag} is empty; leave it out or give a value")
+            raise ConfigError(f"{option.flag} is empty; omit it or give a value")
         if option.is_path:
             for path in [value] if isinstance(value, str) else value or ():
-                _check_length(option.flag, path)
+                _check_path_length(option.flag, path)
 
 
-def _check_length(flag: str, path: str) -> None:
-    longest = max(len(os.fsencode(part)) for part in Path(path).parts or ("",))
-    if longest > 255 or len(os.fsencode(path)) > 4_000:
+def _check_path_length(flag: str, path: str) -> None:
+    max_part_length = max(len(os.fsencode(part)) for part in Path(path).parts or ("",))
+    if max_part_length > 255 or len(os.fsencode(path)) > 4_000:
         raise ConfigError(
-            f"{flag} {shortened(path, 80)}: the path is too long ({len(path)} characters); "
-            "choose a shorter one"
+            f"{flag} {shorten(path, 80)}: the path is too long ({len(path)} characters); choose a shorter one"
         )
 
 
 @dataclass(frozen=True)
 class Context:
-    """The folders in which options are read, and the project's defaults of some options.
+    """The folders that paths in options refer to, and the project's defaults of some options.
 
     Attributes:
         root: The project's top folder.
-        here: The folder to which paths are relative.
+        base_folder: The folder to which paths are relative.
         suites: The folder of suites, relative to the root.
         agent: The agent of suites that name none.
         gate: The policy of runs that name none.
-        served: Addresses of the run's own servers, by their models' folders.
+        server_addresses: Addresses of the run's own servers, by their models' folders.
     """
 
     root: Path
-    here: Path
+    base_folder: Path
     suites: str = "suites"
     agent: str = ""
     gate: str = ""
-    served: Mapping[str, Address] = field(default_factory=dict)
+    server_addresses: Mapping[str, ServedModel] = field(default_factory=dict)
 
 
-def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Options:
+def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Options:
     """Read the options of a run.
 
     Args:
         values: An object with an attribute for each option's destination; None means not given.
         context: The folders and the project's defaults.
-        may_embed: Whether the embedded model is used if no agent is named.
+        can_embed: Whether the embedded model is used if no agent is named.
 
     Raises:
         ConfigError: a value is invalid.
         CassetteError: the cassette cannot be trusted.
         ModelFolderError: a model's folder cannot be served.
     """
-    here = context.here
+    base_folder = context.base_folder
     if values.t2e_evolve_options is not None and not values.t2e_evolve:
         raise ConfigError("--t2e-evolve-options has no effect without --t2e-evolve")
     for name in values.t2e_summary or ():
-        if (here / name).is_dir():
+        if (base_folder / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
-        _check_output("--t2e-summary", name, context)
+        _check_output_path("--t2e-summary", name, context)
     for flag, name in (("--t2e-run-folder", values.t2e_run_folder), ("--t2e-record", values.t2e_record)):
         if name:
-            _check_output(flag, name, context)
-    named = values.t2e_model or values.t2e_agent or context.agent or values.t2e_base_url
-    embedded = not (named or values.t2e_results or values.t2e_playback) and has_embedded_model()
-    model = str(embedded_model()) if embedded else values.t2e_model
-    live = _live(values, model, here, read_prices(context.root / PRICES_NAME), context.served)
+            _check_output_path(flag, name, context)
+    is_agent_named = values.t2e_model or values.t2e_agent or context.agent or values.t2e_base_url
+    uses_embedded = not (is_agent_named or values.t2e_results or values.t2e_playback) and has_embedded_model()
+    model = str(embedded_model()) if uses_embedded else values.t2e_model
+    live = _live_settings(
+        values, model, base_folder, read_prices(context.root / PRICES_NAME), context.server_addresses
+    )
     return Options(
         candidate=values.t2e_candidate,
         suites=tuple(values.t2e_suite or ()),
-        replays=tuple(here / path for path in values.t2e_results or ()),
+        replays=tuple(base_folder / path for path in values.t2e_results or ()),
         agent=values.t2e_agent,
         default_agent=context.agent or None,
         trials=values.t2e_trials,
@@ -118,62 +119,68 @@ def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Op
         baseline_mode=SaveMode(values.t2e_baseline_mode) if values.t2e_baseline_mode else None,
         gate=values.t2e_gate or context.gate or None,
         goal=Goal(values.t2e_goal or Goal.IMPROVE),
-        run_folder=here / values.t2e_run_folder if values.t2e_run_folder else None,
-        live=None if embedded else live,
-        embedded=live if embedded and may_embed else None,
-        unused=_first_given(values, _NEED_MODEL) if values.t2e_model is None else "",
+        run_folder=base_folder / values.t2e_run_folder if values.t2e_run_folder else None,
+        live=None if uses_embedded else live,
+        embedded_settings=live if uses_embedded and can_embed else None,
+        unused_option=_first_set_flag(values, _MODEL_OPTIONS) if values.t2e_model is None else "",
         budgets=Budgets(
             cost=values.t2e_max_cost,
             tokens=values.t2e_max_tokens,
             minutes=values.t2e_max_minutes,
             requests_per_minute=values.t2e_requests_per_minute,
         ),
-        fresh=bool(values.t2e_fresh or values.t2e_record or values.t2e_playback),
-        confirm=values.t2e_max_reruns,
+        is_fresh=bool(values.t2e_fresh or values.t2e_record or values.t2e_playback),
+        max_reruns=values.t2e_max_reruns,
         stages=values.t2e_stages or (),
         baseline_endpoint=Endpoint(values.t2e_baseline_base_url, values.t2e_baseline_api_key_env),
         concurrency=values.t2e_concurrency or DEFAULT_CONCURRENCY,
-        ray=_ray(values, here),
-        invocation_dir=here,
+        ray=_ray_settings(values, base_folder),
+        invocation_dir=base_folder,
     )
 
 
-def _ray(values: Any, here: Path) -> RaySettings | None:
+def _ray_settings(values: Any, base_folder: Path) -> RaySettings | None:
     if values.t2e_ray is None:
-        if needless := _first_given(values, [option for option in OPTIONS if option.name.startswith("ray-")]):
-            raise ConfigError(f"{needless} has no effect without --t2e-ray")
+        if useless_flag := _first_set_flag(
+            values, [option for option in OPTIONS if option.name.startswith("ray-")]
+        ):
+            raise ConfigError(f"{useless_flag} has no effect without --t2e-ray")
         return None
     for option in ("results", "playback"):
         if getattr(values, f"t2e_{option}"):
-            raise ConfigError(f"--t2e-ray does not go with --t2e-{option}: there is nothing to distribute")
-    pip = None if values.t2e_ray_pip is None else here / values.t2e_ray_pip
+            raise ConfigError(
+                f"--t2e-ray cannot be combined with --t2e-{option}: there is nothing to distribute"
+            )
+    pip = None if values.t2e_ray_pip is None else base_folder / values.t2e_ray_pip
     if pip is not None and not pip.is_file():
         raise ConfigError(f"--t2e-ray-pip {values.t2e_ray_pip}: no such file; name a file of requirements")
     return RaySettings(values.t2e_ray, values.t2e_ray_per_actor, pip, tuple(values.t2e_ray_env or ()))
 
 
-def _check_output(flag: str, name: str, context: Context) -> None:
+def _check_output_path(flag: str, name: str, context: Context) -> None:
     """Reject an output path in the folders that the gate reads.
 
     Raises:
         ConfigError: the path is the project's folder, or lies in such a folder.
     """
-    root, path = context.root.resolve(), (context.here / name).resolve()
+    root, path = context.root.resolve(), (context.base_folder / name).resolve()
     for folder in ("baselines", "candidates", "ledger", "policies", context.suites or "suites"):
         if path.is_relative_to((root / folder).resolve()):
-            raise ConfigError(f"{flag} {name} lies in {folder}/, which the gate reads; choose another place")
+            raise ConfigError(
+                f"{flag} {name} lies in {folder}/, which the gate reads; choose a different path"
+            )
     if path == root:
-        raise ConfigError(f"{flag} {name} is the project's folder; choose another place")
+        raise ConfigError(f"{flag} {name} is the project's folder; choose a different path")
 
 
-_NEED_MODEL = [
+_MODEL_OPTIONS = [
     option
     for option in OPTIONS
     if option.scope == "live" and option.name not in ("model", "playback", "concurrency")
 ]
-"""Options that have no effect unless a model is asked."""
+"""Options that have no effect without a model."""
 
-_NOT_WITH_PLAYBACK = [
+_PLAYBACK_CONFLICTS = [
     option
     for option in OPTIONS
     if option.scope == "live" and option.name not in ("fresh", "playback", "concurrency")
@@ -181,44 +188,46 @@ _NOT_WITH_PLAYBACK = [
 """Options that playback rejects, because the cassette determines their values."""
 
 
-def _of_folder(
+def _use_folder(
     settings: ModelSettings,
-    here: Path,
+    base_folder: Path,
     prices: Mapping[str, Price],
-    served: Mapping[str, Address],
+    server_addresses: Mapping[str, ServedModel],
     adapter: str | None = None,
 ) -> tuple[ModelSettings, float]:
-    """The settings of a model in a folder, and the temperature that the folder names."""
-    folder, weights = model_folder(settings.model, here, served)
-    price = prices.get(folder.name, FREE)
-    found = replace(
+    """Return the settings of a model in a folder, and the temperature that the folder names."""
+    folder, weights = read_model_folder(settings.model, base_folder, server_addresses)
+    price = prices.get(folder.name, FREE_PRICE)
+    folder_settings = replace(
         settings, model=folder.name, base_url="", price=price, folder=folder.path, weights=weights
     )
-    return found if adapter is None else adapted(found, adapter, here), folder.temperature
+    return folder_settings if adapter is None else with_adapter(
+        folder_settings, adapter, base_folder
+    ), folder.temperature
 
 
-def _first_given(values: Any, options: Sequence[Option]) -> str:
-    """The flag of the first option that was given; empty if none was."""
+def _first_set_flag(values: Any, options: Sequence[Option]) -> str:
+    """Return the flag of the first option that was given; empty if none was."""
     return next((option.flag for option in options if getattr(values, option.destination) is not None), "")
 
 
-def _live(
+def _live_settings(
     values: Any,
     model: str | None,
-    here: Path,
+    base_folder: Path,
     prices: Mapping[str, Price],
-    served: Mapping[str, Address],
+    server_addresses: Mapping[str, ServedModel],
 ) -> LiveSettings | None:
     if values.t2e_playback is not None:
-        if needless := _first_given(values, _NOT_WITH_PLAYBACK):
+        if useless_flag := _first_set_flag(values, _PLAYBACK_CONFLICTS):
             raise ConfigError(
-                f"{needless} does not go with --t2e-playback: "
-                "the cassette says which models answered, and how they were asked"
+                f"{useless_flag} cannot be combined with --t2e-playback: "
+                "the cassette determines the models and their settings"
             )
-        return playback_settings(here / values.t2e_playback, extra_instruction())
+        return playback_settings(base_folder / values.t2e_playback, read_extra_instruction())
     if model is None:
-        if needless := _first_given(values, _NEED_MODEL):
-            raise ConfigError(f"{needless} has no effect without --t2e-model")
+        if useless_flag := _first_set_flag(values, _MODEL_OPTIONS):
+            raise ConfigError(f"{useless_flag} has no effect without --t2e-model")
         return None
     agent = ModelSettings(
         model=model,
@@ -227,7 +236,7 @@ def _live(
         temperature=0.0 if values.t2e_temperature is None else values.t2e_temperature,
         seed=values.t2e_seed,
         reasoning_effort=values.t2e_reasoning_effort,
-        extra_body=_extra_body(values.t2e_extra_body),
+        extra_body=_parse_extra_body(values.t2e_extra_body),
         max_connections=values.t2e_concurrency or DEFAULT_CONCURRENCY,
         timeout=values.t2e_call_timeout or CALL_TIMEOUT,
         price=prices.get(model),
@@ -245,39 +254,39 @@ def _live(
         extra_body={},
         price=prices.get(values.t2e_user_model or agent.model),
     )
-    if agent.base_url is None and names_folder(agent.model, here):
-        agent, own_temperature = _of_folder(agent, here, prices, served, values.t2e_adapter)
+    if agent.base_url is None and is_model_folder(agent.model, base_folder):
+        agent, own_temperature = _use_folder(agent, base_folder, prices, server_addresses, values.t2e_adapter)
         if values.t2e_temperature is None:
             agent = replace(agent, temperature=own_temperature)
     elif values.t2e_adapter is not None:
         raise ConfigError("--t2e-adapter needs a model that is a folder: --t2e-model ./path")
-    if user.base_url is None and names_folder(user.model, here):
-        user, _ = _of_folder(user, here, prices, served)
+    if user.base_url is None and is_model_folder(user.model, base_folder):
+        user, _ = _use_folder(user, base_folder, prices, server_addresses)
     baseline_api_key_env = values.t2e_baseline_api_key_env or agent.api_key_env
     _check_api_key_envs(agent.api_key_env, user.api_key_env, baseline_api_key_env)
     return LiveSettings(
         agent,
         user,
-        extra_instruction(),
-        cache=bool(values.t2e_cache),
-        scripts=values.t2e_user_model is None,
-        record=here / values.t2e_record if values.t2e_record else None,
+        read_extra_instruction(),
+        uses_cache=bool(values.t2e_cache),
+        uses_scripts=values.t2e_user_model is None,
+        record=base_folder / values.t2e_record if values.t2e_record else None,
         each_turn=values.t2e_route == "turn",
     )
 
 
-def _extra_body(text: str | None) -> dict[str, Any]:
+def _parse_extra_body(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
-    with reported("--t2e-extra-body", ConfigError, "give a JSON object"):
-        body = parse_json(text, unique=True)
+    with convert_failures("--t2e-extra-body", ConfigError, "give a JSON object"):
+        body = parse_json(text, require_unique=True)
     if not isinstance(body, dict):
         raise ConfigError(f"--t2e-extra-body is a JSON {type(body).__name__}, not an object")
     return body
 
 
 def _check_api_key_envs(*names: str) -> None:
-    """Reject a key given in place of its variable's name, because a later error would show the key."""
+    """Reject an API key given instead of its variable's name, because later errors would show the key."""
     for name in names:
         if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(
@@ -287,6 +296,7 @@ def _check_api_key_envs(*names: str) -> None:
 
 
 def read_judge(values: Any) -> Judge | None:
+    """Return the judge that the options name; None if they name none."""
     if values.t2e_judge is None:
         return None
     from pytest_trace2evolve.judges.chat import ChatJudge

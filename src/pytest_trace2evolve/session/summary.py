@@ -1,11 +1,11 @@
-"""The final report of a run, from its plan and the outcomes of its suites."""
+"""Builds the final report of a run from its plan and the outcomes of its suites."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.records.verdict import Decision, RunSummary, SuiteSummary
 from pytest_trace2evolve.scoring.metrics import Metrics
-from pytest_trace2evolve.session.comparability import compared
+from pytest_trace2evolve.session.comparability import compared_sides
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
@@ -27,7 +27,7 @@ def report_of(
     trouble: str = "",
     used: str = "",
 ) -> RunReport:
-    """The report of a run.
+    """Build the report of a run.
 
     Args:
         notes: Notes for the user, a line each.
@@ -37,15 +37,15 @@ def report_of(
     """
     suites = []
     for outcome in outcomes:
-        planned = plan.suites[outcome.name]
+        planned_suite = plan.suites[outcome.name]
         suites.append(
             SuiteSummary(
                 name=outcome.name,
-                baseline=planned.baseline.name if planned.baseline is not None else None,
+                baseline=planned_suite.baseline.name if planned_suite.baseline is not None else None,
                 reason=outcome.reason,
                 verdicts=outcome.verdicts,
                 left_out=outcome.left_out,
-                compared=compared(plan, planned),
+                compared=compared_sides(plan, planned_suite),
             )
         )
     summary = RunSummary(
@@ -65,7 +65,7 @@ def report_of(
 
 
 def _evidence_folder(plan: Plan) -> str:
-    """The run's folder, relative to the project if the folder is inside."""
+    """Return the run's folder, relative to the project if it is inside the project."""
     try:
         return str(plan.run_folder.relative_to(plan.project.root))
     except ValueError:

@@ -12,9 +12,9 @@ from pytest_trace2evolve.errors import (
     MissingExtraError,
     ResultsError,
     WorldError,
-    nearest,
+    name_suggestion,
 )
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results, written_findings
+from pytest_trace2evolve.evidence.results import ResultsFile, combine_results, read_findings, read_results
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
@@ -22,34 +22,41 @@ from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import find_breaches
-from pytest_trace2evolve.scoring.metrics import succeeded
-from pytest_trace2evolve.session.evidence_sources import domain_of, expand, path_exists, provenance
+from pytest_trace2evolve.scoring.metrics import is_success
+from pytest_trace2evolve.session.evidence_sources import (
+    domain_of,
+    expand_run_folders,
+    file_provenance,
+    path_exists,
+)
 from pytest_trace2evolve.session.ledger import SplitName, record_access
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
-def find_run(run: str, project: Project | None, here: Path) -> Path:
+def find_run(run: str, project: Project | None, base_folder: Path) -> Path:
     """Find the path of a run from its id, the beginning of its id, its folder, or a results file.
 
-    Paths are relative to the folder `here`.
+    Paths are relative to `base_folder`.
     """
-    if path_exists(here / run):
-        return here / run
+    if path_exists(base_folder / run):
+        return base_folder / run
     if project is None:
-        raise ConfigError(f"{run}: no such path, and no project here whose runs could be meant; give --root")
+        raise ConfigError(f"{run}: no such path, and no project here to search for runs; give --root")
     folder = project.runs_folder
     ids = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    found = [run] if run in ids else [name for name in ids if name.startswith(run)]
-    if len(found) > 1:
-        shown = ", ".join(found[:5])
-        raise ConfigError(f"run {run!r} is the beginning of several: {shown}; give more of the id")
-    if not found:
-        raise ConfigError(f"{run!r} is no path and no run in {folder}; {nearest(run, ids[-20:])}")
-    return folder / found[0]
+    matching_ids = [run] if run in ids else [name for name in ids if name.startswith(run)]
+    if len(matching_ids) > 1:
+        names = ", ".join(matching_ids[:5])
+        raise ConfigError(f"run {run!r} matches several runs: {names}; give more of the id")
+    if not matching_ids:
+        raise ConfigError(
+            f"{run!r} is neither a path nor a run in {folder}; {name_suggestion(run, ids[-20:])}"
+        )
+    return folder / matching_ids[0]
 
 
-def splits_with(project: Project, domain: str, task: str) -> Iterator[SplitName]:
-    """Every split of the project that holds a task, whichever suite the task was run in."""
+def splits_of_task(project: Project, domain: str, task: str) -> Iterator[SplitName]:
+    """Yield every split of the project that holds a task, in whatever suite the task was run."""
     for suite, lock in project.lock.suites.items():
         for split, tasks in lock.splits.items():
             if lock.domain != domain or task not in tasks:
@@ -61,29 +68,35 @@ def splits_with(project: Project, domain: str, task: str) -> Iterator[SplitName]
 
 @dataclass(frozen=True)
 class OpenedTrace:
-    """A trace that may be shown, because any access that must be recorded is recorded.
+    """A trace that may be shown, because its access is recorded if it must be.
 
     Attributes:
         simulation: The simulation with its trace.
         origin: The provenance of the simulation.
         run: The run's name, or the file's.
         trials: All trials of the task in the run.
-        recorded: The splits whose ledger entries record this access.
+        recorded_splits: The splits whose ledger entries record this access.
         note: Why no access was recorded; empty if one was.
-        found: The breaches of invariants in the trace.
+        findings: The breaches of invariants in the trace.
     """
 
     simulation: Simulation
     origin: Provenance
     run: str
     trials: tuple[int, ...]
-    recorded: tuple[SplitName, ...]
+    recorded_splits: tuple[SplitName, ...]
     note: str
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def open_trace(
-    run: str, task: str, *, project: Project | None, here: Path, trial: int | None = None, suite: str = ""
+    run: str,
+    task: str,
+    *,
+    project: Project | None,
+    base_folder: Path,
+    trial: int | None = None,
+    suite: str = "",
 ) -> OpenedTrace:
     """Find the trace of a simulation, and record the access.
 
@@ -97,28 +110,30 @@ def open_trace(
         ResultsError: the run cannot be read.
         LedgerError: the access could not be recorded; nothing of the trace may be shown.
     """
-    path = find_run(run, project, here)
-    file = _file_with(task, _files_by_suite(path, suite, run), run)
-    origin, domain = provenance(file), domain_of(file)
+    path = find_run(run, project, base_folder)
+    file = _find_file(task, _files_by_suite(path, suite, run), run)
+    origin, domain = file_provenance(file), domain_of(file)
     simulations = {
-        simulation.trial or 0: simulation for simulation in combine([file])[0] if simulation.task_id == task
+        simulation.trial or 0: simulation
+        for simulation in combine_results([file])[0]
+        if simulation.task_id == task
     }
-    chosen = min(simulations) if trial is None else trial
-    if chosen not in simulations:
-        known = ", ".join(map(str, sorted(simulations)))
-        raise ConfigError(f"task {task!r} of {run} has no trial {chosen}; it has {known}")
-    places, note = _sealed_places(project, origin, domain, task)
+    trial_number = min(simulations) if trial is None else trial
+    if trial_number not in simulations:
+        known_trials = ", ".join(map(str, sorted(simulations)))
+        raise ConfigError(f"task {task!r} of {run} has no trial {trial_number}; it has {known_trials}")
+    sealed_splits, note = _sealed_splits(project, origin, domain, task)
     name = origin.run_id or path.name
-    for place in places:
+    for sealed_split in sealed_splits:
         assert project is not None
-        record_access(project, place, domain, task, (chosen,), name)
-    simulation = simulations[chosen]
+        record_access(project, sealed_split, domain, task, (trial_number,), name)
+    simulation = simulations[trial_number]
     return OpenedTrace(
         simulation,
         origin,
         name,
         tuple(sorted(simulations)),
-        tuple(places),
+        tuple(sealed_splits),
         note,
         _broken_invariants(simulation, origin, project),
     )
@@ -131,9 +146,9 @@ def _broken_invariants(
 
     If none were recorded, check the trace by the rules of its world, if that world can be opened here.
     """
-    if (written := written_findings(simulation)) is not None:
-        return written
-    if not origin.conversational:
+    if (recorded_findings := read_findings(simulation)) is not None:
+        return recorded_findings
+    if not origin.is_conversational:
         return ()
     try:
         worlds = Worlds() if project is None else project.open_worlds()
@@ -150,7 +165,7 @@ class FailedTask:
     Attributes:
         splits: The splits that hold the task.
         is_sealed: Whether an access to the task's traces would be recorded.
-        failed, measured: Trials that failed, and all that were measured.
+        failed_trials, measured_trials: Trials that failed, and all that were measured.
         reward: Mean over the measured trials.
     """
 
@@ -158,8 +173,8 @@ class FailedTask:
     task: str
     splits: tuple[SplitName, ...]
     is_sealed: bool
-    failed: int
-    measured: int
+    failed_trials: int
+    measured_trials: int
     reward: float
 
 
@@ -168,19 +183,19 @@ class FailedTasks:
     """The failed tasks of a run.
 
     Attributes:
-        tasks: The number of all tasks.
-        unmeasured: The number of tasks without a reward in any trial.
+        task_count: The number of all tasks.
+        unmeasured_tasks: The number of tasks without a reward in any trial.
     """
 
     run: str
     candidate: str | None
-    tasks: int
-    unmeasured: int
-    failed: tuple[FailedTask, ...]
+    task_count: int
+    unmeasured_tasks: int
+    failed_tasks: tuple[FailedTask, ...]
 
 
-def failed_tasks(run: str, *, project: Project | None, here: Path, suite: str = "") -> FailedTasks:
-    """List the failed tasks of a run. No access is recorded, because nothing of their traces is shown.
+def failed_tasks(run: str, *, project: Project | None, base_folder: Path, suite: str = "") -> FailedTasks:
+    """List the failed tasks of a run. No access is recorded, because the traces are not shown.
 
     Args:
         run: As in `find_run`.
@@ -190,39 +205,39 @@ def failed_tasks(run: str, *, project: Project | None, here: Path, suite: str = 
         ConfigError: no run or suite matches, or several runs match. The message names the available ones.
         ResultsError: the run cannot be read.
     """
-    path = find_run(run, project, here)
+    path = find_run(run, project, base_folder)
     files = _files_by_suite(path, suite, run)
     rewards: dict[tuple[str, str, str], list[float | None]] = {}
     for name, file in files.items():
-        for simulation in combine([file])[0]:
-            place = name, domain_of(file), simulation.task_id
-            rewards.setdefault(place, []).append(simulation.recorded_reward)
-    found = [
-        _failed_task(project, *place, measured)
-        for place, several in rewards.items()
-        if (measured := [reward for reward in several if reward is not None])
-        and not all(map(succeeded, measured))
+        for simulation in combine_results([file])[0]:
+            key = name, domain_of(file), simulation.task_id
+            rewards.setdefault(key, []).append(simulation.recorded_reward)
+    tasks = [
+        _failed_task(project, *key, measured_rewards)
+        for key, trial_rewards in rewards.items()
+        if (measured_rewards := [reward for reward in trial_rewards if reward is not None])
+        and not all(map(is_success, measured_rewards))
     ]
-    origins = [provenance(file) for file in files.values()]
+    origins = [file_provenance(file) for file in files.values()]
     return FailedTasks(
         next((origin.run_id for origin in origins if origin.run_id), path.name),
         next((origin.candidate.id for origin in origins if origin.candidate), None),
         len(rewards),
-        sum(all(reward is None for reward in several) for several in rewards.values()),
-        tuple(sorted(found, key=lambda task: (task.suite, task.is_sealed, task.splits, task.task))),
+        sum(all(reward is None for reward in trial_rewards) for trial_rewards in rewards.values()),
+        tuple(sorted(tasks, key=lambda task: (task.suite, task.is_sealed, task.splits, task.task))),
     )
 
 
 def _failed_task(
     project: Project | None, suite: str, domain: str, task: str, rewards: Sequence[float]
 ) -> FailedTask:
-    holding = [] if project is None else list(splits_with(project, domain, task))
+    splits = [] if project is None else list(splits_of_task(project, domain, task))
     return FailedTask(
         suite,
         task,
-        tuple(holding),
-        project is not None and any(_is_sealed(project, split) for _, split in holding),
-        sum(not succeeded(reward) for reward in rewards),
+        tuple(splits),
+        project is not None and any(_is_sealed(project, split) for _, split in splits),
+        sum(not is_success(reward) for reward in rewards),
         len(rewards),
         sum(rewards) / len(rewards),
     )
@@ -233,42 +248,44 @@ def _is_sealed(project: Project, split: str) -> bool:
 
 
 def _files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
-    """The results files of a run by suite, or only the file of the named suite."""
-    files = [read_results(place) for place in expand([path])]
-    by_suite = {provenance(file).suite or file.path.name: file for file in files}
+    """Return the results files of a run by suite, or only the file of the named suite."""
+    files = [read_results(results_path) for results_path in expand_run_folders([path])]
+    by_suite = {file_provenance(file).suite or file.path.name: file for file in files}
     if suite and suite not in by_suite:
-        raise ConfigError(f"{run} holds no suite {suite!r}; {nearest(suite, by_suite)}")
+        raise ConfigError(f"{run} holds no suite {suite!r}; {name_suggestion(suite, by_suite)}")
     return {suite: by_suite[suite]} if suite else by_suite
 
 
-def _file_with(task: str, by_suite: Mapping[str, ResultsFile], run: str) -> ResultsFile:
-    """The one file that holds simulations of a task."""
-    ran = {name: {simulation.task_id for simulation in file.simulations} for name, file in by_suite.items()}
-    found = [name for name, tasks in ran.items() if task in tasks]
-    if not found:
-        known = nearest(task, set().union(*ran.values()), most=3)
-        raise ConfigError(f"{run} holds no simulation of task {task!r}; {known}")
-    if len(found) > 1:
-        raise ConfigError(f"task {task!r} is in several suites of {run}: {', '.join(found)}; give --suite")
-    return by_suite[found[0]]
+def _find_file(task: str, by_suite: Mapping[str, ResultsFile], run: str) -> ResultsFile:
+    """Return the one file that holds simulations of a task."""
+    tasks_by_suite = {
+        name: {simulation.task_id for simulation in file.simulations} for name, file in by_suite.items()
+    }
+    suites = [name for name, tasks in tasks_by_suite.items() if task in tasks]
+    if not suites:
+        suggestion = name_suggestion(task, set().union(*tasks_by_suite.values()), max_names=3)
+        raise ConfigError(f"{run} holds no simulation of task {task!r}; {suggestion}")
+    if len(suites) > 1:
+        raise ConfigError(f"task {task!r} is in several suites of {run}: {', '.join(suites)}; give --suite")
+    return by_suite[suites[0]]
 
 
-def _sealed_places(
+def _sealed_splits(
     project: Project | None, origin: Provenance, domain: str, task: str
 ) -> tuple[Sequence[SplitName], str]:
-    """The sealed splits that hold a task; if there are none, a note that says why."""
+    """Return the sealed splits that hold a task, and a note that says why if there are none."""
     if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
-        where = f"{project.lock_path} does not hold" if project else "no project here holds"
+        reason = f"{project.lock_path} lacks" if project else "no project here has"
         raise ConfigError(
-            f"the run is of suite {origin.suite!r}, which {where}: the access could not be recorded; "
-            "give the run's project as --root"
+            f"the run is of suite {origin.suite!r}, which {reason}, so the access cannot be recorded; "
+            "give the run's project with --root"
         )
     if project is None:
         return (), "nothing was recorded: there is no project here"
-    holding = list(splits_with(project, domain, task))
-    sealed = [(suite, split) for suite, split in holding if _is_sealed(project, split)]
+    splits = list(splits_of_task(project, domain, task))
+    sealed = [(suite, split) for suite, split in splits if _is_sealed(project, split)]
     if sealed:
         return sealed, ""
-    if holding:
-        return (), f"nothing was recorded: {'::'.join(holding[0])} may be read"
-    return (), f"nothing was recorded: no suite of {project.root.name} holds the task"
+    if splits:
+        return (), f"nothing was recorded: {'::'.join(splits[0])} may be read"
+    return (), f"nothing was recorded: no suite of {project.root.name} has the task"

@@ -14,7 +14,7 @@ from pytest_trace2evolve.engine.engine import Engine, Job
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory
-from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
+from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
@@ -22,13 +22,13 @@ from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.invariants import breaches_in
-from pytest_trace2evolve.scoring.metrics import Trials, as_evidence
+from pytest_trace2evolve.scoring.metrics import Trials, to_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.estimate import Expected, most_fresh
+from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simulations
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
-from pytest_trace2evolve.session.provenance import provenance_of, sealed_place
+from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
 from pytest_trace2evolve.worlds.registry import Worlds
 
 T = TypeVar("T")
@@ -40,33 +40,33 @@ class TaskRun:
 
     Attributes:
         records: The evidence of each trial.
-        left_out: A note on recorded simulations that were not compared, because their task differs from the
-            lock; empty if all were compared.
-        absent: A note if the replayed files hold no simulation of the task; empty otherwise.
-        unfinished: Why some trials of the task were not made; empty if all were made.
-        fresh: Fresh trials of both sides; None if none were made.
-        unconfirmed: Why a task that may have regressed has no fresh trials; empty otherwise.
+        left_out_reason: Why recorded simulations were not compared, because their task differs from the lock;
+            empty if all were compared.
+        absent_reason: A text that says that the replayed files lack the task; empty otherwise.
+        unfinished_reason: Why some trials of the task were not made; empty if all were made.
+        fresh_trials: Fresh trials of both sides; None if none were made.
+        unconfirmed_reason: Why a task that may have regressed has no fresh trials; empty otherwise.
         crash: The first exception of the agent's code, as `Type: message`.
         frames: The frames of its traceback, as text.
     """
 
     records: tuple[SimulationEvidence, ...] = ()
-    left_out: str = ""
-    absent: str = ""
-    unfinished: str = ""
-    fresh: FreshTrials | None = None
-    unconfirmed: str = ""
+    left_out_reason: str = ""
+    absent_reason: str = ""
+    unfinished_reason: str = ""
+    fresh_trials: FreshTrials | None = None
+    unconfirmed_reason: str = ""
     crash: str = ""
     frames: str = ""
 
     @property
-    def lost(self) -> list[SimulationEvidence]:
+    def lost_trials(self) -> list[SimulationEvidence]:
         """The trials that infrastructure ended."""
         return [record for record in self.records if record.status is Status.INFRASTRUCTURE_ERROR]
 
     @property
-    def unmeasured(self) -> list[SimulationEvidence]:
-        """The trials that ran and have no reward."""
+    def unmeasured_trials(self) -> list[SimulationEvidence]:
+        """The trials that ran but have no reward."""
         return [record for record in self.records if record.status is Status.NOT_MEASURED]
 
 
@@ -79,7 +79,7 @@ class TaskRunner:
         draws: Stores the simulations, and declares each draw before a simulation of it can be seen.
         factories: Agent factories by suite and side; empty if an executor has its own.
         scorer: The threads in which simulations are scored and stored.
-        tasks: The tasks in order. The order matters if the fresh simulations may not suffice for all
+        tasks: The tasks in order. The order matters if there may be too few fresh simulations for all
             regressions.
     """
 
@@ -88,27 +88,27 @@ class TaskRunner:
     engine: Engine
     draws: Draws
     factories: Mapping[tuple[str, SideName], AgentFactory]
-    expected: Expected
+    expected: ExpectedUsage
     scorer: ThreadExecutor
     tasks: Sequence[tuple[str, str]]
 
     def __post_init__(self) -> None:
         self._rules: dict[str, Rules | None] = {}
-        self._ended = {task: asyncio.Event() for task in self.tasks}
-        self._before = dict(zip(self.tasks[1:], self.tasks, strict=False))
-        confirm = self.plan.confirm
-        self._is_scarce = confirm is not None and most_fresh(self.plan) == confirm.budget
+        self._end_events = {task: asyncio.Event() for task in self.tasks}
+        self._previous_tasks = dict(zip(self.tasks[1:], self.tasks, strict=False))
+        confirmation = self.plan.confirmation
+        self._is_scarce = confirmation is not None and max_fresh_simulations(self.plan) == confirmation.budget
 
     async def run_all(
         self,
         on_simulation: Callable[[str, SimulationEvidence, bool], None],
         on_run: Callable[[str, str, TaskRun], None],
     ) -> None:
-        """Run all tasks. They start in order, with enough tasks at once to keep the slots full.
+        """Run all tasks. They start in order, and enough of them run at once to use all slots.
 
         Args:
-            on_simulation: Called with the suite, the evidence of a simulation and whether it is a fresh one,
-                in a thread that scores.
+            on_simulation: Called in a scoring thread, with the suite, the evidence of a simulation, and
+                whether it is fresh.
             on_run: Called with the suite, the task's id and its trials.
 
         Raises:
@@ -118,195 +118,243 @@ class TaskRunner:
         """
         self._on_simulation = on_simulation
         self._failure: Exception | None = None
-        window = asyncio.Semaphore(2 * self.engine.loop.slots)
+        task_slots = asyncio.Semaphore(2 * self.engine.loop.slots)
 
         async def run(suite: str, task_id: str) -> None:
             try:
-                task_run = await self._run(self.plan.suites[suite], task_id)
+                task_run = await self._run_task(self.plan.suites[suite], task_id)
                 if self._failure is not None:
                     raise self._failure
                 on_run(suite, task_id, task_run)
             finally:
-                self._ended[suite, task_id].set()
-                window.release()
+                self._end_events[suite, task_id].set()
+                task_slots.release()
 
         try:
             async with asyncio.TaskGroup() as group:
-                for name in self.tasks:
-                    await window.acquire()
-                    group.create_task(run(*name))
+                for task_name in self.tasks:
+                    await task_slots.acquire()
+                    group.create_task(run(*task_name))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _run(self, planned: PlannedSuite, task_id: str) -> TaskRun:
+    async def _run_task(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
         """Make or replay every trial of a task, score each, store its trace, and confirm a regression.
 
-        Any other exception, for example in the world, makes every trial an infrastructure error without a
-        score.
+        An exception that does not end the run, for example in the world, turns every trial into an
+        infrastructure error without a score.
         """
         try:
-            if planned.recorded is not None:
-                run = await self._in_thread(self._replay, planned, planned.recorded, task_id)
+            if planned_suite.recorded_runs is not None:
+                run = await self._run_in_thread(
+                    self._replay_trials, planned_suite, planned_suite.recorded_runs, task_id
+                )
             else:
-                run = await self._make(planned, task_id)
-            return await self._confirmed(planned, task_id, run)
+                run = await self._make_trials(planned_suite, task_id)
+            return await self._confirm_regression(planned_suite, task_id, run)
         except (EndpointError, StorageError):
             raise
         except Exception as error:
-            trials, digest = range(max(1, planned.trials_of(task_id))), planned.lock.tasks[task_id]
+            digest = planned_suite.lock.tasks[task_id]
+            trials = range(max(1, planned_suite.trials_of(task_id)))
             return TaskRun(tuple(lost_trial(task_id, digest, trial, error) for trial in trials))
 
-    def _replay(self, planned: PlannedSuite, files: RecordedRuns, task_id: str) -> TaskRun:
-        recorded = files.by_task.get(task_id)
-        if not recorded:
-            return TaskRun(absent="the replayed files hold no simulation of this task")
-        solo, locked = planned.suite.solo, planned.lock.tasks[task_id]
-        same = [item for item in recorded if item.task.digest_in(solo=solo) == locked]
-        left_out = ""
-        if len(same) < len(recorded):
-            share = "" if not same else f"{len(recorded) - len(same)} of {len(recorded)} simulations: "
-            left_out = f"{share}the recorded task differs from the lock"
-        by_trial = {item.simulation.trial or 0: item for item in same}
-        records = [
-            self._record(planned, item.task, trial, item.simulation)
-            for trial, item in sorted(by_trial.items())
+    def _replay_trials(
+        self, planned_suite: PlannedSuite, recorded_runs: RecordedRuns, task_id: str
+    ) -> TaskRun:
+        recorded_simulations = recorded_runs.by_task.get(task_id)
+        if not recorded_simulations:
+            return TaskRun(absent_reason="the replayed files hold no simulation of this task")
+        is_solo, locked_digest = planned_suite.suite.solo, planned_suite.lock.tasks[task_id]
+        matching_simulations = [
+            recorded_simulation
+            for recorded_simulation in recorded_simulations
+            if recorded_simulation.task.digest_in(solo=is_solo) == locked_digest
         ]
-        return TaskRun(tuple(records), left_out=left_out)
-
-    async def _make(self, planned: PlannedSuite, task_id: str) -> TaskRun:
-        task = self._world(planned).tasks()[task_id]
-        if task.digest_in(solo=planned.suite.solo) != planned.lock.tasks[task_id]:
-            raise LockError(
-                f"{planned.path}: the content of task {task_id!r} changed "
-                f"since {LOCK_NAME} was written; {RENEW}"
+        left_out_reason = ""
+        if len(matching_simulations) < len(recorded_simulations):
+            count = len(recorded_simulations) - len(matching_simulations)
+            count_text = (
+                f"{count} of {len(recorded_simulations)} simulations: " if matching_simulations else ""
             )
-        trials = range(planned.trials)
-        jobs = [self._job(planned, task, trial) for trial in trials]
-        results = await self._simulations(jobs, self.engine.make)
+            left_out_reason = f"{count_text}the recorded task differs from the lock"
+        by_trial = {
+            recorded_simulation.simulation.trial or 0: recorded_simulation
+            for recorded_simulation in matching_simulations
+        }
+        records = [
+            self._score_and_report(
+                planned_suite, recorded_simulation.task, trial, recorded_simulation.simulation
+            )
+            for trial, recorded_simulation in sorted(by_trial.items())
+        ]
+        return TaskRun(tuple(records), left_out_reason=left_out_reason)
+
+    async def _make_trials(self, planned_suite: PlannedSuite, task_id: str) -> TaskRun:
+        task = self._world(planned_suite).tasks()[task_id]
+        if task.digest_in(solo=planned_suite.suite.solo) != planned_suite.lock.tasks[task_id]:
+            raise LockError(
+                f"{planned_suite.path}: the content of task {task_id!r} changed "
+                f"since {LOCK_NAME} was written; {RENEW_REMEDY}"
+            )
+        trials = range(planned_suite.trials)
+        jobs = [self._make_job(planned_suite, task, trial) for trial in trials]
+        results = await self._gather_simulations(jobs, self.engine.make)
         crashes = [result.crash for result in results if isinstance(result, Simulation) and result.crash]
         crash, frames = crashes[0] if crashes else ("", "")
-        unfinished = next((str(result) for result in results if isinstance(result, BudgetError)), "")
+        unfinished_reason = next((str(result) for result in results if isinstance(result, BudgetError)), "")
         records = [
-            await self._in_thread(self._record, planned, task, trial, result)
+            await self._run_in_thread(self._score_and_report, planned_suite, task, trial, result)
             for trial, result in zip(trials, results, strict=True)
             if not isinstance(result, BudgetError)
         ]
-        return TaskRun(tuple(records), unfinished=unfinished, crash=crash, frames=frames)
+        return TaskRun(tuple(records), unfinished_reason=unfinished_reason, crash=crash, frames=frames)
 
-    async def _simulations(
+    async def _gather_simulations(
         self, jobs: Iterable[Job], make: Callable[[Job], Awaitable[Simulation]]
     ) -> list[Simulation | Exception]:
-        """Make simulations concurrently; an exception takes the place of a simulation that was not made.
+        """Make simulations concurrently; the result holds an exception for each that was not made.
 
         Raises:
             EndpointError, StorageError: a simulation raised an error that ends the run.
         """
         results = await asyncio.gather(*map(make, jobs), return_exceptions=True)
-        made: list[Simulation | Exception] = []
+        outcomes: list[Simulation | Exception] = []
         for result in results:
             if isinstance(result, EndpointError | StorageError):
                 raise result
             if not isinstance(result, Simulation | Exception):
                 raise result  # the run is cancelled
-            made.append(result)
-        return made
+            outcomes.append(result)
+        return outcomes
 
-    def _job(self, planned: PlannedSuite, task: Task, trial: int, *, baseline: bool = False) -> Job:
-        plan, suite = self.plan, planned.suite
+    def _make_job(
+        self, planned_suite: PlannedSuite, task: Task, trial: int, *, baseline: bool = False
+    ) -> Job:
+        plan, suite = self.plan, planned_suite.suite
         side: SideName = "baseline" if baseline else "candidate"
         is_stored = plan.live is not None
         return Job(
             Assignment(
                 task=task,
-                world=self._world(planned),
-                factory=self.factories.get((planned.name, side)),
-                candidate=plan.party(planned.name, baseline=baseline).candidate,
+                world=self._world(planned_suite),
+                factory=self.factories.get((planned_suite.name, side)),
+                candidate=plan.setup_of(planned_suite.name, baseline=baseline).candidate,
                 trial=trial,
                 limits=Limits(suite.max_steps, suite.max_errors, suite.timeout),
                 solo=suite.solo,
-                place=sealed_place(plan, planned, task.id) if is_stored else "",
-                suite=planned.name,
+                cache_partition=sealed_split_name(plan, planned_suite, task.id) if is_stored else "",
+                suite=planned_suite.name,
                 side=side,
             ),
-            declare=partial(self.draws.declare, planned.name, task.id),
-            place=self.draws.place(planned.name, task.id, trial, baseline=baseline) if is_stored else None,
-            expected=self.expected.of(planned.name, task.id),
+            declare=partial(self.draws.declare_draw, planned_suite.name, task.id),
+            location=self.draws.location_of(planned_suite.name, task.id, trial, baseline=baseline)
+            if is_stored
+            else None,
+            expected_usage=self.expected.usage_of(planned_suite.name, task.id),
             is_baseline=baseline,
         )
 
-    async def _confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
+    async def _confirm_regression(self, planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
         """Add fresh trials, or the reason for their absence, to the run of a task that may have regressed."""
-        confirm = self.plan.confirm
-        if confirm is None or run.unfinished or not may_have_fallen(planned, task_id, run):
+        confirmation = self.plan.confirmation
+        if (
+            confirmation is None
+            or run.unfinished_reason
+            or not may_have_regressed(planned_suite, task_id, run)
+        ):
             return run
-        refused = confirm.refused.get(planned.name, "")
-        if refused or confirm.budget == 0:
-            return replace(run, unconfirmed=refused or "--t2e-max-reruns 0")
-        if self._is_scarce and (before := self._before.get((planned.name, task_id))):
-            await self._ended[before].wait()
-        from pytest_trace2evolve.gate.confirm import next_step, step_passes
+        refusal_reason = confirmation.refusal_reasons.get(planned_suite.name, "")
+        if refusal_reason or confirmation.budget == 0:
+            return replace(run, unconfirmed_reason=refusal_reason or "--t2e-max-reruns 0")
+        if self._is_scarce and (previous_task := self._previous_tasks.get((planned_suite.name, task_id))):
+            await self._end_events[previous_task].wait()
+        from pytest_trace2evolve.gate.confirm import next_step_trials, passes_of_sides
 
-        task = self._world(planned).tasks()[task_id]
-        made: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
-        done = 0
+        task = self._world(planned_suite).tasks()[task_id]
+        fresh_records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
+        done_count = 0
         try:
-            while more := next_step(*step_passes(made["baseline"], made["candidate"]), done):
+            while next_count := next_step_trials(
+                *passes_of_sides(fresh_records["baseline"], fresh_records["candidate"]), done_count
+            ):
                 if not self.engine.reserve_fresh(
-                    f"{planned.name}\n{task_id}\n{done}", len(SIDES) * more, confirm.budget
+                    f"{planned_suite.name}\n{task_id}\n{done_count}",
+                    len(SIDES) * next_count,
+                    confirmation.budget,
                 ):
-                    why = f"the {confirm.budget} fresh simulations of --t2e-max-reruns are spent"
-                    return replace(run, unconfirmed=why)
-                for side, records in (await self._fresh(planned, task, done, more)).items():
-                    made[side] += records
-                done += more
+                    reason = f"the {confirmation.budget} fresh simulations of --t2e-max-reruns are spent"
+                    return replace(run, unconfirmed_reason=reason)
+                for side, records in (
+                    await self._make_fresh_trials(planned_suite, task, done_count, next_count)
+                ).items():
+                    fresh_records[side] += records
+                done_count += next_count
         except (BudgetError, EndpointError) as error:
             # Either error ends the run, as other tasks report. The main trials of this task are complete.
-            return replace(run, unconfirmed=str(error))
-        fresh = FreshTrials(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
-        return replace(run, fresh=fresh)
+            return replace(run, unconfirmed_reason=str(error))
+        fresh_trials = FreshTrials(
+            baseline=tuple(fresh_records["baseline"]), candidate=tuple(fresh_records["candidate"])
+        )
+        return replace(run, fresh_trials=fresh_trials)
 
-    async def _fresh(
-        self, planned: PlannedSuite, task: Task, done: int, more: int
+    async def _make_fresh_trials(
+        self, planned_suite: PlannedSuite, task: Task, done_count: int, next_count: int
     ) -> dict[SideName, list[SimulationEvidence]]:
         """Make the next fresh trials of both sides."""
-        places = [(side, FIRST_FRESH_TRIAL[side] + done + number) for side in SIDES for number in range(more)]
-        jobs = [self._job(planned, task, trial, baseline=side == "baseline") for side, trial in places]
-        results = await self._simulations(jobs, partial(self.engine.make, urgent=True))
+        side_trials = [
+            (side, FIRST_FRESH_TRIAL[side] + done_count + number)
+            for side in SIDES
+            for number in range(next_count)
+        ]
+        jobs = [
+            self._make_job(planned_suite, task, trial, baseline=side == "baseline")
+            for side, trial in side_trials
+        ]
+        results = await self._gather_simulations(jobs, partial(self.engine.make, urgent=True))
         records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
-        for (side, trial), job, result in zip(places, jobs, results, strict=True):
+        for (side, trial), job, result in zip(side_trials, jobs, results, strict=True):
             if isinstance(result, BudgetError):
                 raise result
-            folder = self.plan.fresh_folder(planned.name, side)
-            record = await self._in_thread(self._record, planned, task, trial, result, folder)
+            folder = self.plan.fresh_folder(planned_suite.name, side)
+            record = await self._run_in_thread(
+                self._score_and_report, planned_suite, task, trial, result, folder
+            )
             # A lost trial is retried once if a journal lets it resume. A user's own agent has no journal, so
             # its retry would be a second draw, which could be picked for its result.
-            if record.status is not Status.MEASURED and job.place is not None and not self.plan.plays:
-                (again,) = await self._simulations([job], self.engine.retry)
-                if isinstance(again, BudgetError):
-                    raise again
-                record = await self._in_thread(self._record, planned, task, trial, again, folder)
+            if (
+                record.status is not Status.MEASURED
+                and job.location is not None
+                and not self.plan.plays_recordings
+            ):
+                (retry_result,) = await self._gather_simulations([job], self.engine.retry)
+                if isinstance(retry_result, BudgetError):
+                    raise retry_result
+                record = await self._run_in_thread(
+                    self._score_and_report, planned_suite, task, trial, retry_result, folder
+                )
             records[side].append(record)
         return records
 
-    def _record(
+    def _score_and_report(
         self,
-        planned: PlannedSuite,
+        planned_suite: PlannedSuite,
         task: Task,
         trial: int,
         simulation: Simulation | Exception,
         folder: Path | None = None,
     ) -> SimulationEvidence:
         """Score a simulation, store its trace and report it."""
-        record = self._scored(planned, task, trial, simulation, folder)
+        record = self._score_and_store(planned_suite, task, trial, simulation, folder)
         try:
-            self._on_simulation(planned.name, record, folder is not None)
+            self._on_simulation(planned_suite.name, record, folder is not None)
         except Exception as error:  # an error of the callback ends the run, and loses no trial
             self._failure = self._failure or error
         return record
 
-    def _scored(
+    def _score_and_store(
         self,
-        planned: PlannedSuite,
+        planned_suite: PlannedSuite,
         task: Task,
         trial: int,
         simulation: Simulation | Exception,
@@ -315,37 +363,39 @@ class TaskRunner:
         try:
             if isinstance(simulation, Exception):
                 raise simulation
-            world = self._world(planned)
+            world = self._world(planned_suite)
             result = score(simulation, task, world, self.plan.judge)
-            found = breaches_in(simulation, result, self._rules_of(planned, world))
+            findings = breaches_in(simulation, result, self._rules_of(planned_suite, world))
             types = world.tool_types()
-            record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
-            content = simulation_record(simulation, result, found or ())
+            record = to_evidence(
+                simulation, task, result, types, solo=planned_suite.suite.solo, findings=findings
+            )
+            content = simulation_record(simulation, result, findings or ())
         except Exception as error:
-            return lost_trial(task.id, planned.lock.tasks[task.id], trial, error)
-        store = RunStore(folder or self.plan.suite_folder(planned.name))
+            return lost_trial(task.id, planned_suite.lock.tasks[task.id], trial, error)
+        store = RunStore(folder or self.plan.suite_folder(planned_suite.name))
         try:
             store.write_simulation(content)
         except OSError as error:
-            raise StorageError.of(error, store.folder) from None
+            raise StorageError.from_os_error(error, store.folder) from None
         return record
 
-    def _rules_of(self, planned: PlannedSuite, world: World) -> Rules | None:
-        """The rules that apply to a suite's traces; cached, because the provenance digests the whole lock."""
-        if planned.name not in self._rules:
-            talked = provenance_of(self.plan, planned).conversational
-            self._rules[planned.name] = rules_of(world) if talked else None
-        return self._rules[planned.name]
+    def _rules_of(self, planned_suite: PlannedSuite, world: World) -> Rules | None:
+        """Return the rules for a suite's traces, cached because the provenance digests the whole lock."""
+        if planned_suite.name not in self._rules:
+            is_conversational = provenance_of(self.plan, planned_suite).is_conversational
+            self._rules[planned_suite.name] = rules_of(world) if is_conversational else None
+        return self._rules[planned_suite.name]
 
-    def _world(self, planned: PlannedSuite) -> World:
-        return self.plan.project.world(planned.suite, self.worlds)
+    def _world(self, planned_suite: PlannedSuite) -> World:
+        return self.plan.project.world(planned_suite.suite, self.worlds)
 
-    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+    async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.scorer, partial(function, *arguments))
 
 
 def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> SimulationEvidence:
-    """The record of a trial that was lost to infrastructure: no reward, and a note on the error."""
+    """Return the record of a trial that was lost to infrastructure: no reward, and a note on the error."""
     note = f"{type(error).__name__}: {error}"
     return SimulationEvidence(
         id=f"lost-{uuid.uuid4().hex}",
@@ -359,43 +409,52 @@ def lost_trial(task_id: str, task_digest: str, trial: int, error: Exception) -> 
     )
 
 
-def may_have_fallen(planned: PlannedSuite, task_id: str, run: TaskRun) -> bool:
-    """Whether a task regressed, or could have regressed if its lost trials had been measured."""
-    before = _before(planned, task_id)
-    if before is None or not run.records:
+def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> bool:
+    """Return whether a task regressed, or could have regressed if its lost trials had been measured."""
+    baseline_trials = _baseline_trials(planned_suite, task_id)
+    if baseline_trials is None or not run.records:
         return False
-    lost = len(before.records) - len(before.measured)
-    passed_before = 2 * (before.passed + lost) > len(before.records)
-    return passed_before and 2 * Trials(run.records).passed <= len(run.records)
+    lost_count = len(baseline_trials.records) - len(baseline_trials.measured_records)
+    has_passed_before = 2 * (baseline_trials.pass_count + lost_count) > len(baseline_trials.records)
+    return has_passed_before and 2 * Trials(run.records).pass_count <= len(run.records)
 
 
-def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
-    """Whether a task that passed on the baseline and fails now may have regressed by chance.
+def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
+    """Return whether a task that passed on the baseline but fails now may have regressed by chance.
 
     Each task is tested alone, at the level of the split divided by the number of tasks that are compared.
     """
-    before, after = _before(planned, task_id), Trials(run.records)
-    if plan.policy is None or not plan.policy.confirms:
+    baseline_trials, trials = _baseline_trials(planned_suite, task_id), Trials(run.records)
+    if plan.policy is None or not plan.policy.confirms_regressions:
         return False
-    if before is None or not before.passes or after.passes is not False:
+    if baseline_trials is None or not baseline_trials.passes or trials.passes is not False:
         return False
     from pytest_trace2evolve.gate.confirm import fresh_result
     from pytest_trace2evolve.gate.significance import fisher
 
-    if run.fresh is not None:
-        p = fresh_result(run.fresh).p
+    if run.fresh_trials is not None:
+        p = fresh_result(run.fresh_trials).p
     else:
-        p = float(fisher(_passed(before), len(before.measured), _passed(after), len(after.measured)))
-    compared = sum(_before(planned, name) is not None for name in planned.lock.splits[split])
-    return p > plan.alpha / compared
+        p = float(
+            fisher(
+                _passed_count(baseline_trials),
+                len(baseline_trials.measured_records),
+                _passed_count(trials),
+                len(trials.measured_records),
+            )
+        )
+    compared_tasks = sum(
+        _baseline_trials(planned_suite, name) is not None for name in planned_suite.lock.splits[split]
+    )
+    return p > plan.alpha / compared_tasks
 
 
-def _before(planned: PlannedSuite, task_id: str) -> Trials | None:
-    """The baseline's trials of a task; None if the baseline has none of the same content."""
-    if planned.baseline is None:
+def _baseline_trials(planned_suite: PlannedSuite, task_id: str) -> Trials | None:
+    """Return the baseline's trials of a task; None if the baseline has none of the same content."""
+    if planned_suite.baseline is None:
         return None
-    return planned.baseline.trials(task_id, planned.lock.tasks[task_id])
+    return planned_suite.baseline.trials(task_id, planned_suite.lock.tasks[task_id])
 
 
-def _passed(trials: Trials) -> int:
-    return sum(bool(Trials((record,)).passes) for record in trials.measured)
+def _passed_count(trials: Trials) -> int:
+    return sum(bool(Trials((record,)).passes) for record in trials.measured_records)

@@ -1,4 +1,4 @@
-"""The evidence and verdicts of a run's suites."""
+"""Collects the evidence of a run's suites, and judges it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import fresh_result
-from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
+from pytest_trace2evolve.gate.decide import decide, has_too_few_measured, worst_decision
 from pytest_trace2evolve.gate.pairs import left_out_lines, pair
-from pytest_trace2evolve.gate.policy import version_of
+from pytest_trace2evolve.gate.policy import policy_version
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
@@ -19,68 +19,73 @@ from pytest_trace2evolve.records.evidence import (
     Settings,
     SimulationEvidence,
 )
-from pytest_trace2evolve.records.ledger import Evaluation, Origin
-from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.records.ledger import DrawOrigin, Evaluation
+from pytest_trace2evolve.records.task import natural_sort_key
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.scoring.metrics import Metrics, metrics
+from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics
 from pytest_trace2evolve.session.comparability import unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity, min_trials
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.provenance import provenance_of, tested
+from pytest_trace2evolve.session.provenance import provenance_of, tested_agent_digest
 from pytest_trace2evolve.session.trials import TaskRun
 
 
 @dataclass
 class SuiteRun:
-    """The tasks of a suite that were run, by their ids."""
+    """A suite of a run, with the trials of the tasks that were run, by task id."""
 
-    planned: PlannedSuite
+    planned_suite: PlannedSuite
     runs: dict[str, TaskRun] = field(default_factory=dict)
 
     @property
     def records(self) -> tuple[SimulationEvidence, ...]:
         """All records, sorted by task and trial."""
-        everything = [record for run in self.runs.values() for record in run.records]
-        return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
+        records = [record for run in self.runs.values() for record in run.records]
+        return tuple(sorted(records, key=lambda record: (natural_sort_key(record.task_id), record.trial)))
 
     @property
-    def fresh(self) -> dict[str, FreshTrials]:
+    def fresh_trials(self) -> dict[str, FreshTrials]:
         """Fresh trials of the tasks that have any, by task id."""
-        return {task_id: run.fresh for task_id, run in self.runs.items() if run.fresh is not None}
+        return {
+            task_id: run.fresh_trials for task_id, run in self.runs.items() if run.fresh_trials is not None
+        }
 
     @property
-    def unconfirmed(self) -> list[str]:
+    def unconfirmed_notes(self) -> list[str]:
         """Notes on regressed tasks without fresh trials, one for each reason."""
-        reasons = Counter(run.unconfirmed for run in self.runs.values() if run.unconfirmed)
+        reasons = Counter(run.unconfirmed_reason for run in self.runs.values() if run.unconfirmed_reason)
         return [
-            f"{self.planned.name}: {_count(count, 'task')} that fell could not be confirmed: {reason}"
+            f"{self.planned_suite.name}: {_count_text(count, 'task')} that fell could not be confirmed: "
+            f"{reason}"
             for reason, count in sorted(reasons.items())
         ]
 
-    def in_split(self, split: str) -> tuple[SimulationEvidence, ...]:
-        """The records of one split."""
-        tasks = self.planned.lock.splits[split]
+    def records_in(self, split: str) -> tuple[SimulationEvidence, ...]:
+        """Return the records of one split."""
+        tasks = self.planned_suite.lock.splits[split]
         return tuple(record for record in self.records if record.task_id in tasks)
 
     def runs_in(self, split: str) -> dict[str, TaskRun | None]:
-        """The tasks of a split; None for those that were not run."""
-        return {task_id: self.runs.get(task_id) for task_id in self.planned.lock.splits[split]}
+        """Return the tasks of a split; None for those that were not run."""
+        return {task_id: self.runs.get(task_id) for task_id in self.planned_suite.lock.splits[split]}
 
-    def missing(self, split: str) -> list[str]:
-        """Tasks of a split with trials that did not run, except tasks left out for their content."""
+    def missing_tasks(self, split: str) -> list[str]:
+        """Return the tasks of a split with missing trials, except tasks left out for their content."""
         runs = self.runs_in(split).items()
-        return [task_id for task_id, run in runs if run is None or run.absent or run.unfinished]
+        return [task_id for task_id, run in runs if run is None or run.absent_reason or run.unfinished_reason]
 
-    def left_out(self, split: str) -> dict[str, str]:
-        """The reasons why tasks of a split were not compared, by task id."""
+    def left_out_reasons(self, split: str) -> dict[str, str]:
+        """Return the reasons why tasks of a split were not compared, by task id."""
         runs = self.runs_in(split).items()
-        return {task_id: run.left_out for task_id, run in runs if run is not None and run.left_out}
+        return {
+            task_id: run.left_out_reason for task_id, run in runs if run is not None and run.left_out_reason
+        }
 
-    def ran(self, split: str) -> bool:
-        """Whether any task of a split was run or left out."""
+    def has_run(self, split: str) -> bool:
+        """Return whether any task of a split was run or left out."""
         runs = self.runs_in(split).values()
-        return any(run is not None and bool(run.records or run.left_out) for run in runs)
+        return any(run is not None and bool(run.records or run.left_out_reason) for run in runs)
 
 
 @dataclass(frozen=True)
@@ -89,41 +94,41 @@ class SuiteOutcome:
 
     Attributes:
         reason: Why there is no verdict; empty if there is one.
-        whole: Whether every split that was run is complete.
-        unread: Lines on the tasks that were not compared.
+        is_whole: Whether every split that was run is complete.
+        uncompared_lines: Lines on the tasks that were not compared.
     """
 
     name: str
     metrics: Mapping[str, Metrics]
     verdicts: tuple[Verdict, ...]
     reason: str
-    whole: bool
-    unread: tuple[str, ...] = ()
+    is_whole: bool
+    uncompared_lines: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Lines on the tasks that were not compared; empty if there are verdicts, which name these tasks."""
-        return () if self.verdicts else self.unread
+        return () if self.verdicts else self.uncompared_lines
 
     @property
     def decision(self) -> Decision | None:
         """The worst decision of the suite's splits; None if no split decided."""
-        return worst(verdict.decision for verdict in self.verdicts)
+        return worst_decision(verdict.decision for verdict in self.verdicts)
 
 
-def evidence(plan: Plan, run: SuiteRun) -> Evidence:
-    """A suite's evidence with its provenance."""
-    return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
+def suite_evidence(plan: Plan, run: SuiteRun) -> Evidence:
+    """Return a suite's evidence with its provenance."""
+    return Evidence(provenance=provenance_of(plan, run.planned_suite), simulations=run.records)
 
 
-def outcome(
+def judge_suite(
     plan: Plan,
     run: SuiteRun,
     ledger: ProjectLedger,
     draws: Draws,
     *,
-    interrupted: str = "",
-    stopped: bool = False,
+    interruption: str = "",
+    is_stopped: bool = False,
 ) -> SuiteOutcome:
     """Judge one suite.
 
@@ -131,26 +136,30 @@ def outcome(
         run: The tasks of the suite that were run; none if the session ended before the suite.
         ledger: The project's ledger.
         draws: The draws of the run.
-        interrupted: Why the session stopped early or was narrowed; empty if it was not.
-        stopped: Whether the session ended early. Its measurements then decide nothing.
+        interruption: Why the session stopped early or was narrowed; empty if it was not.
+        is_stopped: Whether the session ended early. Its measurements then decide nothing.
     """
-    splits = run.planned.lock.splits
-    figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
-    whole = not stopped and not any(run.missing(split) for split in figures)
+    splits = run.planned_suite.lock.splits
+    figures = {split: compute_metrics(run.records_in(split)) for split in splits if run.has_run(split)}
+    is_whole = not is_stopped and not any(run.missing_tasks(split) for split in figures)
     verdicts: list[Verdict] = []
-    reason = _no_gate_reason(plan, run.planned)
+    reason = _no_gate_reason(plan, run.planned_suite)
     if not reason:
-        verdicts = list(_verdicts(plan, run, ledger, draws, interrupted, stopped=stopped))
+        verdicts = list(_judge_splits(plan, run, ledger, draws, interruption, is_stopped=is_stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
-    unread = tuple(entry for split in splits for entry in left_out_lines(run.left_out(split)))
-    return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
+    uncompared_lines = tuple(
+        entry for split in splits for entry in left_out_lines(run.left_out_reasons(split))
+    )
+    return SuiteOutcome(
+        run.planned_suite.suite.name, figures, tuple(verdicts), reason, is_whole, uncompared_lines
+    )
 
 
-def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
+def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite) -> str:
     if plan.policy is None:
         return "the gate is off"
-    if planned.baseline is not None:
+    if planned_suite.baseline is not None:
         return ""
     ancestors = " ← ".join(candidate.id for candidate in plan.lineage[1:])
     if not ancestors:
@@ -158,216 +167,237 @@ def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
     return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
 
 
-def _verdicts(
-    plan: Plan, run: SuiteRun, ledger: ProjectLedger, draws: Draws, interrupted: str, *, stopped: bool
+def _judge_splits(
+    plan: Plan, run: SuiteRun, ledger: ProjectLedger, draws: Draws, interruption: str, *, is_stopped: bool
 ) -> Iterable[Verdict]:
-    planned, policy = run.planned, plan.policy
-    assert planned.baseline is not None
+    planned_suite, policy = run.planned_suite, plan.policy
+    assert planned_suite.baseline is not None
     assert policy is not None
-    splits = dict(gated_splits(plan.project, planned.lock.splits))
-    decides = any(run.ran(split) for split, guard in splits.items() if not guard)
-    for split, guard in splits.items():
+    splits = dict(gated_splits(plan.project, planned_suite.lock.splits))
+    has_deciding_split = any(run.has_run(split) for split, is_guard in splits.items() if not is_guard)
+    for split, is_guard in splits.items():
         # A guard that was left out (`-m heldout`) must not pass for one that detected no harm.
-        if not run.ran(split) and not interrupted and not (guard and decides):
+        if not run.has_run(split) and not interruption and not (is_guard and has_deciding_split):
             continue
-        tasks = planned.lock.splits[split]
-        baseline = [record for record in planned.baseline.evidence.simulations if record.task_id in tasks]
-        comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
-        candidate = run.in_split(split)
-        reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
-        labelled = _labelled(plan, planned, split, ledger)
-        partial = _partial(run, split, interrupted, stopped)
-        if not partial and not guard:
-            partial = _without_baseline(tasks, {record.task_id for record in baseline})
-        claims = plan.project.splits[split].role is Role.GATE and not partial
-        look = ledger.spending(claim_of(plan, run, split, draws, labelled.label)) if claims else None
-        pairs = pair(comparable, candidate).leaving_out(reasons)
-        if planned.name in plan.baseline_sides:
-            pairs = pairs.tried_again({task: fresh_result(fresh) for task, fresh in run.fresh.items()})
+        tasks = planned_suite.lock.splits[split]
+        baseline = [
+            record for record in planned_suite.baseline.evidence.simulations if record.task_id in tasks
+        ]
+        comparable_records = [record for record in baseline if record.task_digest == tasks[record.task_id]]
+        candidate = run.records_in(split)
+        reasons = {**_changed_content(baseline, tasks), **run.left_out_reasons(split)}
+        evidence_label = _label_evidence(plan, planned_suite, split, ledger)
+        partial_reason = _partial_reason(run, split, interruption, is_stopped)
+        if not partial_reason and not is_guard:
+            partial_reason = _missing_baseline_reason(tasks, {record.task_id for record in baseline})
+        is_claim = plan.project.splits[split].role is Role.GATE and not partial_reason
+        spending = (
+            ledger.spending(claim_of(plan, run, split, draws, evidence_label.label)) if is_claim else None
+        )
+        pairs = pair(comparable_records, candidate).with_left_out(reasons)
+        if planned_suite.name in plan.baseline_sides:
+            pairs = pairs.with_fresh_results(
+                {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}
+            )
         verdict = decide(
             pairs,
             policy,
             goal=plan.goal,
-            label=labelled.label,
-            suite=planned.suite.name,
+            label=evidence_label.label,
+            suite=planned_suite.suite.name,
             split=split,
-            guard=guard,
-            partial=partial,
-            expected=len(tasks),
-            look=look.number if look else None,
-            analysis=look.analysis if look else None,
-            abandoned=len(look.abandoned) if look else 0,
-            lost=_lost_again(run, split, draws),
+            is_guard=is_guard,
+            partial_reason=partial_reason,
+            expected_tasks=len(tasks),
+            test_number=spending.number if spending else None,
+            analysis=spending.analysis if spending else None,
+            abandoned_count=len(spending.abandoned_draws) if spending else 0,
+            lost_tasks=_repeated_losses(run, split, draws),
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
-        verdict = with_recorded(verdict, look, labelled.reason)
-        sealed = plan.project.splits[split].role is Role.GATE
-        yield withheld(verdict) if sealed and ledger.problems else verdict
+        verdict = combine_with_ledger(verdict, spending, evidence_label.reason)
+        is_sealed = plan.project.splits[split].role is Role.GATE
+        yield withhold_promotion(verdict) if is_sealed and ledger.problems else verdict
 
 
-def _labelled(plan: Plan, planned: PlannedSuite, split: str, ledger: ProjectLedger) -> EvidenceLabel:
-    """The label of a split's evidence, with the reason for a downgrade.
+def _label_evidence(
+    plan: Plan, planned_suite: PlannedSuite, split: str, ledger: ProjectLedger
+) -> EvidenceLabel:
+    """Return the label of a split's evidence, with the reason for a downgrade.
 
     If a project draws a sealed split live, traces that its ledger does not know are not clean, because they
     may be edited traces of such a run.
     """
-    labelled = ledger.label(plan.lineage, planned, split, plan.project.splits[split].role)
-    if labelled.label is not Label.CLEAN:
-        return labelled
+    evidence_label = ledger.label(plan.lineage, planned_suite, split, plan.project.splits[split].role)
+    if evidence_label.label is not Label.CLEAN:
+        return evidence_label
     cassette = plan.live.cassette if plan.live is not None else None
-    if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
+    if cassette is not None and cassette.header.suites.get(planned_suite.name) != planned_suite.lock.digest:
         # The cassette's answers have no ledger entry for this split, and could be picked for their result.
-        reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
+        reason = f"cassette {cassette.path.name} was not recorded on {planned_suite.name} under its lock"
         return EvidenceLabel(Label.DEVELOPMENT, reason)
-    if not ledger.names_draws(planned.name, split):
-        return labelled
-    if not (files := unrecorded_files(planned, ledger)):
-        return labelled
-    reason = f"the ledger names draws of {planned.name}::{split}, and not what is in {', '.join(files)}"
+    if not ledger.has_draws_of(planned_suite.name, split):
+        return evidence_label
+    if not (files := unrecorded_files(planned_suite, ledger)):
+        return evidence_label
+    reason = (
+        f"the ledger names draws of {planned_suite.name}::{split}, but not the content of {', '.join(files)}"
+    )
     return EvidenceLabel(Label.DEVELOPMENT, reason)
 
 
-def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
-    """Tasks of a split that lost the same trial in this run and in an earlier run, with the side."""
-    if run.planned.recorded is not None:
+def _repeated_losses(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
+    """Return the tasks that lost the same trial in this run and in an earlier one, with the side of each."""
+    if run.planned_suite.recorded_runs is not None:
         return {}
-    lost = {
-        task_id: [record.trial for record in task_run.lost]
+    lost_trials = {
+        task_id: [record.trial for record in task_run.lost_trials]
         for task_id, task_run in run.runs_in(split).items()
         if task_run is not None
     }
     return {
         task_id: "candidate"
-        for task_id, trials in lost.items()
-        if trials and draws.lost_again(run.planned.name, task_id, trials)
+        for task_id, trials in lost_trials.items()
+        if trials and draws.has_repeated_loss(run.planned_suite.name, task_id, trials)
     }
 
 
-def with_recorded(verdict: Verdict, look: AlphaSpending | None, reason: str = "") -> Verdict:
+def combine_with_ledger(verdict: Verdict, spending: AlphaSpending | None, reason: str = "") -> Verdict:
     """Combine a verdict on fresh evidence with the ledger's entries of the same claim.
 
     Args:
         verdict: The verdict on the fresh figures.
-        look: The claim's place among the tests of the split; None without a clean claim.
-        reason: Why the evidence has no better label.
+        spending: The claim's test number and significance level on the split; None without a clean claim.
+        reason: Why the evidence has no better label; empty if there is no such reason.
 
     Returns:
-        The verdict. A repeat has the worse of the recorded and the fresh decision, and its reason names both.
+        The verdict. If it repeats a recorded one, the worse of the two decisions counts, and the reason names
+        both.
     """
     reasons, decision = [verdict.reason, reason], verdict.decision
-    if look is not None and look.abandoned:
-        reasons.append(_abandoned(look, verdict))
-    if look is not None and look.recorded is not None and decision is not None:
-        recorded = look.recorded
-        both = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
-        decision = worst([recorded.decision, decision])
-        reasons.append(f"{both}; the worse of the two counts")
-        if decision is Decision.INCONCLUSIVE and not unmeasured(verdict):
-            reasons.append(f"a run with more than {_count(look.trials, 'trial')} a task continues the test")
-    elif look is not None and look.continued is not None:
-        before = look.continued
+    if spending is not None and spending.abandoned_draws:
+        reasons.append(_abandoned_draws_text(spending, verdict))
+    if spending is not None and spending.repeated_verdict is not None and decision is not None:
+        recorded_evaluation = spending.repeated_verdict
+        decisions_text = f"recorded: {_dated_decision(recorded_evaluation)}; now: {decision.value.upper()}"
+        decision = worst_decision([recorded_evaluation.decision, decision])
+        reasons.append(f"{decisions_text}; the worse of the two counts")
+        if decision is Decision.INCONCLUSIVE and not has_too_few_measured(verdict):
+            reasons.append(
+                f"a run with more than {_count_text(spending.trials, 'trial')} a task continues the test"
+            )
+    elif spending is not None and spending.continued_verdict is not None:
+        earlier_evaluation = spending.continued_verdict
         reasons.append(
-            f"continues test {look.number}: {_dated(before)}, with {_count(before.trials, 'trial')} a task"
+            f"continues test {spending.number}: {_dated_decision(earlier_evaluation)}, "
+            f"with {_count_text(earlier_evaluation.trials, 'trial')} a task"
         )
     text = "; ".join(part for part in reasons if part)
     settling = verdict.settling if decision is verdict.decision else ()
     return verdict.model_copy(update={"decision": decision, "reason": text, "settling": settling})
 
 
-def withheld(verdict: Verdict) -> Verdict:
-    """The verdict on a sealed split under a damaged ledger, which turns a promotion into inconclusive."""
+def withhold_promotion(verdict: Verdict) -> Verdict:
+    """Return the verdict, with a promotion made inconclusive because the ledger is damaged."""
     if verdict.decision is not Decision.PROMOTE:
         return verdict
     return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
 
 
-def _abandoned(look: AlphaSpending, verdict: Verdict) -> str:
-    """A sentence on the draws that could have been judged instead, their effect, and how to avoid them."""
-    count = len(look.abandoned)
-    names = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
-    lowers = verdict.alpha is not None and verdict.goal is not Goal.NO_REGRESSION and look.recorded is None
+def _abandoned_draws_text(spending: AlphaSpending, verdict: Verdict) -> str:
+    """Describe the draws that could have been judged instead, their effect, and how to avoid them."""
+    count = len(spending.abandoned_draws)
+    names = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in spending.abandoned_draws[:3])
+    lowers_level = (
+        verdict.alpha is not None
+        and verdict.goal is not Goal.NO_REGRESSION
+        and spending.repeated_verdict is None
+    )
     return (
         f"{count} other draw{'' if count == 1 else 's'} of this split could have been judged instead and "
-        f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers else ''}: "
+        f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers_level else ''}: "
         f"{names}{', …' if count > 3 else ''}; "
-        "keep .trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
+        "keep .trace2evolve, finish started runs, and omit --t2e-fresh"
     )
 
 
-def _dated(entry: Evaluation) -> str:
+def _dated_decision(entry: Evaluation) -> str:
     return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
 
 
-def _count(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) -> Claim:
-    """The claim that is judged on a split, on evidence with a label."""
-    planned = run.planned
-    assert planned.baseline is not None
+    """Return the claim that is judged on a split, on evidence with the given label."""
+    planned_suite = run.planned_suite
+    assert planned_suite.baseline is not None
     assert plan.policy is not None
-    tasks = planned.lock.splits[split]
+    tasks = planned_suite.lock.splits[split]
     # The whole baseline at every stage, because the stages of a run are one test.
-    whole = planned.baseline.all_evidence
-    evidence = outcomes_digest(record for record in whole.simulations if record.task_id in tasks)
+    all_evidence = planned_suite.baseline.all_evidence
+    outcomes = outcomes_digest(record for record in all_evidence.simulations if record.task_id in tasks)
     return Claim(
-        suite=planned.name,
+        suite=planned_suite.name,
         split=split,
-        lock=planned.lock.digest,
+        lock=planned_suite.lock.digest,
         candidate=plan.candidate.digest,
-        agent=tested(plan, provenance_of(plan, planned)),
-        baseline=baseline_identity(whole.provenance) or evidence,
-        policy=version_of(plan.policy),
-        trials=min_trials(run.in_split(split)),
-        most=plan.stage.most if plan.stage else 0,
-        evidence=evidence,
+        agent=tested_agent_digest(plan, provenance_of(plan, planned_suite)),
+        baseline=baseline_identity(all_evidence.provenance) or outcomes,
+        policy=policy_version(plan.policy),
+        trials=min_trials(run.records_in(split)),
+        max_trials=plan.stage.max_trials if plan.stage else 0,
+        evidence=outcomes,
         goal=plan.goal,
-        counts=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
-        draw="" if planned.recorded is not None else draws.id_of(planned.name),
-        recorded_run=planned.recorded is not None or draws.origin is Origin.PLAYED,
-        measured=_measured(whole.provenance, plan),
-        baseline_run=whole.provenance.run_id or "",
+        is_numbered=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
+        draw_id="" if planned_suite.recorded_runs is not None else draws.draw_id(planned_suite.name),
+        is_recorded_run=planned_suite.recorded_runs is not None or draws.origin is DrawOrigin.PLAYED,
+        baseline_digests=_baseline_digests(all_evidence.provenance, plan),
+        baseline_run=all_evidence.provenance.run_id or "",
     )
 
 
-def _measured(origin: Provenance, plan: Plan) -> tuple[str, str]:
-    """Digests of a baseline's candidate and agent; empty if they were not recorded."""
+def _baseline_digests(origin: Provenance, plan: Plan) -> tuple[str, str]:
+    """Return the digests of a baseline's candidate and agent; empty if they were not recorded."""
     if origin.candidate is None or origin.agent == Settings():
         return "", ""
-    return origin.candidate.digest, tested(plan, origin)
+    return origin.candidate.digest, tested_agent_digest(plan, origin)
 
 
 def gated_splits(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
     """Yield the splits of a suite that the gate judges, each with whether the split can only discard."""
     roles = {split: project.splits[split].role for split in splits}
-    gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
+    deciding_role = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
     for split, role in roles.items():
-        if role in (gated, Role.GUARD):
+        if role in (deciding_role, Role.GUARD):
             yield split, role is Role.GUARD
 
 
-def _partial(run: SuiteRun, split: str, interrupted: str, stopped: bool) -> str:
-    tasks = run.planned.lock.splits[split]
-    if missing := run.missing(split):
-        why = f"{interrupted}; " if interrupted else ""
-        return f"partial: {why}{len(missing)} of {len(tasks)} tasks did not run ({_some(missing)})"
-    return f"partial: {interrupted}" if stopped else ""
+def _partial_reason(run: SuiteRun, split: str, interruption: str, is_stopped: bool) -> str:
+    tasks = run.planned_suite.lock.splits[split]
+    if missing_tasks := run.missing_tasks(split):
+        prefix = f"{interruption}; " if interruption else ""
+        names = _first_names(missing_tasks)
+        return f"partial: {prefix}{len(missing_tasks)} of {len(tasks)} tasks did not run ({names})"
+    return f"partial: {interruption}" if is_stopped else ""
 
 
-def _without_baseline(tasks: Mapping[str, str], baseline: set[str]) -> str:
-    without = sorted(tasks.keys() - baseline, key=natural_order)
-    held = len(tasks) - len(without)
+def _missing_baseline_reason(tasks: Mapping[str, str], baseline_tasks: set[str]) -> str:
+    missing_tasks = sorted(tasks.keys() - baseline_tasks, key=natural_sort_key)
+    count = len(tasks) - len(missing_tasks)
     return (
-        f"partial: the baseline holds {held} of {len(tasks)} tasks, not {_some(without)}" if without else ""
+        f"partial: the baseline holds {count} of {len(tasks)} tasks, not {_first_names(missing_tasks)}"
+        if missing_tasks
+        else ""
     )
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
-    other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
-    return dict.fromkeys(other, "its content in the baseline differs from the lock")
+def _changed_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
+    changed_tasks = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
+    return dict.fromkeys(changed_tasks, "its content in the baseline differs from the lock")

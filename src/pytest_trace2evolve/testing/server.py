@@ -18,16 +18,16 @@ from typing import Any, Self
 
 import h11
 
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 """Characters of one token in `usage`."""
 
-DRIP_SECONDS = 0.2
+BYTE_PAUSE_SECONDS = 0.2
 """Pause between the bytes of a slow body."""
 
-HELD_SECONDS = 0.005
-"""Seconds between two checks of a held request for permission to be answered."""
+HOLD_POLL_SECONDS = 0.005
+"""Seconds between two checks of whether a held request may be answered."""
 
-JSON = "application/json"
+JSON_TYPE = "application/json"
 
 
 class Fault(StrEnum):
@@ -68,11 +68,13 @@ class FaultPlan:
 
     def __post_init__(self) -> None:
         if sum(self.rates.values()) > 1.0 + 1e-9:
-            raise ValueError(f"the rates of faults sum to {sum(self.rates.values()):.2f}, more than 1")
+            raise ValueError(
+                f"the fault rates sum to {sum(self.rates.values()):.2f}, but must sum to at most 1"
+            )
         self._random = random.Random(self.seed)
 
     def draw(self) -> Misbehaviour | None:
-        """The next request's misbehaviour; None for a good answer."""
+        """Return the next request's misbehaviour; None for a good answer."""
         chance = self._random.random()
         for fault, rate in self.rates.items():
             chance -= rate
@@ -134,8 +136,8 @@ class Count:
     completion_tokens: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     by_model: Counter[str] = field(default_factory=Counter)
-    at_once: int = 0
-    most_at_once: int = 0
+    concurrent: int = 0
+    max_concurrent: int = 0
 
 
 class ChatServer:
@@ -168,14 +170,14 @@ class ChatServer:
         self._keys = keys
         self._models = models
         self._rate_limit = requests_per_second
-        self._allowed_at = 0.0
-        self._tools = tools
+        self._next_allowed_time = 0.0
+        self._accepts_tools = tools
         self._lock = threading.Lock()
         self._answers_left: float = math.inf
         self.count = Count()
         self.requests: list[dict[str, Any]] = []
         self.port = 0
-        self._ready = threading.Event()
+        self._is_ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -186,7 +188,7 @@ class ChatServer:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def hold(self) -> None:
-        """Answer nothing until `release`. Meanwhile requests are read, kept and counted as attempts."""
+        """Answer nothing until `release`. Meanwhile, requests are read, stored and counted as attempts."""
         self.release(0)
 
     def release(self, answers: int | None = None) -> None:
@@ -197,7 +199,7 @@ class ChatServer:
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
-        self._ready.wait()
+        self._is_ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,7 +221,7 @@ class ChatServer:
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
+        self._is_ready.set()
         await self._stop.wait()
         server.close()
         for task in list(tasks):
@@ -229,7 +231,7 @@ class ChatServer:
     async def _serve(self, connection: "_Connection") -> None:
         try:
             while request := await connection.read():
-                if not await self._answer(connection, *request) or not connection.reuse():
+                if not await self._answer(connection, *request) or not connection.prepare_for_reuse():
                     return
         except (ConnectionError, h11.ProtocolError, asyncio.CancelledError):
             return
@@ -242,12 +244,12 @@ class ChatServer:
         if path.endswith("/models"):
             return await connection.send(200, {"object": "list", "data": []})
         self.count.attempts += 1
-        self.count.at_once += 1
-        self.count.most_at_once = max(self.count.most_at_once, self.count.at_once)
+        self.count.concurrent += 1
+        self.count.max_concurrent = max(self.count.max_concurrent, self.count.concurrent)
         try:
             return await self._complete(connection, head, body)
         finally:
-            self.count.at_once -= 1
+            self.count.concurrent -= 1
 
     async def _complete(self, connection: "_Connection", head: h11.Request, body: bytes) -> bool:
         try:
@@ -255,15 +257,17 @@ class ChatServer:
         except ValueError:
             record = None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        if error := self._reject(headers, record):
-            return await connection.send(error[0], _error(error[1]))
-        if self._rate_limit is not None and (wait := self._rate_limit_wait(self._rate_limit)):
-            return await connection.send(429, _error("Rate limit reached."), [("retry-after-ms", wait)])
+        if error := self._check_request(headers, record):
+            return await connection.send(error[0], _error_body(error[1]))
+        if self._rate_limit is not None and (milliseconds := self._rate_limit_milliseconds(self._rate_limit)):
+            return await connection.send(
+                429, _error_body("Rate limit reached."), [("retry-after-ms", milliseconds)]
+            )
         self.requests.append(record)
-        while connection.reader.at_eof() or not self._may_answer():
+        while connection.reader.at_eof() or not self._take_answer():
             if connection.reader.at_eof():  # the client has gone, and must not use up an answer
                 return False
-            await asyncio.sleep(HELD_SECONDS)
+            await asyncio.sleep(HOLD_POLL_SECONDS)
         misbehaviour = self.faults.draw() if self.faults else None
         if self._latency:
             await asyncio.sleep(self._latency)
@@ -276,23 +280,23 @@ class ChatServer:
             return await connection.misbehave(misbehaviour, completion)
         if reply.error is not None:
             status, message = reply.error
-            return await connection.send(status, _error(message), reply.headers.items())
-        sent = await connection.send(200, completion, reply.headers.items())
+            return await connection.send(status, _error_body(message), reply.headers.items())
+        is_open = await connection.send(200, completion, reply.headers.items())
         self.count.served += 1
         self.count.by_model[record["model"]] += 1
         self.count.prompt_tokens += completion["usage"]["prompt_tokens"]
         self.count.completion_tokens += completion["usage"]["completion_tokens"]
-        return sent
+        return is_open
 
-    def _may_answer(self) -> bool:
+    def _take_answer(self) -> bool:
         with self._lock:
             if self._answers_left < 1:
                 return False
             self._answers_left -= 1
             return True
 
-    def _reject(self, headers: Mapping[str, str], record: Any) -> tuple[int, str] | None:
-        """The status and message of a rejection; None if the request is valid."""
+    def _check_request(self, headers: Mapping[str, str], record: Any) -> tuple[int, str] | None:
+        """Return the status and message of a rejection; None if the request is valid."""
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if self._keys is not None and key not in self._keys:
             return 401, "Incorrect API key provided."
@@ -301,17 +305,17 @@ class ChatServer:
             return 400, "The request is not a chat completion."
         if self._models is not None and model not in self._models:
             return 404, f"The model '{model}' does not exist."
-        if not self._tools and record.get("tools"):
+        if not self._accepts_tools and record.get("tools"):
             return 400, f"The model '{model}' does not support tools."
         return None
 
-    def _rate_limit_wait(self, limit: float) -> str:
-        """The milliseconds that a caller must wait; empty if the request is within the limit."""
+    def _rate_limit_milliseconds(self, limit: float) -> str:
+        """Return the milliseconds that a caller must wait; empty if the request is within the limit."""
         now = time.monotonic()
-        if now < self._allowed_at:
+        if now < self._next_allowed_time:
             self.count.faults["rate_limited"] += 1
             return str(int(1000 / limit) + 1)
-        self._allowed_at = max(now, self._allowed_at) + 1 / limit
+        self._next_allowed_time = max(now, self._next_allowed_time) + 1 / limit
         return ""
 
 
@@ -324,7 +328,7 @@ class _Connection:
         self._state = h11.Connection(h11.SERVER)
 
     async def read(self) -> tuple[h11.Request, bytes] | None:
-        """The next request and its body; None if the client has hung up."""
+        """Return the next request and its body; None if the client has hung up."""
         head: h11.Request | None = None
         body = bytearray()
         while True:
@@ -340,7 +344,7 @@ class _Connection:
             else:
                 return None
 
-    def reuse(self) -> bool:
+    def prepare_for_reuse(self) -> bool:
         """Prepare for another request; return False if the connection must close."""
         if self._state.our_state is h11.MUST_CLOSE:
             return False
@@ -348,78 +352,88 @@ class _Connection:
         return True
 
     async def send(
-        self, status: int, body: object, headers: Collection[tuple[str, str]] = (), kind: str = JSON
+        self,
+        status: int,
+        body: object,
+        headers: Collection[tuple[str, str]] = (),
+        content_type: str = JSON_TYPE,
     ) -> bool:
         """Send a complete answer, bytes unchanged and anything else as JSON; return True (stay connected)."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self._begin(status, len(content), kind, headers)
+        self._send_head(status, len(content), content_type, headers)
         self.writer.write(self._state.send(h11.Data(data=content)) or b"")
         self.writer.write(self._state.send(h11.EndOfMessage()) or b"")
         await self.writer.drain()
         return True
 
-    def _begin(self, status: int, length: int, kind: str, headers: Collection[tuple[str, str]] = ()) -> None:
-        fields = [("content-type", kind), ("content-length", str(length)), *headers]
+    def _send_head(
+        self, status: int, length: int, content_type: str, headers: Collection[tuple[str, str]] = ()
+    ) -> None:
+        fields = [("content-type", content_type), ("content-length", str(length)), *headers]
         self.writer.write(self._state.send(h11.Response(status_code=status, headers=fields)) or b"")
 
-    async def misbehave(self, how: Misbehaviour, reply: dict[str, Any]) -> bool:
+    async def misbehave(self, misbehaviour: Misbehaviour, reply: dict[str, Any]) -> bool:
         """Fail in the given way; return False if the connection must close."""
         content = json.dumps(reply).encode()
-        half = len(content) // 2
-        match how.fault:
+        middle = len(content) // 2
+        match misbehaviour.fault:
             case Fault.RATE_LIMIT:
-                after = [("retry-after", str(how.retry_after))] if how.retry_after is not None else []
-                return await self.send(429, _error("Rate limit reached."), after)
+                headers = (
+                    [("retry-after", str(misbehaviour.retry_after))]
+                    if misbehaviour.retry_after is not None
+                    else []
+                )
+                return await self.send(429, _error_body("Rate limit reached."), headers)
             case Fault.SERVER_ERROR:
-                return await self.send(500, _error("The server had an error."))
+                return await self.send(500, _error_body("The server had an error."))
             case Fault.OVERLOADED:
                 return await self.send(503, b"")
             case Fault.BROKEN_BODY:
-                return await self.send(200, content[:half])
+                return await self.send(200, content[:middle])
             case Fault.NOT_JSON:
-                return await self.send(200, b"<html>Welcome to the gateway</html>", kind="text/html")
+                return await self.send(200, b"<html>Welcome to the gateway</html>", content_type="text/html")
             case Fault.HANG_UP:
                 return False
             case Fault.HANG_UP_HALFWAY | Fault.SLOW:
-                self._begin(200, len(content), JSON)
-                self.writer.write(content[:half])
+                self._send_head(200, len(content), JSON_TYPE)
+                self.writer.write(content[:middle])
                 await self.writer.drain()
-                for byte in content[half:-1] if how.fault is Fault.SLOW else b"":
-                    await asyncio.sleep(DRIP_SECONDS)
+                for byte in content[middle:-1] if misbehaviour.fault is Fault.SLOW else b"":
+                    await asyncio.sleep(BYTE_PAUSE_SECONDS)
                     self.writer.write(bytes([byte]))
                     await self.writer.drain()
                 return False
 
 
-def _error(message: str) -> dict[str, Any]:
+def _error_body(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "test_server", "param": None, "code": None}}
 
 
-def _completion(reply: Reply, model: str, number: int, size: int) -> dict[str, Any]:
-    """The reply to request `number`, which has `size` bytes, in the API's format."""
+def _completion(reply: Reply, model: str, number: int, request_bytes: int) -> dict[str, Any]:
+    """Return the reply to request `number`, which has `request_bytes` bytes, in the API's format."""
     calls = [
         {
-            "id": f"call_{number}_{position}",
+            "id": f"call_{number}_{index}",
             "type": "function",
             "function": {
                 "name": name,
                 "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
             },
         }
-        for position, (name, arguments) in enumerate(reply.tool_calls)
+        for index, (name, arguments) in enumerate(reply.tool_calls)
     ]
     message: Any = {"role": "assistant", "content": reply.content}
     if calls:
         message["tool_calls"] = calls
     if reply.message is not None:
         message = reply.message
-    finish = reply.finish_reason or ("tool_calls" if calls else "stop")
-    choice = {"index": 0, "message": message, "finish_reason": finish}
+    finish_reason = reply.finish_reason or ("tool_calls" if calls else "stop")
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     if reply.first_tokens:
         tokens = [{"token": token, "logprob": value} for token, value in reply.first_tokens.items()]
         choice["logprobs"] = {"content": [{**tokens[0], "top_logprobs": tokens}]}
-    prompt = size // CHARACTERS_A_TOKEN
-    completion = len(json.dumps(message)) // CHARACTERS_A_TOKEN
+    prompt_tokens = request_bytes // CHARACTERS_PER_TOKEN
+    completion_tokens = len(json.dumps(message)) // CHARACTERS_PER_TOKEN
     return {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion",
@@ -427,8 +441,8 @@ def _completion(reply: Reply, model: str, number: int, size: int) -> dict[str, A
         "model": model,
         "choices": [choice],
         "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
         },
     }

@@ -15,8 +15,8 @@ from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.serving.chat_format import ChatFormat, Prompt, call_id
 from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 
-_SETTINGS = ModelSettings(model="trained", base_url="", temperature=None)
-"""None of these settings changes a prompt."""
+_PROMPT_SETTINGS = ModelSettings(model="trained", base_url="", temperature=None)
+"""Placeholder settings for building requests; none of them changes a prompt."""
 
 
 class ChatEncoder:
@@ -24,69 +24,75 @@ class ChatEncoder:
 
     Args:
         tokenizer: The base model's tokenizer.
-        ends: Tokens that end an answer.
+        end_tokens: Tokens that end an answer.
         agents: The system prompt and the tools of the agent in each environment.
     """
 
     def __init__(
-        self, tokenizer: Any, ends: frozenset[int], agents: Mapping[str, tuple[str, Sequence[ToolSchema]]]
+        self,
+        tokenizer: Any,
+        end_tokens: frozenset[int],
+        agents: Mapping[str, tuple[str, Sequence[ToolSchema]]],
     ) -> None:
-        self._format = ChatFormat(tokenizer, ends)
+        self._chat_format = ChatFormat(tokenizer, end_tokens)
         self._tokenizer = tokenizer
         self._agents = agents
 
     def prompt(self, environment: str, history: Sequence[Message]) -> list[int]:
-        """The prompt of a conversation in which it is the agent's turn.
+        """Return the prompt of a conversation for the agent's next turn, as tokens.
 
         Raises:
             TrainingError: the template rejects the conversation.
         """
-        with _reported(f"a conversation of {environment!r}"):
-            return list(self._format.prompt(self._request(environment, history)).tokens)
+        with _convert_failures(f"a conversation of {environment!r}"):
+            return list(self._chat_format.prompt(self._make_request(environment, history)).tokens)
 
     def parse(self, prompt: Sequence[int], answer: Sequence[int], environment: str) -> Message | None:
-        """The message of an answer; None if it is empty, which ends a rollout."""
-        # Only a tokenizer with a parser of its own looks at the prompt.
+        """Return the message of an answer; None if the answer is empty, which ends a rollout."""
+        # Only a tokenizer with its own parser uses the prompt.
         has_parser = getattr(self._tokenizer, "response_template", None) is not None
         text = str(self._tokenizer.decode(list(prompt))) if has_parser else ""
-        tools = self._request(environment, ()).tools
-        parsed = self._format.parse(Prompt(text, prompt, tools=tools), answer)
+        tools = self._make_request(environment, ()).tools
+        parsed = self._chat_format.parse(Prompt(text, prompt, tools=tools), answer)
         calls = tuple(
-            RequestedCall(id=call_id(prompt, answer, place), name=call.name, arguments=call.arguments)
-            for place, call in enumerate(parsed.calls)
+            RequestedCall(id=call_id(prompt, answer, index), name=call.name, arguments=call.arguments)
+            for index, call in enumerate(parsed.calls)
         )
         message = from_completion(Completion(content=parsed.content or None, tool_calls=calls), "assistant")
         return message if calls or message.text is not None else None
 
-    def continuation(self, answer: Message, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Tokens from the end of an answer, over the messages after it, to the beginning of the next answer.
+    def continuation(self, answer: Message, messages: Sequence[Message], *, has_end_token: bool) -> list[int]:
+        """Return the tokens between an answer and the next one, including those of the messages between them.
 
-        Unless `ended` is true, the result begins with the token that ends the answer.
+        Unless `has_end_token` is true, the result begins with the token that ends the answer.
 
         Raises:
             TrainingError: the template rejects the messages, or does not end answers.
         """
-        first, *others = _read(None, [answer, *messages], ()).template_messages
-        with _reported("what follows an answer"):
-            return self._format.continuation(first, others, ended=ended)
+        answer_message, *later_messages = _parse_request(None, [answer, *messages], ()).template_messages
+        with _convert_failures("the messages after an answer"):
+            return self._chat_format.continuation(answer_message, later_messages, has_end_token=has_end_token)
 
-    def _request(self, environment: str, history: Sequence[Message]) -> ChatRequest:
+    def _make_request(self, environment: str, history: Sequence[Message]) -> ChatRequest:
         prompt, tools = self._agents[environment]
-        return _read(prompt, history, tools)
+        return _parse_request(prompt, history, tools)
 
 
 @contextmanager
-def _reported(what: str) -> Iterator[None]:
+def _convert_failures(subject: str) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
         raise TrainingError(
-            f"the base's chat template cannot write {what}: {error}; fix the template, or train another base"
+            f"the base's chat template cannot render {subject}: {error}; fix the template, or train a "
+            "different base"
         ) from None
 
 
-def _read(prompt: str | None, history: Sequence[Message], tools: Sequence[ToolSchema]) -> ChatRequest:
-    """A request as the server reads it."""
+def _parse_request(
+    prompt: str | None, history: Sequence[Message], tools: Sequence[ToolSchema]
+) -> ChatRequest:
+    """Return a request as the server reads it."""
     system = [] if prompt is None else [{"role": "system", "content": prompt}]
     messages = [*system, *(to_wire(message) for message in history if is_visible(message))]
-    return ChatRequest.read(json.dumps(request_body(_SETTINGS, messages, tools, 0)).encode())
+    return ChatRequest.parse(json.dumps(request_body(_PROMPT_SETTINGS, messages, tools, 0)).encode())

@@ -1,9 +1,9 @@
 """Checkpoints of an unfinished training, from which a killed training resumes.
 
-A checkpoint is a folder like `step-000040`. It holds the adapter's weights and the optimizer's moments as
-safetensors, and the rest as JSON; nothing is pickled. The folder is written under a temporary name, flushed
-to the disk, and renamed, so a folder with its final name is complete. No random state is kept, because every
-step seeds its own random state from its number.
+A checkpoint is a folder like `step-000040`. It contains the adapter's weights and the optimizer's moments
+as safetensors, and the rest as JSON; nothing is pickled. The folder is written under a temporary name,
+flushed to the disk, and renamed, so a folder with its final name is complete. It contains no random state,
+because every step is seeded with its number.
 """
 
 import json
@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.utils.reading import check_regular, read_json
 
-_NAME = re.compile(r"step-(\d{6})")
-_WEIGHTS, _MOMENTS, _STATE = "adapter.safetensors", "moments.safetensors", "state.json"
+_FOLDER_NAME = re.compile(r"step-(\d{6})")
+_WEIGHTS_FILE, _MOMENTS_FILE, _STATE_FILE = "adapter.safetensors", "moments.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, identity: Mapping[str,
         OSError: the checkpoint cannot be written; the earlier checkpoint is kept.
     """
     name = f"step-{checkpoint.step:06d}"
-    fresh = new_folder(folder / name)
-    for file, tensors in ((_WEIGHTS, checkpoint.weights), (_MOMENTS, checkpoint.moments)):
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, fresh / file)
+    temporary = make_temporary_folder(folder / name)
+    for file, tensors in ((_WEIGHTS_FILE, checkpoint.weights), (_MOMENTS_FILE, checkpoint.moments)):
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary / file)
     state = {"step": checkpoint.step, "identity": dict(identity), "curve": list(checkpoint.curve)}
-    (fresh / _STATE).write_text(json.dumps(state), encoding="utf-8")
-    commit_folder(fresh, folder / name)
+    (temporary / _STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+    commit_folder(temporary, folder / name)
     for entry in folder.iterdir():
-        if entry.name != name and (_NAME.fullmatch(entry.name) or entry.name.endswith(".new")):
+        if entry.name != name and (_FOLDER_NAME.fullmatch(entry.name) or entry.name.endswith(".new")):
             shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -69,69 +69,71 @@ def load_checkpoint(folder: Path, identity: Mapping[str, Any]) -> Checkpoint | N
         TrainingError: the checkpoint is damaged or belongs to a different training. The message says how to
             start again.
     """
-    last = max((path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)), default=None)
-    if last is None:
+    latest = max((path for path in folder.glob("step-*") if _FOLDER_NAME.fullmatch(path.name)), default=None)
+    if latest is None:
         return None
     remedy = f"remove {folder} to start again"
     try:
-        state = read_json(last / _STATE, TrainingError)
-        for name in (_WEIGHTS, _MOMENTS):
-            check_regular(last / name, TrainingError)
-        difference = _difference(state["identity"], json.loads(json.dumps(dict(identity))))
-        weights, moments = load_file(last / _WEIGHTS), load_file(last / _MOMENTS)
+        state = read_json(latest / _STATE_FILE, TrainingError)
+        for name in (_WEIGHTS_FILE, _MOMENTS_FILE):
+            check_regular(latest / name, TrainingError)
+        difference = _describe_difference(state["identity"], json.loads(json.dumps(dict(identity))))
+        weights, moments = load_file(latest / _WEIGHTS_FILE), load_file(latest / _MOMENTS_FILE)
         checkpoint = Checkpoint(int(state["step"]), state["curve"], weights, moments)
     except Exception as error:
         cause = " ".join(str(error).split())[:200]
-        raise TrainingError(f"{last}: cannot be resumed ({cause}); {remedy}") from None
+        raise TrainingError(f"{latest}: cannot be resumed ({cause}); {remedy}") from None
     if difference:
-        raise TrainingError(f"{folder}: holds a training with {difference}; resume that one, or {remedy}")
+        raise TrainingError(
+            f"{folder}: contains a training with {difference}; resume that training, or {remedy}"
+        )
     return checkpoint
 
 
-def check_complete(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor]) -> None:
+def check_weights(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor]) -> None:
     """Check that a checkpoint has the model's weights by name and shape; a missing layer would start again.
 
     Raises:
         TrainingError: a name or a shape differs.
     """
-    kept = {name: list(tensor.shape) for name, tensor in checkpoint.weights.items()}
-    own = {name: list(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(kept.keys() | own.keys()):
-        if kept.get(name) != own.get(name):
+    stored_shapes = {name: list(tensor.shape) for name, tensor in checkpoint.weights.items()}
+    model_shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(stored_shapes.keys() | model_shapes.keys()):
+        if stored_shapes.get(name) != model_shapes.get(name):
             raise TrainingError(
-                f"{folder}: its weights of step {checkpoint.step} have {kept.get(name)} for {name!r}, and "
-                f"the model has {own.get(name)}; remove {folder} to start again"
+                f"{folder}: its weights of step {checkpoint.step} have {stored_shapes.get(name)} for "
+                f"{name!r}, but the model has {model_shapes.get(name)}; remove {folder} to start again"
             )
 
 
-def new_folder(final: Path) -> Path:
+def make_temporary_folder(final: Path) -> Path:
     """Make an empty folder with a temporary name, which `commit_folder` later renames to `final`."""
-    fresh = final.with_name(f".{final.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    return fresh
+    temporary = final.with_name(f".{final.name}.new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary
 
 
-def commit_folder(fresh: Path, final: Path) -> None:
+def commit_folder(temporary: Path, final: Path) -> None:
     """Flush a new folder to the disk, and rename it to `final`.
 
     Raises:
         OSError: a file could not be flushed, or `final` exists already.
     """
-    for file in sorted(fresh.rglob("*")):
+    for file in sorted(temporary.rglob("*")):
         if file.is_file():
             _flush(file)
-    _flush(fresh)
-    fresh.rename(final)
+    _flush(temporary)
+    temporary.rename(final)
     _flush(final.parent)
 
 
 def optimizer_tensors(optimizer: Any) -> dict[str, torch.Tensor]:
-    """An optimizer's state as tensors, named by the parameter's place and the value's name."""
+    """Return an optimizer's state as tensors, named by the parameter's index and the value's name."""
     state = optimizer.state_dict()["state"]
     return {
-        f"{place}.{name}": torch.as_tensor(value).detach().cpu().clone()
-        for place, values in state.items()
+        f"{index}.{name}": torch.as_tensor(value).detach().cpu().clone()
+        for index, values in state.items()
         for name, value in values.items()
     }
 
@@ -140,8 +142,8 @@ def restore_optimizer(optimizer: Any, tensors: Mapping[str, torch.Tensor]) -> No
     """Load the tensors of `optimizer_tensors` into an optimizer."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
-        place, _, name = key.partition(".")
-        state.setdefault(int(place), {})[name] = value
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
@@ -153,14 +155,14 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _difference(kept: Mapping[str, Any], wanted: Mapping[str, Any], within: str = "") -> str:
-    """The first value that differs, with its path; empty if all are equal."""
-    for name in [*kept, *(name for name in wanted if name not in kept)]:
-        old, new = kept.get(name), wanted.get(name)
+def _describe_difference(stored: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> str:
+    """Describe the first value that differs, with its path; returns an empty text if all are equal."""
+    for name in [*stored, *(name for name in requested if name not in stored)]:
+        old, new = stored.get(name), requested.get(name)
         if old == new:
             continue
-        path = f"{within}{name}"
+        path = f"{prefix}{name}"
         if isinstance(old, dict) and isinstance(new, dict):
-            return _difference(old, new, f"{path}.")
-        return f"{path} {old!r}, and {new!r} was requested"
+            return _describe_difference(old, new, f"{path}.")
+        return f"{path} {old!r}, but {new!r} was requested"
     return ""

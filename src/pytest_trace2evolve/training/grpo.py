@@ -19,35 +19,35 @@ from trl.chat_template_utils import qwen3_template
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.serving.folder import ModelFolder
-from pytest_trace2evolve.serving.loading import load_model, load_tokenizer, quiet
+from pytest_trace2evolve.serving.loading import load_model, load_tokenizer, silenced_libraries
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.checkpoints import (
     Checkpoint,
-    check_complete,
+    check_weights,
     load_checkpoint,
     optimizer_tensors,
     restore_optimizer,
     save_checkpoint,
 )
-from pytest_trace2evolve.training.recipe import Drawing, Recipe
+from pytest_trace2evolve.training.recipe import DrawingBackend, Recipe
 from pytest_trace2evolve.training.rollouts import StepStats
 from pytest_trace2evolve.training.sampler import EngineSampler
 from pytest_trace2evolve.training.trainer import CustomerTrainer
-from pytest_trace2evolve.utils.files import Scratch
+from pytest_trace2evolve.utils.files import ScratchFolder
 from pytest_trace2evolve.utils.optional import require
 
-MIN_INFORMATIVE = 0.05
+MIN_INFORMATIVE_SHARE = 0.05
 """Share of groups with differing rewards, over the recipe's patience, that a training must exceed."""
 
-SOLVED = 0.9
+SOLVED_REWARD = 0.9
 """Mean reward at or above which groups with equal rewards are a success, not a failure to learn."""
 
-LAST_SHARE = 0.1
+FINAL_RATE_SHARE = 0.1
 """Share of the learning rate that the schedule would reach one step after the last."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """The plan of a training.
 
     Attributes:
@@ -55,8 +55,8 @@ class Plan:
         identity: Facts besides the recipe that must be equal for a training to be resumed.
         environments: Factories of environments, by name.
         encoder: Converts conversations to tokens.
-        ends: Tokens that end an answer.
-        unfinished: The folder of the training's checkpoints.
+        end_tokens: Tokens that end an answer.
+        checkpoint_folder: The folder of the training's checkpoints.
     """
 
     recipe: Recipe
@@ -64,8 +64,8 @@ class Plan:
     identity: Mapping[str, Any]
     environments: Mapping[str, Callable[[], Any]]
     encoder: ChatEncoder
-    ends: frozenset[int]
-    unfinished: Path
+    end_tokens: frozenset[int]
+    checkpoint_folder: Path
 
     @property
     def full_identity(self) -> dict[str, Any]:
@@ -74,18 +74,18 @@ class Plan:
 
 
 @dataclass
-class Trained:
+class TrainingResult:
     """The result of a training.
 
     Attributes:
         model: The `PeftModel`.
         curve: The `StepStats` of each step, as JSON.
-        writes: Whether this process, of several that train together, writes the result.
+        is_main_process: Whether this process, of several that train together, writes the result.
     """
 
     model: Any
     curve: list[dict[str, Any]]
-    writes: bool = True
+    is_main_process: bool = True
 
     @property
     def rollouts(self) -> int:
@@ -105,7 +105,7 @@ class StepCallback(TrainerCallback):
         recipe: The recipe of the training.
         curve: The figures of earlier steps, to which each step is appended.
         on_step: Called after each step.
-        save: Writes the checkpoint of a step.
+        save_step: Writes the checkpoint of a step.
     """
 
     def __init__(
@@ -113,18 +113,18 @@ class StepCallback(TrainerCallback):
         recipe: Recipe,
         curve: list[dict[str, Any]],
         on_step: Callable[[StepStats], None],
-        save: Callable[[int], None],
+        save_step: Callable[[int], None],
     ) -> None:
-        self._recipe, self._curve, self._on_step, self._save = recipe, curve, on_step, save
-        self._began, self._processor = time.perf_counter(), time.process_time()
+        self._recipe, self._curve, self._on_step, self._save_step = recipe, curve, on_step, save_step
+        self._start_time, self._start_processor_time = time.perf_counter(), time.process_time()
         self.trainer: CustomerTrainer | None = None
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clocks."""
-        self._began, self._processor = time.perf_counter(), time.process_time()
+        self._start_time, self._start_processor_time = time.perf_counter(), time.process_time()
 
     def on_pre_optimizer_step(
-        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
         """Check the gradient before it reaches the weights.
 
@@ -133,28 +133,28 @@ class StepCallback(TrainerCallback):
         """
         norms = [weight.grad.norm() for weight in model.parameters() if weight.grad is not None]
         if norms and not bool(torch.isfinite(torch.stack(norms)).all()):
-            step = self._stats.step
+            step = self._current_stats.step
             raise TrainingError(
-                f"step {step}: the gradient is not finite: the training diverged; lower the rate"
+                f"step {step}: the gradient is not finite, so the training diverged; lower the rate"
             )
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the step.
 
         Raises:
             TrainingError: nothing is learned any more.
         """
-        stats = self._stats
-        stats.seconds["step"] = time.perf_counter() - self._began
-        stats.seconds["processor"] = time.process_time() - self._processor
+        stats = self._current_stats
+        stats.seconds["step"] = time.perf_counter() - self._start_time
+        stats.seconds["processor"] = time.process_time() - self._start_processor_time
         self._curve.append({name: value for name, value in asdict(stats).items() if value is not None})
         self._on_step(stats)
         if stats.step % self._recipe.keep_every == 0 or stats.step == self._recipe.steps:
-            self._save(stats.step)
+            self._save_step(stats.step)
         self.check_progress()
 
     @property
-    def _stats(self) -> StepStats:
+    def _current_stats(self) -> StepStats:
         assert self.trainer is not None
         return self.trainer.stats
 
@@ -164,28 +164,29 @@ class StepCallback(TrainerCallback):
         Raises:
             TrainingError: the last steps had nothing to learn from.
         """
-        recipe, recent = self._recipe, self._curve[-self._recipe.patience :]
-        if len(recent) < recipe.patience:
+        recipe, recent_steps = self._recipe, self._curve[-self._recipe.patience :]
+        if len(recent_steps) < recipe.patience:
             return
-        informative = math.fsum(step["informative"] for step in recent) / len(recent)
-        reward = math.fsum(step["reward"] for step in recent) / len(recent)
-        if reward >= SOLVED or informative > MIN_INFORMATIVE:
+        informative_share = math.fsum(step["informative"] for step in recent_steps) / len(recent_steps)
+        mean_reward = math.fsum(step["reward"] for step in recent_steps) / len(recent_steps)
+        if mean_reward >= SOLVED_REWARD or informative_share > MIN_INFORMATIVE_SHARE:
             return
-        step = recent[-1]["step"]
+        step = recent_steps[-1]["step"]
         if not any(step["informative"] for step in self._curve):
             raise TrainingError(
-                f"step {step}: rewards differed in no group so far (mean reward {reward:.2f}): there is "
-                "nothing to learn from; calibrate the environment, or change its difficulty"
+                f"step {step}: so far, the rewards differed in no group (mean reward {mean_reward:.2f}), "
+                "so there is nothing to learn from; calibrate the environment, or change its difficulty"
             )
         raise TrainingError(
-            f"step {step}: rewards differed in {informative:.1%} of the groups of {recipe.patience} steps "
-            f"(mean reward {reward:.2f}): nothing is learned any more; lower the rate, or change the "
+            f"step {step}: rewards differed in {informative_share:.1%} of the groups of {recipe.patience} "
+            "steps "
+            f"(mean reward {mean_reward:.2f}), so nothing is learned any more; lower the rate, or change the "
             "difficulty"
         )
 
 
-def train(plan: Plan, *, on_step: Callable[[StepStats], None] = lambda stats: None) -> Trained:
-    """Train an adapter, or resume its training from the checkpoints in `plan.unfinished`.
+def train(plan: TrainingPlan, *, on_step: Callable[[StepStats], None] = lambda stats: None) -> TrainingResult:
+    """Train an adapter, or resume its training from the checkpoints in `plan.checkpoint_folder`.
 
     Raises:
         MissingExtraError: vLLM is not installed and the recipe asks for it.
@@ -194,47 +195,52 @@ def train(plan: Plan, *, on_step: Callable[[StepStats], None] = lambda stats: No
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     datasets.disable_progress_bars()
-    with quiet(), contextlib.closing(Scratch()) as scratch:
+    with silenced_libraries(), contextlib.closing(ScratchFolder()) as scratch:
         return _train(plan, scratch.path, on_step)
 
 
-def _train(plan: Plan, scratch: Path, on_step: Callable[[StepStats], None]) -> Trained:
+def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], None]) -> TrainingResult:
     recipe = plan.recipe
-    checkpoint = load_checkpoint(plan.unfinished, plan.full_identity)
-    done = checkpoint.step if checkpoint else 0
+    checkpoint = load_checkpoint(plan.checkpoint_folder, plan.full_identity)
+    steps_done = checkpoint.step if checkpoint else 0
     curve = [dict(step) for step in checkpoint.curve] if checkpoint else []
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
 
-    def save(step: int) -> None:
+    def save_step(step: int) -> None:
         if trainer.accelerator.is_main_process:
             weights = get_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model))
             moments = optimizer_tensors(trainer.optimizer)
-            save_checkpoint(plan.unfinished, Checkpoint(step, curve, weights, moments), plan.full_identity)
+            save_checkpoint(
+                plan.checkpoint_folder, Checkpoint(step, curve, weights, moments), plan.full_identity
+            )
         trainer.accelerator.wait_for_everyone()
 
-    callback = StepCallback(recipe, curve, on_step, save)
+    callback = StepCallback(recipe, curve, on_step, save_step)
     callback.check_progress()  # a training that stopped learning before the checkpoint ends again
-    trainer = callback.trainer = _make_trainer(plan, done, scratch, callback)
+    trainer = callback.trainer = _make_trainer(plan, steps_done, scratch, callback)
     optimizer = torch.optim.AdamW(
         [weight for weight in trainer.model.parameters() if weight.requires_grad],
         lr=recipe.rate,
         weight_decay=0.0,
     )
     if checkpoint:
-        check_complete(plan.unfinished, checkpoint, get_peft_model_state_dict(trainer.model))
+        check_weights(plan.checkpoint_folder, checkpoint, get_peft_model_state_dict(trainer.model))
         set_peft_model_state_dict(trainer.model, dict(checkpoint.weights))
         restore_optimizer(optimizer, checkpoint.moments)
     trainer.optimizer = optimizer
     trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: rate_share(recipe, done + step)
+        optimizer, lambda step: rate_share(recipe, steps_done + step)
     )
     try:
-        if done < recipe.steps:
+        if steps_done < recipe.steps:
             trainer.train()
     finally:
         trainer.close()
-    model, writes = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.is_main_process
+    model, is_main_process = (
+        trainer.accelerator.unwrap_model(trainer.model),
+        trainer.accelerator.is_main_process,
+    )
     if torch.cuda.is_available():
         # A separate server loads the base model on the GPU next.
         model = model.cpu()
@@ -242,18 +248,20 @@ def _train(plan: Plan, scratch: Path, on_step: Callable[[StepStats], None]) -> T
         del trainer, optimizer
         gc.collect()
         torch.cuda.empty_cache()
-    return Trained(model.eval(), curve, bool(writes))
+    return TrainingResult(model.eval(), curve, bool(is_main_process))
 
 
 def rate_share(recipe: Recipe, step: int) -> float:
-    """The share of the recipe's learning rate at a step; the first step is 0."""
+    """Return the share of the recipe's learning rate at a step; the first step is 0."""
     if step < recipe.warm:
         return (step + 1) / (recipe.warm + 1)
-    left = max(0.0, 1.0 - (step - recipe.warm) / max(1, recipe.steps - recipe.warm))
-    return LAST_SHARE + (1.0 - LAST_SHARE) * left
+    remaining = max(0.0, 1.0 - (step - recipe.warm) / max(1, recipe.steps - recipe.warm))
+    return FINAL_RATE_SHARE + (1.0 - FINAL_RATE_SHARE) * remaining
 
 
-def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) -> CustomerTrainer:
+def _make_trainer(
+    plan: TrainingPlan, steps_done: int, scratch: Path, callback: StepCallback
+) -> CustomerTrainer:
     recipe = plan.recipe
     model, tokenizer = load_model(plan.base, recipe.dtype), load_tokenizer(plan.base)
     tokenizer.padding_side = "left"
@@ -268,10 +276,10 @@ def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) 
             recipe,
             names,
             plan.encoder,
-            EngineSampler(model, plan.ends) if recipe.drawing is Drawing.ENGINE else None,
-            done,
+            EngineSampler(model, plan.end_tokens) if recipe.drawing is DrawingBackend.ENGINE else None,
+            steps_done,
             model=model,
-            args=_trl_config(recipe, recipe.steps - done, scratch),
+            args=_trl_config(recipe, recipe.steps - steps_done, scratch),
             train_dataset=datasets.Dataset.from_list([row] * recipe.groups),
             processing_class=tokenizer,
             environment_factory=dict(plan.environments),
@@ -295,31 +303,32 @@ def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) 
 
 def _trl_config(recipe: Recipe, steps: int, scratch: Path) -> GRPOConfig:
     """trl's settings; `scratch` stays empty, since trl saves nothing."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    rollouts = recipe.groups * recipe.rollouts
-    if recipe.groups % processes:
+    process_count = int(os.environ.get("WORLD_SIZE", "1"))
+    rollouts_per_step = recipe.groups * recipe.rollouts
+    if recipe.groups % process_count:
         raise TrainingError(
-            f"{recipe.groups} groups per step cannot be distributed over {processes} processes: none is cut; "
-            f"set groups to a multiple of {processes}"
+            f"{recipe.groups} groups per step cannot be distributed over {process_count} processes, "
+            f"because a group is not split; set groups to a multiple of {process_count}"
         )
-    batch = recipe.backward or rollouts // processes
-    if rollouts % (batch * processes):
+    batch_size = recipe.backward or rollouts_per_step // process_count
+    if rollouts_per_step % (batch_size * process_count):
         raise TrainingError(
-            f"{rollouts} rollouts per step cannot be distributed over {processes} processes, {batch} per "
-            f"backward pass; set backward to a divisor of {rollouts // processes}"
+            f"{rollouts_per_step} rollouts per step cannot be distributed over {process_count} processes, "
+            f"{batch_size} per "
+            f"backward pass; set backward to a divisor of {rollouts_per_step // process_count}"
         )
-    vllm = vllm_settings(recipe)
-    on_cpu = not torch.cuda.is_available()
+    vllm_options = vllm_settings(recipe)
+    is_on_cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(scratch),
-        use_cpu=on_cpu,
-        bf16=recipe.autocast and (not on_cpu or torch.cpu._is_avx512_bf16_supported()),
+        use_cpu=is_on_cpu,
+        bf16=recipe.autocast and (not is_on_cpu or torch.cpu._is_avx512_bf16_supported()),
         gradient_checkpointing=recipe.checkpointing,
-        per_device_train_batch_size=batch,
-        gradient_accumulation_steps=rollouts // (batch * processes),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=rollouts_per_step // (batch_size * process_count),
         num_generations=recipe.rollouts,
         max_completion_length=recipe.rollout_tokens,
-        generation_kwargs={"max_tokens" if vllm else "max_new_tokens": recipe.answer_tokens},
+        generation_kwargs={"max_tokens" if vllm_options else "max_new_tokens": recipe.answer_tokens},
         temperature=recipe.temperature,
         top_k=0,
         top_p=1.0,
@@ -339,7 +348,7 @@ def _trl_config(recipe: Recipe, steps: int, scratch: Path) -> GRPOConfig:
         disable_tqdm=True,
         seed=recipe.seed,
         dataloader_pin_memory=False,
-        **vllm,
+        **vllm_options,
     )
 
 
@@ -354,8 +363,8 @@ def vllm_settings(recipe: Recipe) -> dict[str, Any]:
         return {}
     if not torch.cuda.is_available():
         raise TrainingError(
-            f"drawing {recipe.drawing.value} needs a GPU, and torch finds none; use --preset pocket, or set "
-            f"drawing to {Drawing.TRANSFORMERS.value}"
+            f"drawing {recipe.drawing.value} needs a GPU, but torch finds none; use --preset pocket, or set "
+            f"drawing to {DrawingBackend.TRANSFORMERS.value}"
         )
     require("vllm", extra="vllm")
     return {

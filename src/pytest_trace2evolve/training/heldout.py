@@ -16,26 +16,26 @@ from statistics import NormalDist, fmean, stdev
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.ray_executor import RayExecutor
-from pytest_trace2evolve.environments.environment import ScenarioEnvironment, count_lost, roll_groups
-from pytest_trace2evolve.environments.on_cluster import Players
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, count_lost_rollouts, play_groups
+from pytest_trace2evolve.environments.on_cluster import RolloutCluster
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.gate.intervals import LEVEL, student, wilson
+from pytest_trace2evolve.gate.intervals import CONFIDENCE_LEVEL, student_quantile, wilson
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.adapter import HeldOut, RewardChange
-from pytest_trace2evolve.records.environment import TOP
+from pytest_trace2evolve.records.adapter import HeldOutRewards, RewardChange
+from pytest_trace2evolve.records.environment import MAX_GRADE
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import served
+from pytest_trace2evolve.serving.process import serve_locally
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.concurrency import all_of
+from pytest_trace2evolve.utils.concurrency import run_concurrently
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.optional import model_package_versions
 from pytest_trace2evolve.utils.reading import read_record
 
-SCENARIOS, ROLLOUTS = 100, 4
+DEFAULT_SCENARIOS, DEFAULT_ROLLOUTS = 100, 4
 """Default numbers of held-out scenarios and of rollouts per scenario."""
 
 PLAYING_VERSION = 1
@@ -43,11 +43,11 @@ PLAYING_VERSION = 1
 version when the same model gives a different answer to the same scenario and seed. Stored measurements of the
 base are then repeated."""
 
-AT_ONCE = 64
-SEED = 1
+MAX_CONCURRENT_ROLLOUTS = 64
+FIRST_SEED = 1
 """Seed of the first rollout on both sides of a comparison."""
 
-ALIKE = 1e-9
+ROUNDING_TOLERANCE = 1e-9
 """Standard deviation below which differences count as equal, apart from rounding."""
 
 OnProgress = Callable[[int], None]
@@ -66,21 +66,21 @@ class Measurement:
         rollouts: Rollouts of each scenario.
         instruction: The candidate's instruction, which agents get after the policy.
         cache: The folder for stored measurements of the base; None stores none.
-        two_servers: Whether to measure both sides at once, each with its own server. This is faster if one
-            server leaves cores idle, but needs the memory of a second server.
+        uses_two_servers: Whether to measure both sides at once, each with its own server. This is faster if
+            one server leaves cores idle, but needs the memory of a second server.
     """
 
     base: ModelFolder
     adapter: Path | None
     difficulties: Mapping[str, int]
     scenarios: Mapping[str, int]
-    rollouts: int = ROLLOUTS
+    rollouts: int = DEFAULT_ROLLOUTS
     instruction: str = ""
     cache: Path | None = None
-    two_servers: bool = False
+    uses_two_servers: bool = False
 
     @property
-    def count(self) -> int:
+    def rollout_count(self) -> int:
         """The number of rollouts of one side."""
         return sum(self.scenarios.values()) * self.rollouts
 
@@ -91,7 +91,7 @@ def measure(
     *,
     on_progress: OnProgress = lambda done: None,
     cluster: str | None = None,
-) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
+) -> tuple[dict[str, HeldOutRewards], dict[str, HeldOutRewards]]:
     """Measure the rewards of the base and of its adapter, by capability.
 
     Args:
@@ -105,29 +105,35 @@ def measure(
         InfrastructureError: too many rollouts were lost.
     """
     base, adapter = measurement.base, measurement.adapter
-    adapted = f"{base.name}+trained"  # the adapter's name on the server, which must differ from the base's
-    two_servers = measurement.two_servers and adapter is not None
-    threads = max(1, (os.cpu_count() or 1) // 2) if two_servers else None
+    adapter_model = (
+        f"{base.name}+trained"  # the adapter's name on the server, which must differ from the base's
+    )
+    uses_two_servers = measurement.uses_two_servers and adapter is not None
+    threads = max(1, (os.cpu_count() or 1) // 2) if uses_two_servers else None
     with ExitStack() as servers:
 
-        def serve(adapters: Mapping[str, Path]) -> ModelSettings:
-            server = served(base, adapters, seed=SEED, at_once=AT_ONCE, threads=threads)
+        def start_server(adapters: Mapping[str, Path]) -> ModelSettings:
+            server = serve_locally(
+                base, adapters, seed=FIRST_SEED, max_connections=MAX_CONCURRENT_ROLLOUTS, threads=threads
+            )
             return servers.enter_context(server)
 
-        shared = serve({} if adapter is None else {adapted: adapter})
-        sides = {"before": serve({}) if two_servers else shared}
+        settings = start_server({} if adapter is None else {adapter_model: adapter})
+        sides = {"before": start_server({}) if uses_two_servers else settings}
         if adapter is not None:
-            weights = f"{shared.weights}+{folder_digest(adapter)}"
-            sides["after"] = replace(shared, model=adapted, weights=weights)
+            adapter_weights = f"{settings.weights}+{folder_digest(adapter)}"
+            sides["after"] = replace(settings, model=adapter_model, weights=adapter_weights)
         if cluster is None:
-            found = asyncio.run(_measure_sides(environments, measurement, sides, on_progress))
+            results = asyncio.run(_measure_sides(environments, measurement, sides, on_progress))
         else:
             executor = servers.enter_context(
-                RayExecutor.opened(cluster, environments.project, AT_ONCE, list(sides.values()))
+                RayExecutor.open_for_calls(
+                    cluster, environments.project, MAX_CONCURRENT_ROLLOUTS, list(sides.values())
+                )
             )
-            players = {side: Players(executor, settings) for side, settings in sides.items()}
-            found = executor.run(_measure_sides(environments, measurement, sides, on_progress, players))
-    return found["before"], found.get("after", {})
+            clusters = {side: RolloutCluster(executor, settings) for side, settings in sides.items()}
+            results = executor.run(_measure_sides(environments, measurement, sides, on_progress, clusters))
+    return results["before"], results.get("after", {})
 
 
 async def _measure_sides(
@@ -135,35 +141,35 @@ async def _measure_sides(
     measurement: Measurement,
     sides: Mapping[str, ModelSettings],
     on_progress: OnProgress,
-    players: Mapping[str, Players] | None = None,
-) -> dict[str, dict[str, HeldOut]]:
+    clusters: Mapping[str, RolloutCluster] | None = None,
+) -> dict[str, dict[str, HeldOutRewards]]:
     """Measure both sides, concurrently or one after the other."""
-    done: Counter[tuple[str, str]] = Counter()
-    turn = asyncio.Semaphore(len(sides) if measurement.two_servers else 1)
-    found: dict[str, dict[str, HeldOut]] = {side: {} for side in sides}
+    finished: Counter[tuple[str, str]] = Counter()
+    side_slots = asyncio.Semaphore(len(sides) if measurement.uses_two_servers else 1)
+    results: dict[str, dict[str, HeldOutRewards]] = {side: {} for side in sides}
 
     def report(side: str, capability: str, count: int) -> None:
-        done[side, capability] = count
-        on_progress(done.total())
+        finished[side, capability] = count
+        on_progress(finished.total())
 
     async def measure_side(side: str) -> None:
         cache = measurement.cache if side == "before" else None
-        async with turn:
+        async with side_slots:
             for capability, scenarios in measurement.scenarios.items():
-                progress = partial(report, side, capability)
-                found[side][capability] = await _measure_environment(
+                on_side_progress = partial(report, side, capability)
+                results[side][capability] = await _measure_environment(
                     environments,
                     measurement,
                     capability,
                     sides[side],
                     cache,
-                    progress,
-                    None if players is None else players[side],
+                    on_side_progress,
+                    None if clusters is None else clusters[side],
                 )
-                progress(scenarios * measurement.rollouts)
+                on_side_progress(scenarios * measurement.rollouts)
 
-    await all_of(map(measure_side, sides))
-    return found
+    await run_concurrently(map(measure_side, sides))
+    return results
 
 
 async def _measure_environment(
@@ -173,8 +179,8 @@ async def _measure_environment(
     settings: ModelSettings,
     cache: Path | None,
     on_progress: OnProgress,
-    players: Players | None,
-) -> HeldOut:
+    cluster: RolloutCluster | None,
+) -> HeldOutRewards:
     """Read the stored measurement of a model in one environment, or measure the model if none can be read."""
     difficulty, scenarios = measurement.difficulties[capability], measurement.scenarios[capability]
     generator = environments.generator(capability, difficulty, Content.HELDOUT)
@@ -183,55 +189,57 @@ async def _measure_environment(
     model_digest = digest([settings.weights, agent_digest(prompt, tools)])
     identity = [generator.digest, model_digest, settings.temperature, scenarios, measurement.rollouts]
     key = digest([*identity, PLAYING_VERSION, model_package_versions()])
-    file = None if cache is None else cache / f"{capability}-{key}.json"
-    if file is not None:
+    cache_file = None if cache is None else cache / f"{capability}-{key}.json"
+    if cache_file is not None:
         with suppress(ConfigError):
-            return read_record(file, HeldOut, ConfigError)
+            return read_record(cache_file, HeldOutRewards, ConfigError)
     model = ChatModel(settings)
     try:
-        groups = await roll_groups(
+        groups = await play_groups(
             lambda: ScenarioEnvironment(generator, world),
             lambda number: ChatAgent(model, prompt, tools, trial=number),
             range(scenarios),
             measurement.rollouts,
-            at_once=AT_ONCE,
+            concurrency=MAX_CONCURRENT_ROLLOUTS,
             on_progress=on_progress,
-            play=None
-            if players is None
-            else players.of(capability, difficulty, Content.HELDOUT, measurement.instruction),
+            play_on_cluster=None
+            if cluster is None
+            else cluster.player_for(capability, difficulty, Content.HELDOUT, measurement.instruction),
         )
     finally:
         await model.close()
-    measured = HeldOut(
+    result = HeldOutRewards(
         capability=capability,
         difficulty=difficulty,
         digest=generator.digest,
         model=model_digest,
         temperature=settings.temperature or 0.0,
         rewards=tuple(tuple(group.rewards) for group in groups),
-        lost=count_lost(f"held-out {capability!r}", groups),
+        lost=count_lost_rollouts(f"held-out {capability!r}", groups),
     )
-    if file is not None:
-        write_atomic(file, measured.model_dump_json() + "\n")
-    return measured
+    if cache_file is not None:
+        write_atomic(cache_file, result.model_dump_json() + "\n")
+    return result
 
 
 def agent_digest(prompt: str, tools: Sequence[ToolSchema]) -> str:
-    """Digest of an agent's system prompt and tools."""
+    """Return the digest of an agent's system prompt and tools."""
     return digest([prompt, [tool.model_dump(mode="json") for tool in tools]])
 
 
-def reward_change(before: HeldOut, after: HeldOut) -> RewardChange:
-    """The change of the mean reward; see `_change`."""
-    return _change(before, after, float)
+def reward_change(before: HeldOutRewards, after: HeldOutRewards) -> RewardChange:
+    """Return the change of the mean reward; see `_paired_change`."""
+    return _paired_change(before, after, float)
 
 
-def top_change(before: HeldOut, after: HeldOut) -> RewardChange:
-    """The change of the share of rollouts with the top reward; see `_change`."""
-    return _change(before, after, lambda reward: float(reward == TOP))
+def top_change(before: HeldOutRewards, after: HeldOutRewards) -> RewardChange:
+    """Return the change of the share of rollouts with the top reward; see `_paired_change`."""
+    return _paired_change(before, after, lambda reward: float(reward == MAX_GRADE))
 
 
-def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -> RewardChange:
+def _paired_change(
+    before: HeldOutRewards, after: HeldOutRewards, score: Callable[[float], float]
+) -> RewardChange:
     """Return the mean gain per scenario, with Student's interval for paired differences.
 
     A scenario counts once, whatever its number of rollouts, because rollouts of one scenario resemble each
@@ -240,7 +248,7 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
     none of which differs.
     """
     pairs = [
-        (fmean(map(figure, old)), fmean(map(figure, new)))
+        (fmean(map(score, old)), fmean(map(score, new)))
         for old, new in zip(before.rewards, after.rewards, strict=True)
         if old and new
     ]
@@ -249,10 +257,14 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
     gains = [new - old for old, new in pairs]
     low = high = None
     if len(gains) > 1:
-        if stdev(gains) < ALIKE:
-            reach = wilson(0.0, len(gains), NormalDist().inv_cdf((1 + LEVEL) / 2))[1]
+        if stdev(gains) < ROUNDING_TOLERANCE:
+            half_width = wilson(0.0, len(gains), NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2))[1]
         else:
-            reach = float(student((1 + LEVEL) / 2, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
-        low, high = max(-1.0, fmean(gains) - reach), min(1.0, fmean(gains) + reach)
-    means = [fmean(side) for side in zip(*pairs, strict=True)]
-    return RewardChange(before=means[0], after=means[1], rollouts=after.count, low=low, high=high)
+            half_width = (
+                float(student_quantile((1 + CONFIDENCE_LEVEL) / 2, len(gains) - 1))
+                * stdev(gains)
+                / math.sqrt(len(gains))
+            )
+        low, high = max(-1.0, fmean(gains) - half_width), min(1.0, fmean(gains) + half_width)
+    means = [fmean(side_means) for side_means in zip(*pairs, strict=True)]
+    return RewardChange(before=means[0], after=means[1], rollouts=after.rollout_count, low=low, high=high)

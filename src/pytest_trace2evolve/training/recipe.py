@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.utils.reading import problem_in, read_toml
+from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 MAX_COUNT = 1_000_000
 """The largest number of steps, rollouts or scenarios."""
@@ -23,7 +23,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
-class Drawing(StrEnum):
+class DrawingBackend(StrEnum):
     """The backend that draws the answers of rollouts."""
 
     ENGINE = "engine"
@@ -32,7 +32,7 @@ class Drawing(StrEnum):
     VLLM_SERVER = "vllm-server"
 
 
-class Vllm(Record):
+class VllmSettings(Record):
     """Settings of vLLM, none of which changes what is learned.
 
     Attributes:
@@ -112,7 +112,7 @@ class Recipe(Record):
     scenarios: Count = 100_000
     redraws: Annotated[int, Field(ge=0, le=8)] = 1
     backward: Natural = 0
-    drawing: Drawing = Drawing.ENGINE
+    drawing: DrawingBackend = DrawingBackend.ENGINE
     shared: bool = True
     dtype: Literal["float32", "bfloat16"] = "float32"
     autocast: bool = False
@@ -122,7 +122,7 @@ class Recipe(Record):
     keep_every: Count = 10
     patience: Count = 8
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1
-    vllm: Vllm = Field(default_factory=Vllm, exclude=True)
+    vllm: VllmSettings = Field(default_factory=VllmSettings, exclude=True)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -133,11 +133,12 @@ class Recipe(Record):
             )
         if self.warm >= self.steps:
             raise ValueError(
-                f"warm {self.warm} is not less than steps {self.steps}: the rate is never reached; lower warm"
+                f"warm {self.warm} is not less than steps {self.steps}, so the full rate is never reached; "
+                "lower warm"
             )
         if self.shared and self.checkpointing:
             raise ValueError(
-                "shared and checkpointing do not go together: recomputed activations leave no keys and "
+                "shared and checkpointing cannot be combined: recomputed activations leave no keys and "
                 "values to share; set one of them to false"
             )
         if self.backward and (self.groups * self.rollouts) % self.backward:
@@ -160,7 +161,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "answer_tokens": 1024,
         "rollout_tokens": 8192,
         "backward": 16,
-        "drawing": Drawing.VLLM_COLOCATE,
+        "drawing": DrawingBackend.VLLM_COLOCATE,
         "shared": False,
         "dtype": "bfloat16",
         "autocast": True,
@@ -169,8 +170,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "keep_every": 5,
     },
 }
-"""The changes of each preset to the recipe's defaults. `gpu` holds the paper's values (arXiv 2604.05336),
-which are not measured here."""
+"""The changes of each preset to the recipe's defaults. `gpu` contains the values of the paper (arXiv
+2604.05336), which are not measured here."""
 
 
 def recipe_toml(recipe: Recipe) -> str:
@@ -191,11 +192,11 @@ def read_recipe(preset: str, config: Path | None = None, **overrides: object) ->
     if preset not in PRESETS:
         raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}")
     table = {} if config is None else read_toml(config, ConfigError)
-    given = {name: value for name, value in overrides.items() if value is not None}
+    given_overrides = {name: value for name, value in overrides.items() if value is not None}
     try:
-        return Recipe.model_validate({**PRESETS[preset], **table, **given})
+        return Recipe.model_validate({**PRESETS[preset], **table, **given_overrides})
     except ValidationError as error:
-        raise ConfigError(f"{config or f'preset {preset}'}: {problem_in(error, 'recipe')}") from None
+        raise ConfigError(f"{config or f'preset {preset}'}: {first_problem(error, 'recipe')}") from None
 
 
 def check_count(option: str, value: int | None, minimum: int, maximum: int = MAX_COUNT) -> None:

@@ -16,7 +16,7 @@ from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.training.sampler import EngineSampler
 
-LEFT_PADDED = ("prompt_ids", "prompt_mask")
+LEFT_PADDED_TENSORS = ("prompt_ids", "prompt_mask")
 """The tensors of a batch that are padded on the left; all others are padded on the right."""
 
 DrawAnswers = Callable[[list[list[int]]], tuple[list[list[int]], Any]]
@@ -49,35 +49,35 @@ class StepStats:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
+    def measure_time(self, part: str) -> Iterator[None]:
         """Add the duration of the block to a part of the step."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
 def scenario_rows(
-    recipe: Recipe, names: Sequence[str], step: int, turn: int, rank: int, groups: int
+    recipe: Recipe, names: Sequence[str], step: int, turn: int, rank: int, group_count: int
 ) -> list[dict[str, Any]]:
-    """Return trl's rows for `groups` groups, with scenarios that depend only on the recipe and these numbers.
+    """Return trl's rows for `group_count` groups; scenarios depend only on the recipe and these numbers.
 
     Environments alternate. `step` and `turn` count from 0, and each replacement of groups is a new turn.
     `rank` is the rank of this process among those that train together.
     """
     rows = []
-    for place in range(groups):
-        random_ = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{place}")
-        name = names[(step * recipe.groups + turn + rank + place) % len(names)]
-        seed = recipe.first_scenario + random_.randrange(recipe.scenarios)
+    for index in range(group_count):
+        rng = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{index}")
+        name = names[(step * recipe.groups + turn + rank + index) % len(names)]
+        seed = recipe.first_scenario + rng.randrange(recipe.scenarios)
         # trl requires a prompt in every row; the real prompt is the environment's history.
         row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
         rows += [row] * recipe.rollouts
     return rows
 
 
-def draw_number(recipe: Recipe, step: int, turn: int, rank: int) -> int:
+def derive_turn_seed(recipe: Recipe, step: int, turn: int, rank: int) -> int:
     """Return the number from which the seeds of a turn's answers are derived."""
     return (step * (recipe.redraws + 1) + turn) * 1_000_003 + rank * 10_007
 
@@ -99,9 +99,9 @@ def join_groups(groups: Sequence[Mapping[str, Any]], pad_token: int) -> dict[str
         if rows[0].dim() == 0:
             batch[name] = torch.stack(rows)
             continue
-        value = pad_token if name in ("prompt_ids", "completion_ids") else int(name == "tool_mask")
-        side = "left" if name in LEFT_PADDED else "right"
-        batch[name] = pad(rows, padding_value=value, padding_side=side)
+        padding = pad_token if name in ("prompt_ids", "completion_ids") else int(name == "tool_mask")
+        padding_side = "left" if name in LEFT_PADDED_TENSORS else "right"
+        batch[name] = pad(rows, padding_value=padding, padding_side=padding_side)
     return batch
 
 
@@ -114,7 +114,7 @@ class Rollout:
         prompt: Tokens before the agent's first turn.
         ids: Tokens after the prompt.
         mask: 1 for each of these tokens that is the agent's own, 0 for the others.
-        first, answer: The agent's first and latest answer.
+        first_answer, last_answer: The agent's first and latest answer.
     """
 
     row: int
@@ -122,18 +122,18 @@ class Rollout:
     ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    answer: list[int] = field(default_factory=list)
+    first_answer: list[int] = field(default_factory=list)
+    last_answer: list[int] = field(default_factory=list)
 
     def add_answer(self, answer: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
         """Append the agent's next answer."""
-        self.answer = list(answer)
-        self.first = self.first or self.answer
-        self.ids += self.answer
-        self.mask += [1] * len(self.answer)
-        self.logprobs += [0.0] * len(self.answer) if logprobs is None else list(logprobs)
+        self.last_answer = list(answer)
+        self.first_answer = self.first_answer or self.last_answer
+        self.ids += self.last_answer
+        self.mask += [1] * len(self.last_answer)
+        self.logprobs += [0.0] * len(self.last_answer) if logprobs is None else list(logprobs)
 
-    def add_others(self, tokens: Sequence[int]) -> None:
+    def add_foreign_tokens(self, tokens: Sequence[int]) -> None:
         """Append tokens that the agent did not write."""
         self.ids += tokens
         self.mask += [0] * len(tokens)
@@ -147,8 +147,8 @@ class RolloutPlayer:
     Attributes:
         environments: One environment per rollout.
         names: The name of each rollout's environment.
-        ends: Tokens that end an answer.
-        context: The model's context length in tokens; None if unknown.
+        end_tokens: Tokens that end an answer.
+        context_length: The model's context length in tokens; None if unknown.
         stats: Collects the wall times.
     """
 
@@ -156,27 +156,27 @@ class RolloutPlayer:
     encoder: ChatEncoder
     environments: Sequence[TrlEnvironment]
     names: Sequence[str]
-    ends: Sequence[int]
-    context: int | None
+    end_tokens: Sequence[int]
+    context_length: int | None
     stats: StepStats
 
-    def play_with(
+    def play_concurrently(
         self,
         sampler: EngineSampler,
         model: Any,
         prompts: Sequence[Sequence[int]],
-        number: int,
+        turn_seed: int,
         *,
         weights_changed: bool,
     ) -> list[Rollout]:
         """Play all rollouts from their first prompts, each at its own pace.
 
-        `number` comes from `draw_number`.
+        `turn_seed` is the result of `derive_turn_seed`.
         """
         rollouts = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompts)]
-        first_seed = self.recipe.seed * 1_000_000_007 + number
+        first_seed = self.recipe.seed * 1_000_000_007 + turn_seed
 
-        def request(rollout: Rollout) -> Job:
+        def next_request(rollout: Rollout) -> Job:
             seed = (first_seed + rollout.row + len(rollout.ids) * 1_009) % (1 << 63)
             return Job(
                 rollout.prompt + rollout.ids,
@@ -187,47 +187,53 @@ class RolloutPlayer:
 
         def on_answer(row: int, answer: list[int]) -> Job | None:
             rollouts[row].add_answer(answer)
-            return request(rollouts[row]) if self._continues(rollouts[row]) else None
+            return next_request(rollouts[row]) if self._reply_to(rollouts[row]) else None
 
         seconds = self.stats.seconds
-        before = seconds.get("environments", 0.0)
-        with self.stats.timed("drawing"):
-            requests = [request(rollout) for rollout in rollouts]
-            sampler.play(model, requests, on_answer, weights_changed=weights_changed)
-        seconds["drawing"] -= seconds.get("environments", 0.0) - before
+        environment_seconds = seconds.get("environments", 0.0)
+        with self.stats.measure_time("drawing"):
+            first_requests = [next_request(rollout) for rollout in rollouts]
+            sampler.play(model, first_requests, on_answer, weights_changed=weights_changed)
+        seconds["drawing"] -= seconds.get("environments", 0.0) - environment_seconds
         return rollouts
 
-    def play_in_turns(
-        self, prompts: Sequence[Sequence[int]], answers: list[list[int]], logprobs: Any, draw: DrawAnswers
+    def play_in_lockstep(
+        self,
+        prompts: Sequence[Sequence[int]],
+        answers: list[list[int]],
+        logprobs: Any,
+        draw_answers: DrawAnswers,
     ) -> list[Rollout]:
-        """Play all rollouts in lockstep, one answer each at a time; `answers` holds the first answers."""
+        """Play all rollouts in lockstep, one answer each at a time; `answers` are the first answers."""
         rollouts = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompts)]
-        running = rollouts
-        while running:
-            for place, rollout in enumerate(running):
-                rollout.add_answer(answers[place], logprobs[place] if logprobs is not None else None)
-            running = [rollout for rollout in running if self._continues(rollout)]
-            if running:
-                answers, logprobs = draw([rollout.prompt + rollout.ids for rollout in running])
+        running_rollouts = rollouts
+        while running_rollouts:
+            for index, rollout in enumerate(running_rollouts):
+                rollout.add_answer(answers[index], logprobs[index] if logprobs is not None else None)
+            running_rollouts = [rollout for rollout in running_rollouts if self._reply_to(rollout)]
+            if running_rollouts:
+                answers, logprobs = draw_answers(
+                    [rollout.prompt + rollout.ids for rollout in running_rollouts]
+                )
         return rollouts
 
-    def _continues(self, rollout: Rollout) -> bool:
+    def _reply_to(self, rollout: Rollout) -> bool:
         """Let the environment reply to a rollout's last answer; return whether the agent has another turn."""
-        with self.stats.timed("environments"):
-            environment, answer = self.environments[rollout.row], rollout.answer
-            before = rollout.prompt + rollout.ids[: len(rollout.ids) - len(answer)]
-            message = self.encoder.parse(before, answer, self.names[rollout.row])
+        with self.stats.measure_time("environments"):
+            environment, answer = self.environments[rollout.row], rollout.last_answer
+            tokens_before = rollout.prompt + rollout.ids[: len(rollout.ids) - len(answer)]
+            message = self.encoder.parse(tokens_before, answer, self.names[rollout.row])
             if message is None:  # an empty answer ends a rollout, as it does with the server
                 return False
             replies = environment._step(message)
-            if environment._done or not replies:
+            if environment._is_done or not replies:
                 return False
-            ended = bool(answer) and answer[-1] in self.ends
-            tokens = self.encoder.continuation(message, replies, ended=ended)
+            has_end_token = bool(answer) and answer[-1] in self.end_tokens
+            tokens = self.encoder.continuation(message, replies, has_end_token=has_end_token)
             length = len(rollout.ids) + len(tokens) + self.recipe.answer_tokens
             if length > self.recipe.rollout_tokens:
                 return False
-            if self.context is not None and len(rollout.prompt) + length > self.context:
+            if self.context_length is not None and len(rollout.prompt) + length > self.context_length:
                 return False
-            rollout.add_others(tokens)
+            rollout.add_foreign_tokens(tokens)
             return True

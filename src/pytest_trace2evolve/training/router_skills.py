@@ -12,37 +12,39 @@ EXAMPLE_SEED = 0
 """The seed of the training scenario whose opening is the example."""
 
 
-def skills_of(environments: Environments, capabilities: Sequence[str]) -> tuple[Skill, ...]:
+def make_skills(environments: Environments, capabilities: Sequence[str]) -> tuple[Skill, ...]:
     """Return a router's table with one line per capability.
 
     Raises:
         GeneratorError: a capability has no environment.
     """
-    return tuple(skill_of(environments, name, [name]) for name in capabilities)
+    return tuple(make_skill(environments, name, [name]) for name in capabilities)
 
 
-def skill_of(environments: Environments, name: str, capabilities: Sequence[str]) -> Skill:
+def make_skill(environments: Environments, name: str, capabilities: Sequence[str]) -> Skill:
     """Return the line of an adapter trained for `capabilities`, with an example from training content.
 
     Raises:
         GeneratorError: a capability has no environment.
     """
-    known = {capability.name: capability.description for capability in BUILT_IN_CAPABILITIES}
+    built_in_descriptions = {capability.name: capability.description for capability in BUILT_IN_CAPABILITIES}
 
-    def description(capability: str) -> str:
-        if capability in known:
-            return known[capability]
-        pays = environments.offer(capability).pays
-        return f"{pays[:1].upper()}{pays[1:]}."
+    def describe(capability: str) -> str:
+        if capability in built_in_descriptions:
+            return built_in_descriptions[capability]
+        reward_text = environments.offer(capability).pays
+        return f"{reward_text[:1].upper()}{reward_text[1:]}."
 
     return Skill(
         name=name,
-        description=" ".join(map(description, capabilities)),
-        example=opening_of(environments, capabilities[0], EXAMPLE_SEED),
+        description=" ".join(map(describe, capabilities)),
+        example=first_customer_message(environments, capabilities[0], EXAMPLE_SEED),
     )
 
 
-def opening_of(environments: Environments, name: str, seed: int, content: Content = Content.TRAIN) -> str:
+def first_customer_message(
+    environments: Environments, name: str, seed: int, content: Content = Content.TRAIN
+) -> str:
     """Return the customer's first message in a scenario, or an empty text if the agent speaks first.
 
     Raises:

@@ -12,8 +12,8 @@ from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.serving.engine import Engine, EngineError, Generation, Job
 from pytest_trace2evolve.serving.loading import Decoder
 
-PREFIX_BYTES = 1 << 30
-"""Bytes of prefixes that are kept from ended rows; for a small model, all rollouts of a step fit."""
+MAX_PREFIX_BYTES = 1 << 30
+"""Maximum bytes of stored prefixes of ended rows; for a small model, all rollouts of a step fit."""
 
 MAX_ROWS = 256
 """Maximum number of rows that are decoded together."""
@@ -23,33 +23,35 @@ OnAnswer = Callable[[int, list[int]], Job | None]
 """Called with the rollout's number and the answer's tokens; returns the rollout's next request, or None."""
 
 
-class FoldedModel(Decoder):
+class MergedModel(Decoder):
     """A copy of the base with the adapter merged into its weights.
 
-    Decoding costs no more than with the base, whereas peft's layers would cost a small model more than its
+    Decoding costs no more than with the base; in a small model, the layers of peft would cost more than its
     own layers. Each merge starts from the unchanged base, so nothing accumulates over the steps.
 
     Args:
         base: The base, before an adapter was put on it.
-        ends: Tokens that end an answer.
+        end_tokens: Tokens that end an answer.
     """
 
-    def __init__(self, base: Any, ends: frozenset[int]) -> None:
-        super().__init__(copy.deepcopy(base), ends)
+    def __init__(self, base: Any, end_tokens: frozenset[int]) -> None:
+        super().__init__(copy.deepcopy(base), end_tokens)
 
-    def fold(self, adapted: Any) -> None:
-        """Merge the current weights of an adapter into the copy; `adapted` is the `PeftModel`."""
+    def merge_adapter(self, peft_model: Any) -> None:
+        """Merge the current weights of an adapter into the copy; `peft_model` is the `PeftModel`."""
         from peft.tuners.lora import LoraLayer
 
-        device = next(adapted.parameters()).device
+        device = next(peft_model.parameters()).device
         if device != self.device:  # a trainer moves its model to the training device
             self._model, self.device = self._model.to(device), device
-        modules = adapted.get_base_model().named_modules()
-        layers: list[tuple[str, Any]] = [named for named in modules if isinstance(named[1], LoraLayer)]
+        modules = peft_model.get_base_model().named_modules()
+        layers: list[tuple[str, Any]] = [
+            named_module for named_module in modules if isinstance(named_module[1], LoraLayer)
+        ]
         with torch.no_grad():
             for name, layer in layers:
-                added = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
-                self._model.get_submodule(name).weight.copy_(layer.get_base_layer().weight + added)
+                delta = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
+                self._model.get_submodule(name).weight.copy_(layer.get_base_layer().weight + delta)
 
 
 class EngineSampler:
@@ -57,11 +59,11 @@ class EngineSampler:
 
     Args:
         base: The base, before an adapter was put on it.
-        ends: Tokens that end an answer.
+        end_tokens: Tokens that end an answer.
     """
 
-    def __init__(self, base: Any, ends: frozenset[int]) -> None:
-        self._model = FoldedModel(base, ends)
+    def __init__(self, base: Any, end_tokens: frozenset[int]) -> None:
+        self._model = MergedModel(base, end_tokens)
         self._engine: Engine | None = None
 
     def play(
@@ -80,17 +82,20 @@ class EngineSampler:
         """
         if weights_changed or self._engine is None:
             self.close()
-            self._model.fold(model)
+            self._model.merge_adapter(model)
             # The engine rejects no request, because there are never more requests than rollouts.
             self._engine = Engine(
-                self._model, rows=MAX_ROWS, waiting=max(1, len(requests)), prefix_bytes=PREFIX_BYTES
+                self._model,
+                max_rows=MAX_ROWS,
+                max_waiting=max(1, len(requests)),
+                prefix_bytes=MAX_PREFIX_BYTES,
             )
         try:
-            _play(self._engine, requests, on_answer)
+            _play_rollouts(self._engine, requests, on_answer)
         except EngineError as error:
             raise TrainingError(
-                f"answers cannot be drawn: {error}; lower the rate if the model returns NaN, and groups or "
-                "rollouts if memory is short"
+                f"answers cannot be drawn: {error}; lower the rate if the model returns NaN, or groups or "
+                "rollouts if memory is insufficient"
             ) from None
 
     def close(self) -> None:
@@ -100,11 +105,11 @@ class EngineSampler:
             self._engine = None
 
 
-def _play(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
+def _play_rollouts(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
     # Each prompt is prefilled once, and the first one alone, because all prompts share its beginning.
     prompts = list(dict.fromkeys(tuple(request.prompt) for request in requests))
-    for part in (prompts[:1], prompts[1:]):
-        for future in [engine.submit(Job(prompt, seed=0)) for prompt in part]:
+    for batch in (prompts[:1], prompts[1:]):
+        for future in [engine.submit(Job(prompt, seed=0)) for prompt in batch]:
             future.result()
     answers: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
 
@@ -113,11 +118,11 @@ def _play(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
 
     for rollout, request in enumerate(requests):
         submit(rollout, request)
-    running = len(requests)
-    while running:
+    running_count = len(requests)
+    while running_count:
         rollout, future = answers.get()
-        following = on_answer(rollout, future.result().tokens)
-        if following is None:
-            running -= 1
+        next_request = on_answer(rollout, future.result().tokens)
+        if next_request is None:
+            running_count -= 1
         else:
-            submit(rollout, following)
+            submit(rollout, next_request)

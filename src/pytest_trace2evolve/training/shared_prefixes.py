@@ -37,47 +37,47 @@ class Tree:
     paths: Mapping[int, Sequence[int]]
 
 
-def trees_of(rows: Mapping[int, Sequence[int]], max_nodes: int = MAX_NODES) -> Iterator[Tree]:
-    """Yield trees that hold each rollout once; `rows` maps a rollout's number to its tokens."""
-    part: list[int] = []
+def build_trees(rows: Mapping[int, Sequence[int]], max_nodes: int = MAX_NODES) -> Iterator[Tree]:
+    """Yield trees that contain each rollout once; `rows` maps a rollout's number to its tokens."""
+    numbers: list[int] = []
     nodes = 0
     # In sorted order, each row shares its longest beginning with the row before it.
     for number in sorted(rows, key=lambda number: tuple(rows[number])):
-        new = len(rows[number]) - (_common_length(rows[part[-1]], rows[number]) if part else 0)
-        if part and nodes + new > max_nodes:
-            yield _tree(rows, part)
-            part, nodes, new = [], 0, len(rows[number])
-        part.append(number)
-        nodes += new
-    if part:
-        yield _tree(rows, part)
+        new_nodes = len(rows[number]) - (_common_length(rows[numbers[-1]], rows[number]) if numbers else 0)
+        if numbers and nodes + new_nodes > max_nodes:
+            yield _build_tree(rows, numbers)
+            numbers, nodes, new_nodes = [], 0, len(rows[number])
+        numbers.append(number)
+        nodes += new_nodes
+    if numbers:
+        yield _build_tree(rows, numbers)
 
 
-def _tree(rows: Mapping[int, Sequence[int]], ordered: Sequence[int]) -> Tree:
+def _build_tree(rows: Mapping[int, Sequence[int]], numbers: Sequence[int]) -> Tree:
     tokens: list[int] = []
     depths: list[int] = []
     paths: dict[int, list[int]] = {}
     spans: list[tuple[int, list[int]]] = []  # each row's first own node, and the nodes above it
-    before: list[int] = []
-    for number in ordered:
+    previous_path: list[int] = []
+    for number in numbers:
         row = rows[number]
-        shared = _common_length([tokens[node] for node in before], row)
+        shared_length = _common_length([tokens[node] for node in previous_path], row)
         first = len(tokens)
-        tokens += row[shared:]
-        depths += range(shared, len(row))
-        spans.append((first, before[:shared]))
-        before = paths[number] = before[:shared] + list(range(first, len(tokens)))
+        tokens += row[shared_length:]
+        depths += range(shared_length, len(row))
+        spans.append((first, previous_path[:shared_length]))
+        previous_path = paths[number] = previous_path[:shared_length] + list(range(first, len(tokens)))
     visible = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril_()
     ends = [first for first, _ in spans[1:]] + [len(tokens)]
-    for (first, above), end in zip(spans, ends, strict=True):
+    for (first, ancestors), end in zip(spans, ends, strict=True):
         visible[first:end, :first] = False
-        visible[first:end, above] = True
+        visible[first:end, ancestors] = True
     return Tree(tokens, depths, visible, paths)
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    shorter = min(len(first), len(second))
-    return next((place for place in range(shorter) if first[place] != second[place]), shorter)
+    min_length = min(len(first), len(second))
+    return next((index for index in range(min_length) if first[index] != second[index]), min_length)
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,17 @@ class Rows:
 
     Attributes:
         prompts, answers: Tokens of each row.
-        wanted: (rows, width of the answers): true for answer tokens whose log-probabilities are computed.
+        selection: (rows, width of the answers), true for answer tokens whose log-probabilities are
+            computed.
     """
 
     prompts: Sequence[tuple[int, ...]]
     answers: Sequence[tuple[int, ...]]
-    wanted: torch.Tensor
+    selection: torch.Tensor
 
 
 def unpadded_rows(
-    ids: torch.Tensor, mask: torch.Tensor, width: int, wanted: torch.Tensor | None = None
+    ids: torch.Tensor, mask: torch.Tensor, width: int, selection: torch.Tensor | None = None
 ) -> Rows:
     """Return the rows of a padded batch without padding.
 
@@ -103,18 +104,20 @@ def unpadded_rows(
         ids: (rows, prompt and answer), with prompts padded on the left and answers on the right.
         mask: The same shape, 0 for padding.
         width: The width of the answers.
-        wanted: (rows, width), 0 for tokens that are not wanted; None selects all answer tokens.
+        selection: (rows, width), 0 for tokens that are not selected; None selects all answer tokens.
     """
-    held = mask.bool()
-    begin = ids.shape[1] - width
+    is_token = mask.bool()
+    answer_start = ids.shape[1] - width
 
-    def part(row: int, columns: slice) -> tuple[int, ...]:
-        return tuple(ids[row, columns][held[row, columns]].tolist())
+    def unpadded(row: int, columns: slice) -> tuple[int, ...]:
+        return tuple(ids[row, columns][is_token[row, columns]].tolist())
 
     return Rows(
-        prompts=[part(row, slice(None, begin)) for row in range(len(ids))],
-        answers=[part(row, slice(begin, None)) for row in range(len(ids))],
-        wanted=held[:, begin:] if wanted is None else held[:, begin:] & wanted.bool(),
+        prompts=[unpadded(row, slice(None, answer_start)) for row in range(len(ids))],
+        answers=[unpadded(row, slice(answer_start, None)) for row in range(len(ids))],
+        selection=is_token[:, answer_start:]
+        if selection is None
+        else is_token[:, answer_start:] & selection.bool(),
     )
 
 
@@ -123,73 +126,81 @@ def shared_logps(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the log-probabilities of answer tokens, in nats, and the entropies of their distributions.
 
-    Both are (rows, width), with 0 for tokens that are not wanted. Entropies have no gradients. `network` is
+    Both are (rows, width), with 0 for tokens that are not selected. Entropies have no gradients. `network` is
     an unwrapped causal model whose layers all use full attention. Its logits are divided by the temperature.
     """
-    logps = torch.zeros(rows.wanted.shape, device=rows.wanted.device)
-    spread = torch.zeros_like(logps) if entropies else None
+    logps = torch.zeros(rows.selection.shape, device=rows.selection.device)
+    entropy_values = torch.zeros_like(logps) if entropies else None
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, prompt in enumerate(rows.prompts):
-        if bool(rows.wanted[number].any()):
+        if bool(rows.selection[number].any()):
             groups.setdefault(prompt, []).append(number)
     if not groups:
         # The zeros still depend on the weights, so a backward pass gets zero gradients instead of failing.
-        trained = [weight.sum() for weight in network.parameters() if weight.requires_grad]
-        return logps + 0.0 * torch.stack(trained).sum(), spread
-    common = min(_common_length(min(groups), max(groups)), min(map(len, groups)) - 1)
-    beginning = _extended(network, next(iter(groups))[:common], None) if common else None
+        weight_sums = [weight.sum() for weight in network.parameters() if weight.requires_grad]
+        return logps + 0.0 * torch.stack(weight_sums).sum(), entropy_values
+    common_length = min(_common_length(min(groups), max(groups)), min(map(len, groups)) - 1)
+    common_cache = _extend_cache(network, next(iter(groups))[:common_length], None) if common_length else None
     for prompt, members in groups.items():
         # The prompt's last token is computed with the answers, because it predicts their first token.
-        rest = prompt[common:-1]
-        past = _extended(network, rest, beginning) if rest else beginning
+        prompt_rest = prompt[common_length:-1]
+        cache = _extend_cache(network, prompt_rest, common_cache) if prompt_rest else common_cache
         inputs = {number: (prompt[-1], *rows.answers[number][:-1]) for number in members}
-        for tree in trees_of(inputs):
-            hidden = _hidden_states(network, tree, past)
-            places, nodes, tokens = _wanted(rows, tree)
+        for tree in build_trees(inputs):
+            hidden = _hidden_states(network, tree, cache)
+            positions, nodes, tokens = _predicted_tokens(rows, tree)
             # Rollouts that are still equal use the same node, whose probabilities are computed once.
-            used, inverse = torch.unique(torch.tensor(nodes, device=network.device), return_inverse=True)
-            table = torch.log_softmax(network.lm_head(hidden[used]).float() / temperature, dim=-1)
-            logps = logps.index_put(places, table[inverse, torch.tensor(tokens, device=network.device)])
-            if spread is not None:
-                constant = table.detach()
-                spread[places] = -(constant.exp() * constant).sum(-1)[inverse]
-    return logps, spread
+            used_nodes, inverse = torch.unique(
+                torch.tensor(nodes, device=network.device), return_inverse=True
+            )
+            distributions = torch.log_softmax(
+                network.lm_head(hidden[used_nodes]).float() / temperature, dim=-1
+            )
+            logps = logps.index_put(
+                positions, distributions[inverse, torch.tensor(tokens, device=network.device)]
+            )
+            if entropy_values is not None:
+                detached = distributions.detach()
+                entropy_values[positions] = -(detached.exp() * detached).sum(-1)[inverse]
+    return logps, entropy_values
 
 
-def _extended(network: Any, tokens: Sequence[int], past: Any) -> Any:
-    """Return the keys and values of `past` extended by those of further tokens."""
-    cache = _copy(network, past)
+def _extend_cache(network: Any, tokens: Sequence[int], base_cache: Any) -> Any:
+    """Return the keys and values of `base_cache` extended by those of further tokens."""
+    cache = _copy_cache(network, base_cache)
     ids = torch.tensor([list(tokens)], device=network.device)
     network.base_model(input_ids=ids, cache=cache, use_cache=True)
     return cache
 
 
-def _wanted(rows: Rows, tree: Tree) -> tuple[tuple[torch.Tensor, torch.Tensor], list[int], list[int]]:
-    """Return the row and column of each wanted token in a tree, the node that predicts it, and the token."""
-    places: list[tuple[int, int]] = []
+def _predicted_tokens(
+    rows: Rows, tree: Tree
+) -> tuple[tuple[torch.Tensor, torch.Tensor], list[int], list[int]]:
+    """Return each selected token of a tree: its row and column, the node that predicts it, and its id."""
+    positions: list[tuple[int, int]] = []
     nodes: list[int] = []
     tokens: list[int] = []
     for row, path in tree.paths.items():
-        for column in rows.wanted[row].nonzero().squeeze(-1).tolist():
-            places.append((row, column))
+        for column in rows.selection[row].nonzero().squeeze(-1).tolist():
+            positions.append((row, column))
             nodes.append(path[column])
             tokens.append(rows.answers[row][column])
-    index = torch.tensor(places, device=rows.wanted.device)
+    index = torch.tensor(positions, device=rows.selection.device)
     return (index[:, 0], index[:, 1]), nodes, tokens
 
 
-def _hidden_states(network: Any, tree: Tree, past: Any) -> torch.Tensor:
+def _hidden_states(network: Any, tree: Tree, base_cache: Any) -> torch.Tensor:
     """Return the hidden state of each node: (nodes, width of the model)."""
     device = network.device
-    cache = _copy(network, past)
-    held = cache.get_seq_length()
+    cache = _copy_cache(network, base_cache)
+    cached_length = cache.get_seq_length()
     # An additive mask, which all attention implementations with a mask understand.
-    hidden = torch.zeros(tree.visible.shape, dtype=network.dtype)
-    hidden.masked_fill_(~tree.visible, torch.finfo(network.dtype).min)
-    mask = torch.nn.functional.pad(hidden, (held, 0)).to(device)
+    additive_mask = torch.zeros(tree.visible.shape, dtype=network.dtype)
+    additive_mask.masked_fill_(~tree.visible, torch.finfo(network.dtype).min)
+    mask = torch.nn.functional.pad(additive_mask, (cached_length, 0)).to(device)
     states: torch.Tensor = network.base_model(
         input_ids=torch.tensor([list(tree.tokens)], device=device),
-        position_ids=held + torch.tensor([list(tree.depths)], device=device),
+        position_ids=cached_length + torch.tensor([list(tree.depths)], device=device),
         attention_mask=mask[None, None],
         cache=cache,
         use_cache=True,
@@ -197,20 +208,22 @@ def _hidden_states(network: Any, tree: Tree, past: Any) -> torch.Tensor:
     return states
 
 
-def _copy(network: Any, past: Any) -> Any:
+def _copy_cache(network: Any, base_cache: Any) -> Any:
     cache = DynamicCache(config=network.config)
-    if past is not None:
-        for place, layer in enumerate(past.layers):
-            cache.update(layer.keys, layer.values, place)
+    if base_cache is not None:
+        for index, layer in enumerate(base_cache.layers):
+            cache.update(layer.keys, layer.values, index)
     return cache
 
 
 def can_share(config: Any) -> bool:
     """Return whether a model has full attention in all layers and unscaled logits, as sharing requires."""
-    text = config.get_text_config(decoder=True)
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
-    unsupported = (
+    text_config = config.get_text_config(decoder=True)
+    layer_types = set(getattr(text_config, "layer_types", None) or ["full_attention"])
+    unsupported_settings = (
         *("sliding_window", "attention_chunk_size", "num_kv_shared_layers"),
         *("final_logit_softcapping", "logit_scale", "logits_scaling"),
     )
-    return kinds == {"full_attention"} and not any(getattr(text, name, None) for name in unsupported)
+    return layer_types == {"full_attention"} and not any(
+        getattr(text_config, name, None) for name in unsupported_settings
+    )

@@ -24,15 +24,21 @@ from pytest_trace2evolve.environments.environment import EASIEST, ScenarioEnviro
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.trl_environment import rollout_class
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.project.adapters import unfinished
+from pytest_trace2evolve.project.adapters import unfinished_folder
 from pytest_trace2evolve.project.candidates import ROUTED, Candidates
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, NONE, AdapterManifest, HeldOut
+from pytest_trace2evolve.records.adapter import (
+    MANIFEST_NAME,
+    NO_CAPABILITY,
+    WEIGHTS_NAME,
+    AdapterManifest,
+    HeldOutRewards,
+)
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest, read_model
 from pytest_trace2evolve.training.heldout import (
-    ROLLOUTS,
-    SCENARIOS,
+    DEFAULT_ROLLOUTS,
+    DEFAULT_SCENARIOS,
     Measurement,
     OnProgress,
     agent_digest,
@@ -40,27 +46,27 @@ from pytest_trace2evolve.training.heldout import (
     reward_change,
 )
 from pytest_trace2evolve.training.recipe import Recipe, check_count, read_recipe
-from pytest_trace2evolve.training.router_skills import skill_of
-from pytest_trace2evolve.utils.files import alone_in
+from pytest_trace2evolve.training.router_skills import make_skill
+from pytest_trace2evolve.utils.files import folder_lock
 from pytest_trace2evolve.utils.optional import check_installed
-from pytest_trace2evolve.utils.plots import training_curve
-from pytest_trace2evolve.utils.resources import embedded_model, template
+from pytest_trace2evolve.utils.plots import draw_training_curve
+from pytest_trace2evolve.utils.resources import embedded_model, template_folder
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.training.grpo import Plan, Trained
+    from pytest_trace2evolve.training.grpo import TrainingPlan, TrainingResult
     from pytest_trace2evolve.training.rollouts import StepStats
 
-SMALL_BASE = 1 << 28
+MAX_SMALL_BASE_BYTES = 1 << 28
 """Bytes of a base's weights up to which libraries use most of a second server's memory."""
 
-CURVE, PLOT = "curve.json", "curve.svg"
+CURVE_FILE, PLOT_FILE = "curve.json", "curve.svg"
 """Files next to the weights: the figures of each step, and their plot."""
 
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_ADAPTER_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainingSpec:
     """The specification of one training.
 
     Attributes:
@@ -74,7 +80,7 @@ class Order:
         heldout: Held-out scenarios of each trained environment; 0 measures nothing.
         ray: Address of a Ray cluster on this machine that plays held-out scenarios; None plays them in this
             process.
-        others: Held-out scenarios of each other environment, which show forgetting.
+        heldout_others: Held-out scenarios of each other environment, which show forgetting.
         rollouts: Rollouts of each held-out scenario.
         cache: The folder for stored measurements of the base.
         evidence: Ids of the runs whose failures led to this training.
@@ -89,10 +95,10 @@ class Order:
     difficulties: Mapping[str, int]
     candidate: str = ""
     instruction: str = ""
-    heldout: int = SCENARIOS
+    heldout: int = DEFAULT_SCENARIOS
     ray: str | None = None
-    others: int = SCENARIOS // 2
-    rollouts: int = ROLLOUTS
+    heldout_others: int = DEFAULT_SCENARIOS // 2
+    rollouts: int = DEFAULT_ROLLOUTS
     cache: Path | None = None
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
@@ -100,7 +106,8 @@ class Order:
     def measurement(self, adapter: Path | None = None) -> Measurement:
         """Return the measurement on held-out content, of the base and of `adapter`."""
         scenarios = {
-            name: self.heldout if name in self.capabilities else self.others for name in self.difficulties
+            name: self.heldout if name in self.capabilities else self.heldout_others
+            for name in self.difficulties
         }
         weights = sum(file.stat().st_size for file in self.base.path.glob("*.safetensors"))
         return Measurement(
@@ -112,7 +119,7 @@ class Order:
             instruction=self.instruction,
             cache=self.cache,
             # Use two servers if the training may use several cores and its base is small.
-            two_servers=self.recipe.threads > 1 and weights <= SMALL_BASE,
+            uses_two_servers=self.recipe.threads > 1 and weights <= MAX_SMALL_BASE_BYTES,
         )
 
 
@@ -120,15 +127,15 @@ class Order:
 class TrainedAdapter:
     """A training and its measurements, which are empty if nothing was measured."""
 
-    trained: "Trained"
-    before: Mapping[str, HeldOut] = field(default_factory=dict)
-    after: Mapping[str, HeldOut] = field(default_factory=dict)
+    training: "TrainingResult"
+    before: Mapping[str, HeldOutRewards] = field(default_factory=dict)
+    after: Mapping[str, HeldOutRewards] = field(default_factory=dict)
 
 
-def orders_of(
-    environments: Environments, options: argparse.Namespace, project: Project | None, here: Path
-) -> list[Order]:
-    """Return the orders for `train`'s options: one adapter, or one per capability that is missing in a run.
+def make_specs(
+    environments: Environments, options: argparse.Namespace, project: Project | None, base_folder: Path
+) -> list[TrainingSpec]:
+    """Return the specifications for the options of `train`: one, or one per capability that a run lacks.
 
     Raises:
         ConfigError: the options name neither or both of capabilities and a run, or a name or a value is
@@ -140,30 +147,36 @@ def orders_of(
         ResultsError: the run is damaged.
     """
     if (options.capability is None) == (options.from_run is None):
-        raise ConfigError("name what is trained: either --capability NAME…, or --from-run RUN")
+        raise ConfigError("name what to train with either --capability NAME… or --from-run RUN")
     if options.from_run is None:
-        return [_order(environments, options, project, here, list(dict.fromkeys(options.capability)))]
+        return [
+            _make_spec(environments, options, project, base_folder, list(dict.fromkeys(options.capability)))
+        ]
     if project is None:
         raise ConfigError(
-            f"--from-run {options.from_run}: no project here says which tasks decide; give --root"
+            f"--from-run {options.from_run}: needs a project, which says which tasks decide; name its "
+            "folder with --root"
         )
     for option, value in (("--adapter-name", options.adapter_name), ("--out", options.out)):
         if value is not None:
-            raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
-    missing = diagnose_run(project, options.from_run, here, environments)
-    orders = [
-        _order(environments, options, project, here, [capability.name]) for capability in missing.trainable
+            raise ConfigError(
+                f"{option} cannot be combined with --from-run, which names adapters by capability"
+            )
+    diagnosis = diagnose_run(project, options.from_run, base_folder, environments)
+    specs = [
+        _make_spec(environments, options, project, base_folder, [capability.name])
+        for capability in diagnosis.trainable_capabilities
     ]
-    return [replace(order, evidence=missing.runs, informed_by=missing.splits) for order in orders]
+    return [replace(spec, evidence=diagnosis.runs, informed_by=diagnosis.splits) for spec in specs]
 
 
-def _order(
+def _make_spec(
     environments: Environments,
     options: argparse.Namespace,
     project: Project | None,
-    here: Path,
+    base_folder: Path,
     capabilities: list[str],
-) -> Order:
+) -> TrainingSpec:
     for name in capabilities:
         environments.offer(name)
     name = _adapter_name(options.adapter_name, capabilities)
@@ -172,11 +185,13 @@ def _order(
     check_count("--heldout-others", options.heldout_others, 0)
     check_count("--heldout-rollouts", options.heldout_rollouts, 1)
     base = read_model(options.base or embedded_model())
-    root = here if project is None else project.root
-    weights = folder_digest(base.path)
+    root = base_folder if project is None else project.root
+    base_digest = folder_digest(base.path)
     difficulties = {}
     for capability in dict.fromkeys((*capabilities, *environments.names)):
-        calibration = find_calibration(environments, capability, weights, root / ".trace2evolve/environments")
+        calibration = find_calibration(
+            environments, capability, base_digest, root / ".trace2evolve/environments"
+        )
         difficulties[capability] = EASIEST if calibration is None else calibration.difficulty
     if options.difficulty is not None:
         difficulties |= dict.fromkeys(capabilities, options.difficulty)
@@ -184,47 +199,48 @@ def _order(
         environments.generator(capability, difficulties[capability])
     instruction = ""
     if options.candidate is not None:
-        candidates = Candidates(template() / "candidates") if project is None else project.candidates
+        candidates = Candidates(template_folder() / "candidates") if project is None else project.candidates
         instruction = candidates[options.candidate].instruction
-    return Order(
+    return TrainingSpec(
         capabilities=capabilities,
         name=name,
         base=base,
-        out=(here / options.out) if options.out is not None else root / "adapters" / name,
+        out=(base_folder / options.out) if options.out is not None else root / "adapters" / name,
         recipe=recipe,
         difficulties=difficulties,
         candidate=options.candidate or "",
         instruction=instruction,
         heldout=options.heldout,
         ray=options.ray,
-        others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,
+        heldout_others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,
         rollouts=options.heldout_rollouts,
         cache=root / ".trace2evolve/heldout",
     )
 
 
-def _adapter_name(given: str | None, capabilities: list[str]) -> str:
-    if given is None and len(capabilities) > 1:
+def _adapter_name(requested_name: str | None, capabilities: list[str]) -> str:
+    if requested_name is None and len(capabilities) > 1:
         raise ConfigError(
-            f"--capability {' '.join(capabilities)}: several make one adapter, which needs an --adapter-name"
+            f"--capability {' '.join(capabilities)}: several capabilities share one adapter, which needs a "
+            "name; add --adapter-name"
         )
-    name = given or capabilities[0]
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"--adapter-name {name}: must be in snake_case, as refunds_and_returns")
-    if name in (ROUTED, NONE):
-        raise ConfigError(f"--adapter-name {name}: is what a router's choice is called; choose another")
+    name = requested_name or capabilities[0]
+    if not _ADAPTER_NAME.fullmatch(name):
+        raise ConfigError(f"--adapter-name {name}: must be in snake_case, such as refunds_and_returns")
+    if name in (ROUTED, NO_CAPABILITY):
+        raise ConfigError(f"--adapter-name {name}: is reserved for the router; choose a different name")
     return name
 
 
-def check_order(order: Order) -> None:
-    """Check that an order can be carried out, before any slow step.
+def check_spec(spec: TrainingSpec) -> None:
+    """Check that a specification can be carried out, before any slow step.
 
     Raises:
         ConfigError: the adapter's folder already exists.
         MissingExtraError: a package is not installed.
     """
-    if order.out.exists():
-        raise ConfigError(f"{order.out}: is there already; give another --out, or move it away")
+    if spec.out.exists():
+        raise ConfigError(f"{spec.out}: already exists; choose a different --out, or move it away")
     check_packages()
 
 
@@ -240,7 +256,7 @@ def check_packages() -> None:
 
 def train_adapter(
     environments: Environments,
-    order: Order,
+    spec: TrainingSpec,
     *,
     on_step: "Callable[[StepStats], None]" = lambda stats: None,
     on_progress: OnProgress = lambda done: None,
@@ -257,31 +273,31 @@ def train_adapter(
         MissingExtraError: a package is not installed.
         OSError: a file cannot be written.
     """
-    check_order(order)
-    from pytest_trace2evolve.training.checkpoints import commit_folder, new_folder
+    check_spec(spec)
+    from pytest_trace2evolve.training.checkpoints import commit_folder, make_temporary_folder
     from pytest_trace2evolve.training.grpo import train
 
-    checkpoints = unfinished(order.out)
-    with _locked(checkpoints):
-        trained = train(plan_of(environments, order, checkpoints), on_step=on_step)
-        if not trained.writes:
+    checkpoints = unfinished_folder(spec.out)
+    with _training_lock(checkpoints):
+        training = train(make_training_plan(environments, spec, checkpoints), on_step=on_step)
+        if not training.is_main_process:
             return None
-        fresh = new_folder(order.out)
-        write_weights(trained.model, order.base.name, fresh)
-        result = TrainedAdapter(trained)
-        if order.heldout:
-            measured = measure(
-                environments, order.measurement(fresh), on_progress=on_progress, cluster=order.ray
+        temporary = make_temporary_folder(spec.out)
+        write_weights(training.model, spec.base.name, temporary)
+        result = TrainedAdapter(training)
+        if spec.heldout:
+            measurements = measure(
+                environments, spec.measurement(temporary), on_progress=on_progress, cluster=spec.ray
             )
-            result = TrainedAdapter(trained, *measured)
-        _write_records(environments, order, result, fresh)
-        commit_folder(fresh, order.out)
+            result = TrainedAdapter(training, *measurements)
+        _write_records(environments, spec, result, temporary)
+        commit_folder(temporary, spec.out)
         shutil.rmtree(checkpoints, ignore_errors=True)
     return result
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _training_lock(folder: Path) -> Iterator[None]:
     """Lock a training's folder; if several processes train together, only the first one locks it."""
     if os.environ.get("RANK", "0") != "0":
         yield
@@ -289,7 +305,7 @@ def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(alone_in(folder, wait=False))
+            stack.enter_context(folder_lock(folder, wait=False))
         except BlockingIOError:
             raise ConfigError(
                 f"{folder}: another process is training this adapter; wait for it to end"
@@ -301,39 +317,41 @@ def _locked(folder: Path) -> Iterator[None]:
                 folder.rmdir()  # if it is empty
 
 
-def plan_of(environments: Environments, order: Order, checkpoints: Path) -> "Plan":
-    """The trainer's plan for an order.
+def make_training_plan(environments: Environments, spec: TrainingSpec, checkpoints: Path) -> "TrainingPlan":
+    """Return the trainer's plan for a specification.
 
     Raises:
         GeneratorError: an environment is unknown, or has no such difficulty.
         ModelFolderError: the base's tokenizer cannot be loaded.
     """
-    from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
+    from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
     from pytest_trace2evolve.training.chat_encoding import ChatEncoder
-    from pytest_trace2evolve.training.grpo import Plan
+    from pytest_trace2evolve.training.grpo import TrainingPlan
 
-    tokenizer = load_tokenizer(order.base)
-    ends = end_tokens(order.base, tokenizer)
-    agents, classes, digests = {}, {}, {}
-    for name in order.capabilities:
-        generator = environments.generator(name, order.difficulties[name], Content.TRAIN)
+    tokenizer = load_tokenizer(spec.base)
+    end_tokens = read_end_tokens(spec.base, tokenizer)
+    agents, environment_classes, digests = {}, {}, {}
+    for name in spec.capabilities:
+        generator = environments.generator(name, spec.difficulties[name], Content.TRAIN)
         world = environments.world(name)
         tools = world.tools("assistant")
-        agents[name] = system_prompt(world.policy(), order.instruction), tools
-        classes[name] = rollout_class(tools, partial(ScenarioEnvironment, generator, world), "Rollout")
+        agents[name] = system_prompt(world.policy(), spec.instruction), tools
+        environment_classes[name] = rollout_class(
+            tools, partial(ScenarioEnvironment, generator, world), "Rollout"
+        )
         digests[name] = generator.digest
-    return Plan(
-        recipe=order.recipe,
-        base=order.base,
+    return TrainingPlan(
+        recipe=spec.recipe,
+        base=spec.base,
         identity={
-            "base": folder_digest(order.base.path),
+            "base": folder_digest(spec.base.path),
             "environments": digests,
             "agents": {name: agent_digest(*agent) for name, agent in agents.items()},
         },
-        environments=classes,
-        encoder=ChatEncoder(tokenizer, ends, agents),
-        ends=ends,
-        unfinished=checkpoints,
+        environments=environment_classes,
+        encoder=ChatEncoder(tokenizer, end_tokens, agents),
+        end_tokens=end_tokens,
+        checkpoint_folder=checkpoints,
     )
 
 
@@ -351,34 +369,36 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
     weights = {
         name: tensor.detach().cpu().contiguous() for name, tensor in get_peft_model_state_dict(model).items()
     }
-    save_file(weights, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    (folder / ADAPTER_WEIGHTS).chmod(0o644)
+    save_file(weights, folder / WEIGHTS_NAME, metadata={"format": "pt"})
+    (folder / WEIGHTS_NAME).chmod(0o644)
 
 
-def _write_records(environments: Environments, order: Order, result: TrainedAdapter, folder: Path) -> None:
-    trained = result.trained
-    difficulties = {name: order.difficulties[name] for name in order.capabilities}
+def _write_records(
+    environments: Environments, spec: TrainingSpec, result: TrainedAdapter, folder: Path
+) -> None:
+    training = result.training
+    difficulties = {name: spec.difficulties[name] for name in spec.capabilities}
     manifest = AdapterManifest(
-        capability=order.name if len(order.capabilities) > 1 else order.capabilities[0],
-        base=order.base.name,
-        base_digest=folder_digest(order.base.path),
+        capability=spec.name if len(spec.capabilities) > 1 else spec.capabilities[0],
+        base=spec.base.name,
+        base_digest=folder_digest(spec.base.path),
         environments={
             name: environments.generator(name, difficulty).digest for name, difficulty in difficulties.items()
         },
         difficulty=difficulties,
-        evidence=order.evidence,
-        informed_by=order.informed_by,
-        candidate=order.candidate,
-        skill=skill_of(environments, order.name, order.capabilities),
-        seed=order.recipe.seed,
-        recipe=order.recipe.model_dump(mode="json"),
-        steps=len(trained.curve),
-        rollouts=trained.rollouts,
-        seconds=trained.seconds,
+        evidence=spec.evidence,
+        informed_by=spec.informed_by,
+        candidate=spec.candidate,
+        skill=make_skill(environments, spec.name, spec.capabilities),
+        seed=spec.recipe.seed,
+        recipe=spec.recipe.model_dump(mode="json"),
+        steps=len(training.curve),
+        rollouts=training.rollouts,
+        seconds=training.seconds,
         heldout={name: reward_change(result.before[name], after) for name, after in result.after.items()},
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PLOT).write_bytes(training_curve(trained.curve, title=order.name))
+    (folder / CURVE_FILE).write_text(json.dumps(training.curve, indent=1) + "\n", encoding="utf-8")
+    (folder / PLOT_FILE).write_bytes(draw_training_curve(training.curve, title=spec.name))
     # The manifest marks the folder as an adapter, so it is written last.
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

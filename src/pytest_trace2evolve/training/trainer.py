@@ -4,8 +4,8 @@ trl ends a rollout at the first text without a tool call. Here the customer answ
 continues until its environment ends it. Tool results and customer turns are appended as tokens of the
 server's own template, and the model does not learn from these tokens.
 
-`OVERRIDDEN` lists the overridden private methods of trl with their parameters. A test compares the list with
-the installed trl, so an incompatible update fails this test.
+`OVERRIDDEN_METHODS` lists the private methods of trl that are overridden, with their parameters. A test
+compares the list with the installed trl, so an incompatible update fails the test.
 """
 
 import math
@@ -25,7 +25,7 @@ from pytest_trace2evolve.training.rollouts import (
     Rollout,
     RolloutPlayer,
     StepStats,
-    draw_number,
+    derive_turn_seed,
     join_groups,
     scenario_rows,
     split_groups,
@@ -33,7 +33,7 @@ from pytest_trace2evolve.training.rollouts import (
 from pytest_trace2evolve.training.sampler import EngineSampler
 from pytest_trace2evolve.training.shared_prefixes import can_share, shared_logps, unpadded_rows
 
-OVERRIDDEN: Mapping[str, tuple[str, ...]] = {
+OVERRIDDEN_METHODS: Mapping[str, tuple[str, ...]] = {
     "_tokenize_prompts": ("prompts",),
     "_generate_single_turn": (
         *("prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"),
@@ -56,7 +56,7 @@ Logps = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 
 
 class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hints
-    """See the module's docstring.
+    """A `GRPOTrainer` with a customer in its rollouts; see the module's docstring.
 
     Args:
         recipe: The recipe.
@@ -81,15 +81,15 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         self._encoder = encoder
         self._sampler = sampler
         self._steps_done = steps_done
-        self._wanted: torch.Tensor | None = None
-        self._number = 0
+        self._selected_tokens: torch.Tensor | None = None
+        self._turn_seed = 0
         self._sampled_step = -1
         self._rollouts: list[Rollout] = []
         self.stats = StepStats(steps_done + 1)
-        super().__init__(reward_funcs=[self._rewards], **options)
+        super().__init__(reward_funcs=[self._collect_rewards], **options)
         # The layers of a model that is wrapped for several processes must not be called directly.
-        single = self.accelerator.num_processes == 1
-        self._shares = recipe.shared and single and can_share(self.model.config)
+        is_single_process = self.accelerator.num_processes == 1
+        self._can_share_prefixes = recipe.shared and is_single_process and can_share(self.model.config)
 
     def close(self) -> None:
         """Close the sampler, if there is one."""
@@ -101,13 +101,14 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         """The current step, from 0, including the steps of earlier processes."""
         return self._steps_done + int(self.state.global_step)
 
-    def _rewards(self, environments: Sequence[TrlEnvironment], **columns: object) -> list[float]:
+    def _collect_rewards(self, environments: Sequence[TrlEnvironment], **columns: object) -> list[float]:
         """Return the environments' rewards; trl calls this as its reward function."""
         rewards = [environment._reward() for environment in environments]
         for name, reward in zip(self._batch_environments, rewards, strict=True):
             if not math.isfinite(reward):
                 raise TrainingError(
-                    f"step {self.step + 1}: environment {name!r} gave a reward of {reward!r}; fix its grade"
+                    f"step {self.step + 1}: environment {name!r} gave the reward {reward!r}, which is not "
+                    "finite; fix its grade"
                 )
         return rewards
 
@@ -119,33 +120,36 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         stats = self.stats = StepStats(step + 1)
         self._divergence_sums = torch.zeros(2, device=self.accelerator.device)
         torch.manual_seed(recipe.seed * 1_000_003 + step)  # trl shuffles the batch
-        began = time.perf_counter()
-        wanted = len(inputs) // recipe.rollouts
-        different: list[dict[str, Any]] = []
-        equal: list[dict[str, Any]] = []
+        start = time.perf_counter()
+        group_count = len(inputs) // recipe.rollouts
+        informative_groups: list[dict[str, Any]] = []
+        equal_groups: list[dict[str, Any]] = []
         # Groups, groups whose rewards differ, sum of rewards, the agent's tokens.
         sums = torch.zeros(4, dtype=torch.float64)
         for turn in range(recipe.redraws + 1):
-            missing = self._max_of_processes(wanted - len(different))
-            if missing == 0:
+            missing_count = self._max_over_processes(group_count - len(informative_groups))
+            if missing_count == 0:
                 break
-            self._number = draw_number(recipe, step, turn, rank)
-            rows = scenario_rows(recipe, self._names, step, turn, rank, missing)
+            self._turn_seed = derive_turn_seed(recipe, step, turn, rank)
+            rows = scenario_rows(recipe, self._names, step, turn, rank, missing_count)
             batch = super()._generate_and_score_completions(rows)
             rewards = [environment._reward() for environment in self.environments]
             tokens = float((batch["completion_mask"] * batch["tool_mask"]).sum())
-            sums += torch.tensor([missing, 0, sum(rewards), tokens])
-            for place, group in enumerate(split_groups(batch, recipe.rollouts)):
-                own = rewards[place * recipe.rollouts : (place + 1) * recipe.rollouts]
-                if max(own) > min(own):
+            sums += torch.tensor([missing_count, 0, sum(rewards), tokens])
+            for index, group in enumerate(split_groups(batch, recipe.rollouts)):
+                group_rewards = rewards[index * recipe.rollouts : (index + 1) * recipe.rollouts]
+                if max(group_rewards) > min(group_rewards):
                     sums[1] += 1
-                    different.append(group)
+                    informative_groups.append(group)
                 else:
                     # In float32 the mean of equal rewards may differ from these rewards in the last place.
                     group["advantages"] = torch.zeros_like(group["advantages"])
-                    equal.append(group)
-            del different[wanted:]
-        batch = join_groups(different + equal[: wanted - len(different)], self._tokenizer.pad_token_id)
+                    equal_groups.append(group)
+            del informative_groups[group_count:]
+        batch = join_groups(
+            informative_groups + equal_groups[: group_count - len(informative_groups)],
+            self._tokenizer.pad_token_id,
+        )
         own_tokens = batch["completion_mask"] * batch["tool_mask"]
         batch["num_items_in_batch"] = self.accelerator.gather(own_tokens.sum()).sum()
         sums = self.accelerator.reduce(sums.float().to(self.accelerator.device), "sum")
@@ -153,23 +157,23 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         stats.rollouts = int(groups) * recipe.rollouts
         stats.reward, stats.tokens = reward / stats.rollouts, tokens / stats.rollouts
         stats.informative = informative / groups
-        stats.seconds["rollouts"] = time.perf_counter() - began
+        stats.seconds["rollouts"] = time.perf_counter() - start
         return batch
 
-    def _max_of_processes(self, number: int) -> int:
+    def _max_over_processes(self, number: int) -> int:
         """Return the largest number of all processes, because all must play the same number of groups."""
         return int(self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).max())
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Return the tokens of each conversation before the agent's turn, in the server's format."""
-        found: dict[tuple[str, str], list[int]] = {}
+        prompts_by_key: dict[tuple[str, str], list[int]] = {}
         ids = []
         for name, environment in zip(self._batch_environments, self.environments, strict=True):
             history = environment._history()
             key = name, repr(history)
-            if key not in found:
-                found[key] = self._encoder.prompt(name, history)
-            ids.append(list(found[key]))
+            if key not in prompts_by_key:
+                prompts_by_key[key] = self._encoder.prompt(name, history)
+            ids.append(list(prompts_by_key[key]))
         return ids, None, {}
 
     def _generate_single_turn(
@@ -186,20 +190,21 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         and the rest from `_tool_call_loop`.
         """
         if self._sampler is not None:
-            model, changed = self.accelerator.unwrap_model(self.model), self._sampled_step != self.step
-            self._rollouts = self._player().play_with(
-                self._sampler, model, prompt_ids, self._number, weights_changed=changed
+            model = self.accelerator.unwrap_model(self.model)
+            weights_changed = self._sampled_step != self.step
+            self._rollouts = self._make_player().play_concurrently(
+                self._sampler, model, prompt_ids, self._turn_seed, weights_changed=weights_changed
             )
             self._sampled_step = self.step
-            return [rollout.first for rollout in self._rollouts], None
-        with self.stats.timed("drawing"):
+            return [rollout.first_answer for rollout in self._rollouts], None
+        with self.stats.measure_time("drawing"):
             # The seed depends on the step, so a resumed training draws the same answers.
-            torch.manual_seed((self._recipe.seed * 1_000_003 + self._number) % (1 << 63))
-            self._number += 1
-            drawn: tuple[list[list[int]], Any] = super()._generate_single_turn(
+            torch.manual_seed((self._recipe.seed * 1_000_003 + self._turn_seed) % (1 << 63))
+            self._turn_seed += 1
+            answers: tuple[list[list[int]], Any] = super()._generate_single_turn(
                 prompt_ids, images, multimodal_fields, num_generations, has_tool_images
             )
-            return drawn
+            return answers
 
     def _tool_call_loop(
         self,
@@ -213,7 +218,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
     ) -> tuple[list[list[int]], list[Any], list[list[int]], Any, int, int, list[list[Any]]]:
         """Alternate between environments and the agent until all rollouts have ended."""
         if self._sampler is None:
-            self._rollouts = self._player().play_in_turns(
+            self._rollouts = self._make_player().play_in_lockstep(
                 prompt_ids,
                 completion_ids,
                 logprobs,
@@ -230,14 +235,14 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
             [[] for _ in rollouts],
         )
 
-    def _player(self) -> RolloutPlayer:
+    def _make_player(self) -> RolloutPlayer:
         return RolloutPlayer(
             self._recipe,
             self._encoder,
             self.environments,
             self._batch_environments,
-            ends=self.eos_token_ids,
-            context=getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
+            end_tokens=self.eos_token_ids,
+            context_length=getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
             stats=self.stats,
         )
 
@@ -252,11 +257,11 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         batch_size: int | None = None,
         compute_entropy: bool = False,
         compute_aux_loss: bool = False,
-        **others: Any,
+        **kwargs: Any,
     ) -> Logps:
         """Return the log-probabilities of answers, (rows, width); computes common beginnings of rows once."""
-        if not self._shares or compute_aux_loss:
-            found: Logps = super()._get_per_token_logps_and_entropies(
+        if not self._can_share_prefixes or compute_aux_loss:
+            result: Logps = super()._get_per_token_logps_and_entropies(
                 model,
                 input_ids,
                 attention_mask,
@@ -264,10 +269,10 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
                 batch_size,
                 compute_entropy,
                 compute_aux_loss,
-                **others,
+                **kwargs,
             )
-            return found
-        rows = unpadded_rows(input_ids, attention_mask, logits_to_keep, self._wanted)
+            return result
+        rows = unpadded_rows(input_ids, attention_mask, logits_to_keep, self._selected_tokens)
         network = self.accelerator.unwrap_model(model).get_base_model()
         with self.accelerator.autocast():
             logps, entropies = shared_logps(
@@ -284,54 +289,56 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
             TrainingError: the loss is not finite.
         """
         recipe = self._recipe
-        own = inputs["completion_mask"] * inputs["tool_mask"]
+        own_mask = inputs["completion_mask"] * inputs["tool_mask"]
         if recipe.kl_every and self.step % recipe.kl_every == 0:
-            with self._only(own), self.stats.timed("divergence"):
-                divergence = self._divergence(model, inputs, own)
+            with self._select_tokens(own_mask), self.stats.measure_time("divergence"):
+                divergence_sums = self._measure_divergence(model, inputs, own_mask)
                 # A step may have several backward passes.
-                self._divergence_sums += self.accelerator.reduce(divergence, "sum")
+                self._divergence_sums += self.accelerator.reduce(divergence_sums, "sum")
                 self.stats.kl = float(self._divergence_sums[0] / self._divergence_sums[1].clamp(min=1))
         # A rollout without an advantage has no gradient, so its log-probabilities are not needed.
-        learned = own if recipe.beta else own * (inputs["advantages"] != 0).unsqueeze(-1)
-        with self._only(learned), self.stats.timed("log-probabilities"):
+        learned_mask = own_mask if recipe.beta else own_mask * (inputs["advantages"] != 0).unsqueeze(-1)
+        with self._select_tokens(learned_mask), self.stats.measure_time("log-probabilities"):
             loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not bool(torch.isfinite(loss)):
             raise TrainingError(
-                f"step {self.step + 1}: the loss is {float(loss)}: the training diverged; lower the rate"
+                f"step {self.step + 1}: the loss is {float(loss)}, so the training diverged; lower the rate"
             )
         self.stats.loss += float(self.accelerator.reduce(loss.detach(), "mean"))
         return loss
 
     @contextmanager
-    def _only(self, wanted: torch.Tensor) -> Iterator[None]:
-        """Within the block, compute log-probabilities of the `wanted` tokens only."""
-        self._wanted = wanted
+    def _select_tokens(self, mask: torch.Tensor) -> Iterator[None]:
+        """Within the block, compute log-probabilities only of the tokens that `mask` selects."""
+        self._selected_tokens = mask
         try:
             yield
         finally:
-            self._wanted = None
+            self._selected_tokens = None
 
-    def _divergence(self, model: Any, inputs: Mapping[str, Any], own: torch.Tensor) -> torch.Tensor:
+    def _measure_divergence(
+        self, model: Any, inputs: Mapping[str, Any], own_mask: torch.Tensor
+    ) -> torch.Tensor:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
         with torch.no_grad():
-            now, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
+            logps, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
             with self.accelerator.unwrap_model(model).disable_adapter():
-                base, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
-        return divergence(now, base, own)
+                base_logps, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
+        return kl_divergence(logps, base_logps, own_mask)
 
 
-def divergence(now: torch.Tensor, base: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+def kl_divergence(logps: torch.Tensor, base_logps: torch.Tensor, own_mask: torch.Tensor) -> torch.Tensor:
     """Return (2,): the KL divergence from the base, in nats summed over the agent's tokens, and their number.
 
     The estimator is exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL divergence",
     k3). It is unbiased and never negative.
 
     Args:
-        now, base: (rows, width), log-probabilities of the tokens under the model and under its base.
-        own: (rows, width), 1 for the agent's own tokens.
+        logps, base_logps: (rows, width), log-probabilities of the tokens under the model and under its base.
+        own_mask: (rows, width), 1 for the agent's own tokens.
     """
-    difference = (base - now) * own
-    each = (torch.exp(difference) - difference - 1) * own
-    return torch.stack([each.sum(), own.sum().to(each.dtype)])
+    difference = (base_logps - logps) * own_mask
+    per_token = (torch.exp(difference) - difference - 1) * own_mask
+    return torch.stack([per_token.sum(), own_mask.sum().to(per_token.dtype)])

@@ -27,22 +27,22 @@ def render_scenario(scenario: Any) -> str:
         return str(scenario)
     lines = []
     if scenario.get("persona") is not None:
-        lines += ["Persona:", _indented(scenario["persona"])]
-    lines += ["Instructions:", _indented(_instructions(scenario.get("instructions")))]
+        lines += ["Persona:", _indent(scenario["persona"])]
+    lines += ["Instructions:", _indent(_render_instructions(scenario.get("instructions")))]
     return "\n".join(lines)
 
 
-def _instructions(instructions: Any) -> str:
+def _render_instructions(instructions: Any) -> str:
     if not isinstance(instructions, dict):
         return str(instructions)
     lines = [f"Domain: {instructions.get('domain')}"]
     for name, heading in _HEADINGS.items():
         if instructions.get(name) is not None:
-            lines.append(f"{heading}:\n{_indented(instructions[name])}")
+            lines.append(f"{heading}:\n{_indent(instructions[name])}")
     return "\n".join(lines)
 
 
-def _indented(text: object) -> str:
+def _indent(text: object) -> str:
     return textwrap.indent(str(text), "\t")
 
 
@@ -51,8 +51,8 @@ class ChatUser(ChatParticipant):
 
     role = "user"
 
-    def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
-        return [_from_user_side(message) for message in history if _is_visible(message)]
+    def visible_messages(self, history: Sequence[Message]) -> list[dict[str, Any]]:
+        return [_swap_roles(message) for message in history if _is_visible(message)]
 
 
 def _is_visible(message: Message) -> bool:
@@ -62,7 +62,7 @@ def _is_visible(message: Message) -> bool:
     return message.role == "user" or not message.tool_calls
 
 
-def _from_user_side(message: Message) -> dict[str, Any]:
+def _swap_roles(message: Message) -> dict[str, Any]:
     """Convert a message for the user's model, which speaks in the role of the assistant."""
     if message.role == "tool":
         return to_wire(message)

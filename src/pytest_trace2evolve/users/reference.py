@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.agents.reference import actions_done
+from pytest_trace2evolve.agents.reference import count_tool_calls
 from pytest_trace2evolve.errors import ParticipantError
-from pytest_trace2evolve.records.message import STOP, Message, ToolCall
+from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.task import Task
 
 
@@ -15,16 +15,16 @@ class GoldUser:
         self._task = task
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        last = history[-1]
-        if last.role == "tool":
+        last_message = history[-1]
+        if last_message.role == "tool":
             return Message(role="user", content="That is done.")
         if not any(message.role == "user" for message in history):
             return Message(role="user", content=_request(self._task))
-        done = actions_done(history)
-        action = self._task.actions[done] if done < len(self._task.actions) else None
-        if action is None or action.requestor != "user" or action.name not in (last.content or ""):
-            return Message(role="user", content=f"Thank you, that is all. {STOP}")
-        call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments, requestor="user")
+        n_done = count_tool_calls(history)
+        action = self._task.actions[n_done] if n_done < len(self._task.actions) else None
+        if action is None or action.requestor != "user" or action.name not in (last_message.content or ""):
+            return Message(role="user", content=f"Thank you, that is all. {STOP_MARK}")
+        call = ToolCall(id=f"call_{n_done}", name=action.name, arguments=action.arguments, requestor="user")
         return Message(role="user", tool_calls=[call])
 
 

@@ -9,52 +9,52 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve.records.message import STOP, Message
-from pytest_trace2evolve.records.task import After, Script, Slot, Turn
+from pytest_trace2evolve.records.message import STOP_MARK, Message
+from pytest_trace2evolve.records.task import RequiredOutcome, Script, Slot, Turn
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 
-TRANSFER = "###TRANSFER###"
+TRANSFER_MARK = "###TRANSFER###"
 """The message of a customer who was transferred to a human; it ends a simulation, as in τ²."""
 
-MAX_IDLE = 3
+MAX_IDLE_MESSAGES = 3
 """Consecutive messages without a question, a grant or a refusal, after which the customer moves on."""
 
-MAX_SAME = 3
+MAX_REPEATS = 3
 """Number of times that the customer gives the same answer in one turn before moving on."""
 
-_NEEDED = frozenset({Slot.EMAIL, Slot.NAME, Slot.ORDER, Slot.ADDRESS})
+_REQUIRED_SLOTS = frozenset({Slot.EMAIL, Slot.NAME, Slot.ORDER, Slot.ADDRESS})
 """Details that an agent may need before any action."""
 
-_SAID_BEFORE = frozenset({Slot.ITEMS, Slot.OPTIONS, Slot.ADDRESS, Slot.ORDER})
-"""Details that the request states as far as they are known; without more details, the customer repeats it."""
+_STATED_SLOTS = frozenset({Slot.ITEMS, Slot.OPTIONS, Slot.ADDRESS, Slot.ORDER})
+"""Details that the request states if the customer knows them; if asked for others, it is repeated."""
 
 
 @dataclass
-class _State:
+class _TurnState:
     """The state of one turn.
 
     Attributes:
-        place: The place of the turn in the script.
-        sent: The number of messages that the customer has sent in the conversation.
-        confirmed: Whether the customer said yes.
-        answered: The places of the requests that the agent has answered.
-        insisted: The number of times that the customer insisted.
-        idle: The number of consecutive messages that led nowhere.
-        given: The number of times that the customer gave each answer.
+        turn_index: The index of the turn in the script.
+        n_sent: The number of messages that the customer has sent in the conversation.
+        is_confirmed: Whether the customer said yes.
+        answered_requests: The indices of the requests that the agent has answered.
+        n_insisted: The number of times that the customer insisted.
+        n_idle: The number of consecutive messages without progress.
+        answer_counts: The number of times that the customer gave each answer.
     """
 
-    place: int = 0
-    sent: int = 1
-    confirmed: bool = False
-    answered: set[int] = field(default_factory=set)
-    insisted: int = 0
-    idle: int = 0
-    given: Counter[str] = field(default_factory=Counter)
+    turn_index: int = 0
+    n_sent: int = 1
+    is_confirmed: bool = False
+    answered_requests: set[int] = field(default_factory=set)
+    n_insisted: int = 0
+    n_idle: int = 0
+    answer_counts: Counter[str] = field(default_factory=Counter)
 
-    def start(self, place: int) -> None:
-        """Begin the turn at `place`."""
-        self.place, self.confirmed, self.insisted, self.idle = place, False, 0, 0
-        self.answered, self.given = set(), Counter()
+    def start(self, turn_index: int) -> None:
+        """Begin the turn at `turn_index`."""
+        self.turn_index, self.is_confirmed, self.n_insisted, self.n_idle = turn_index, False, 0, 0
+        self.answered_requests, self.answer_counts = set(), Counter()
 
 
 class ScriptedUser:
@@ -69,131 +69,150 @@ class ScriptedUser:
 
     def reply(self, history: Sequence[Message]) -> Message:
         """Return the customer's next message, which depends only on the agent's messages so far."""
-        state, reply = _State(), self._script.turns[0].says
-        for text in _said_to_customer(history):
+        state, reply = _TurnState(), self._script.turns[0].says
+        for text in _texts_to_customer(history):
             reply = self._reply(state, parse_message(text), text)
-            state.sent += 1
-            if state.sent >= self._script.patience:
-                reply = f"{self._wording('giving_up', state)} {STOP}"
+            state.n_sent += 1
+            if state.n_sent >= self._script.patience:
+                reply = f"{self._choose_wording('giving_up', state)} {STOP_MARK}"
         return Message(role="user", content=reply)
 
-    def _reply(self, state: _State, heard: ParsedMessage, text: str) -> str:
-        if heard.transfer:
-            return TRANSFER
-        turn = self._script.turns[state.place]
-        plain = text.lower().replace(",", "")
-        state.answered |= {
-            place
-            for place, request in enumerate(turn.requests)
-            if request.answer and request.answer.lower() in plain
+    def _reply(self, state: _TurnState, message: ParsedMessage, text: str) -> str:
+        if message.is_transfer:
+            return TRANSFER_MARK
+        turn = self._script.turns[state.turn_index]
+        plain_text = text.lower().replace(",", "")
+        state.answered_requests |= {
+            i
+            for i, request in enumerate(turn.requests)
+            if request.answer and request.answer.lower() in plain_text
         }
-        if heard.confirm and (turn.done or not heard.refusal):
-            return self._to_proposal(state, turn, heard, plain)
-        asked = bool(heard.asks or heard.request)
-        if heard.refusal and not (state.confirmed and not turn.refused):
-            if heard.asks & _NEEDED or (asked and turn.done):
-                return self._to_question(state, turn, heard)
-            return self._to_refusal(state, turn, heard)
-        if asked:
-            return self._to_question(state, turn, heard)
-        answered = self._all_answered(state, turn)
-        if heard.ongoing and not heard.everything and not answered:
+        if message.asks_for_confirmation and (turn.has_allowed_request or not message.is_refusal):
+            return self._reply_to_proposal(state, turn, message, plain_text)
+        is_question = bool(message.asked_slots or message.asks_for_request)
+        if message.is_refusal and not (state.is_confirmed and not turn.has_forbidden_request):
+            if message.asked_slots & _REQUIRED_SLOTS or (is_question and turn.has_allowed_request):
+                return self._reply_to_question(state, turn, message)
+            return self._reply_to_refusal(state, turn, message)
+        if is_question:
+            return self._reply_to_question(state, turn, message)
+        is_answered = self._are_all_answered(state, turn)
+        if message.announces_work and not message.says_all_done and not is_answered:
             return self._wait(state, turn)
-        if heard.closing or answered:
-            return self._to_closing(state, turn, heard)
+        if message.is_closing or is_answered:
+            return self._reply_to_closing(state, turn, message)
         return self._wait(state, turn)
 
-    def _to_proposal(self, state: _State, turn: Turn, heard: ParsedMessage, text: str) -> str:
+    def _reply_to_proposal(self, state: _TurnState, turn: Turn, message: ParsedMessage, text: str) -> str:
         """Say yes, unless the proposal names a record that none of the customer's requests concerns."""
-        details = self._details(turn, heard.asks)
-        if heard.ids - {record for request in turn.requests for record in request.about}:
-            return self._answer(state, turn, "wrong", [turn.says, *details])
-        if heard.choice:
+        details = self._details(turn, message.asked_slots)
+        if message.ids - {record for request in turn.requests for record in request.about}:
+            return self._give_answer(state, turn, "wrong", [turn.says, *details])
+        if message.has_alternative:
             # A bare yes would not say which alternative is meant.
             details = [turn.says, *details]
         # An offer to look something up does not propose the requested action.
-        state.confirmed = state.confirmed or not heard.offer
-        state.given[text] += 1
-        if state.given[text] > MAX_SAME:
-            return self._next(state, self._outcome(state, turn))
-        return self._answer(state, turn, "yes", details, limit=MAX_SAME * (1 + len(turn.requests)))
+        state.is_confirmed = state.is_confirmed or not message.is_lookup_offer
+        state.answer_counts[text] += 1
+        if state.answer_counts[text] > MAX_REPEATS:
+            return self._start_next_turn(state, self._outcome(state, turn))
+        return self._give_answer(
+            state, turn, "yes", details, max_repeats=MAX_REPEATS * (1 + len(turn.requests))
+        )
 
-    def _to_question(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
+    def _reply_to_question(self, state: _TurnState, turn: Turn, message: ParsedMessage) -> str:
         """Give the requested details; without any, repeat the request or say that they are unknown."""
-        details = self._details(turn, heard.asks)
+        details = self._details(turn, message.asked_slots)
         if details:
-            return self._answer(state, turn, "", details)
-        if heard.request or heard.asks & _SAID_BEFORE:
-            return self._answer(state, turn, "", [turn.says])
-        return self._answer(state, turn, "unknown", [])
+            return self._give_answer(state, turn, "", details)
+        if message.asks_for_request or message.asked_slots & _STATED_SLOTS:
+            return self._give_answer(state, turn, "", [turn.says])
+        return self._give_answer(state, turn, "unknown", [])
 
-    def _to_refusal(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
+    def _reply_to_refusal(self, state: _TurnState, turn: Turn, message: ParsedMessage) -> str:
         """Insist, then accept the refusal; wait as long as a part of the request may still be done."""
-        if state.insisted < len(turn.insists):
-            state.insisted += 1
-            return turn.insists[state.insisted - 1]
-        partly = turn.refused and turn.done and not state.confirmed
-        if (partly or (heard.ongoing and turn.done)) and state.idle < MAX_IDLE - 1:
+        if state.n_insisted < len(turn.insists):
+            state.n_insisted += 1
+            return turn.insists[state.n_insisted - 1]
+        is_partial = turn.has_forbidden_request and turn.has_allowed_request and not state.is_confirmed
+        if (
+            is_partial or (message.announces_work and turn.has_allowed_request)
+        ) and state.n_idle < MAX_IDLE_MESSAGES - 1:
             return self._wait(state, turn)
-        return self._next(state, After.REFUSED)
+        return self._start_next_turn(state, RequiredOutcome.REFUSED)
 
-    def _to_closing(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """Move on; with several requests, first wait until the agent says that all are done, or idles."""
-        several = len(turn.requests) > 1
-        if several and not heard.everything and state.idle < MAX_IDLE - 1:
+    def _reply_to_closing(self, state: _TurnState, turn: Turn, message: ParsedMessage) -> str:
+        """Move on; if there are several requests, wait until the agent says that all are done, or idles."""
+        has_several_requests = len(turn.requests) > 1
+        if has_several_requests and not message.says_all_done and state.n_idle < MAX_IDLE_MESSAGES - 1:
             return self._wait(state, turn)
-        return self._next(state, After.DONE if turn.done or state.confirmed else After.REFUSED)
+        return self._start_next_turn(
+            state,
+            RequiredOutcome.DONE
+            if turn.has_allowed_request or state.is_confirmed
+            else RequiredOutcome.REFUSED,
+        )
 
-    def _wait(self, state: _State, turn: Turn) -> str:
-        state.idle += 1
-        if state.idle >= MAX_IDLE:
-            return self._next(state, self._outcome(state, turn))
-        return self._wording("wait", state)
+    def _wait(self, state: _TurnState, turn: Turn) -> str:
+        state.n_idle += 1
+        if state.n_idle >= MAX_IDLE_MESSAGES:
+            return self._start_next_turn(state, self._outcome(state, turn))
+        return self._choose_wording("wait", state)
 
-    def _answer(
-        self, state: _State, turn: Turn, reply: str, details: Sequence[str], limit: int = MAX_SAME
+    def _give_answer(
+        self,
+        state: _TurnState,
+        turn: Turn,
+        wording_name: str,
+        details: Sequence[str],
+        max_repeats: int = MAX_REPEATS,
     ) -> str:
         """Give a reply and details; after too many repeats, move on because the agent does not listen."""
-        answer = " ".join([reply, *details])
-        state.given[answer] += 1
-        if state.given[answer] > limit:
-            return self._next(state, self._outcome(state, turn))
-        state.idle = 0
-        return " ".join([*([self._wording(reply, state)] if reply else []), *details])
+        answer = " ".join([wording_name, *details])
+        state.answer_counts[answer] += 1
+        if state.answer_counts[answer] > max_repeats:
+            return self._start_next_turn(state, self._outcome(state, turn))
+        state.n_idle = 0
+        return " ".join([*([self._choose_wording(wording_name, state)] if wording_name else []), *details])
 
-    def _all_answered(self, state: _State, turn: Turn) -> bool:
+    def _are_all_answered(self, state: _TurnState, turn: Turn) -> bool:
         """Whether all requests of the turn are questions, and all of them are answered."""
-        questions = [place for place, request in enumerate(turn.requests) if request.answer]
-        return len(questions) == len(turn.requests) and state.answered.issuperset(questions)
+        questions = [i for i, request in enumerate(turn.requests) if request.answer]
+        return len(questions) == len(turn.requests) and state.answered_requests.issuperset(questions)
 
-    def _outcome(self, state: _State, turn: Turn) -> After:
+    def _outcome(self, state: _TurnState, turn: Turn) -> RequiredOutcome:
         """Return the outcome of a turn that the agent has not closed."""
-        return After.DONE if state.confirmed or self._all_answered(state, turn) else After.REFUSED
+        return (
+            RequiredOutcome.DONE
+            if state.is_confirmed or self._are_all_answered(state, turn)
+            else RequiredOutcome.REFUSED
+        )
 
-    def _next(self, state: _State, outcome: After) -> str:
+    def _start_next_turn(self, state: _TurnState, outcome: RequiredOutcome) -> str:
         """Start the next turn that fits the outcome of this turn, or end the conversation."""
-        for place, turn in enumerate(self._script.turns):
-            if place > state.place and turn.after in (After.ANYTHING, outcome):
-                state.start(place)
+        for i, turn in enumerate(self._script.turns):
+            if i > state.turn_index and turn.after in (RequiredOutcome.ANYTHING, outcome):
+                state.start(i)
                 return turn.says
-        return f"{self._wording('giving_up' if outcome is After.REFUSED else 'bye', state)} {STOP}"
+        wording = self._choose_wording("giving_up" if outcome is RequiredOutcome.REFUSED else "bye", state)
+        return f"{wording} {STOP_MARK}"
 
-    def _details(self, turn: Turn, asked: Collection[Slot]) -> list[str]:
+    def _details(self, turn: Turn, slots: Collection[Slot]) -> list[str]:
         """Return the details that the agent asked for and the customer knows, without duplicates."""
         sources = (self._script.identity, *(request.details for request in turn.requests))
-        details = [source[slot] for slot in sorted(asked) for source in sources if slot in source]
+        details = [source[slot] for slot in sorted(slots) for source in sources if slot in source]
         return list(dict.fromkeys(details))
 
-    def _wording(self, reply: str, state: _State) -> str:
-        wordings: tuple[str, ...] = getattr(self._script.replies, reply)
+    def _choose_wording(self, name: str, state: _TurnState) -> str:
+        wordings: tuple[str, ...] = getattr(self._script.replies, name)
         # A new generator for each message, because the whole trace is read again before each reply.
-        return random.Random(f"{self._seed}/{state.sent}/{reply}").choice(wordings)
+        return random.Random(f"{self._seed}/{state.n_sent}/{name}").choice(wordings)
 
 
-def _said_to_customer(history: Sequence[Message]) -> Iterator[str]:
+def _texts_to_customer(history: Sequence[Message]) -> Iterator[str]:
     """Yield the agent's messages to the customer after the opening, including empty messages."""
-    opened = False
+    has_opened = False
     for message in history:
-        opened = opened or message.role == "user"
-        if opened and message.role == "assistant" and not message.tool_calls:
+        has_opened = has_opened or message.role == "user"
+        if has_opened and message.role == "assistant" and not message.tool_calls:
             yield message.content or ""

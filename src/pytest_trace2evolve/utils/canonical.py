@@ -1,4 +1,4 @@
-"""Canonical text and digests of JSON values, independent of key order, and the texts in a value."""
+"""Renders JSON values as canonical text, computes their digests, and finds the texts in them."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 DIGEST_LENGTH = 32
-"""Hexadecimal digits kept of a SHA-256: 128 bits, short enough for a reviewable lock file."""
+"""Number of hexadecimal digits kept of a SHA-256 digest: 128 bits, short enough to review in a lock file."""
 
 
 def canonical_json(value: Any) -> str:
@@ -15,7 +15,7 @@ def canonical_json(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """The digest of a value's canonical JSON: the first 32 hexadecimal digits of its SHA-256."""
+    """Return the digest of a value's canonical JSON: the first 32 hexadecimal digits of its SHA-256."""
     return digest_text(canonical_json(value))
 
 
@@ -28,21 +28,21 @@ def storable_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def texts_in(value: object, *, names: bool = True) -> Iterator[str]:
-    """Yield all texts in a JSON value, including field names unless `names` is false.
+def texts_in(value: object, *, include_names: bool = True) -> Iterator[str]:
+    """Yield all texts in a JSON value, including field names unless `include_names` is false.
 
-    Rendered JSON is no substitute, because it escapes a line break in a text as a backslash and a letter.
+    Searching rendered JSON instead would miss texts with line breaks, which are escaped there.
     """
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for name, item in value.items():
-            if names:
+            if include_names:
                 yield name
-            yield from texts_in(item, names=names)
+            yield from texts_in(item, include_names=include_names)
     elif isinstance(value, list):
         for item in value:
-            yield from texts_in(item, names=names)
+            yield from texts_in(item, include_names=include_names)
 
 
 def is_deeper(value: object, levels: int) -> bool:

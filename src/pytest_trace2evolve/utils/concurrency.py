@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def all_of(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently; returns their results in order.
 
     The first error cancels the other coroutines and is raised directly, without an exception group.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(job) for job in jobs]
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

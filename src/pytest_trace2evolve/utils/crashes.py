@@ -22,10 +22,10 @@ from pytest_trace2evolve.utils.secrets import Secrets
 EXIT_CRASH = 3
 """Exit status of a session or command that crashed; pytest uses the same status for an internal error."""
 
-MAX_SHOWN = 300
+MAX_ERROR_LENGTH = 300
 """Maximum number of characters of an exception in the message."""
 
-_LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be written) [^\n]*")
+_CRASH_LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be written) [^\n]*")
 
 
 class OutputError(Exception):
@@ -33,46 +33,48 @@ class OutputError(Exception):
 
     def __str__(self) -> str:
         cause = super().__str__()
-        return f"the standard output cannot be written ({cause}); make room for it, or redirect it elsewhere"
+        return f"the standard output cannot be written ({cause}); free disk space, or redirect it elsewhere"
 
 
-def crash_line(error: BaseException, root: Path | None) -> str:
+def write_crash_report(error: BaseException, root: Path | None) -> str:
     """Write the traceback of an unhandled error to a file; returns the line that reports both.
 
     Args:
         root: The project's folder, if there is a project.
     """
-    return f"crashed: {described(error)}; {traceback_note(error, root)}"
+    return f"crashed: {describe_error(error)}; {write_traceback(error, root)}"
 
 
-def traceback_note(error: BaseException, root: Path | None) -> str:
+def write_traceback(error: BaseException, root: Path | None) -> str:
     """Write the traceback of an error to a file; returns the part of a message that names the file.
 
-    The file lies in the project's `.trace2evolve/`, or in the temporary folder if it cannot be written there.
+    The file is written to the project's `.trace2evolve/` or, if that fails, to the temporary folder.
     """
     name = f"crash-{datetime.now(UTC):%Y-%m-%dT%H%M%S}-{uuid4().hex[:6]}.log"
     folders = [*([root / ".trace2evolve"] if root is not None else []), Path(tempfile.gettempdir())]
-    problem = ""
+    write_failure = ""
     for folder in folders:
         try:
-            write_atomic(folder / name, _traceback_text(error))
+            write_atomic(folder / name, _render_traceback(error))
             return f"the traceback is in {folder / name}"
-        except (OSError, MemoryError, RecursionError) as failure:
-            problem = described(failure)
-    return f"its traceback cannot be written ({problem})"
+        except (OSError, MemoryError, RecursionError) as write_error:
+            write_failure = describe_error(write_error)
+    return f"its traceback cannot be written ({write_failure})"
 
 
-def shorten(excrepr: Any, error: BaseException, root: Path, *, is_consequence: bool = False) -> None:
+def shorten_internal_error(
+    excrepr: Any, error: BaseException, root: Path, *, is_consequence: bool = False
+) -> None:
     """Reduce pytest's report of an internal error to one line, if this package caused it.
 
     Args:
         excrepr: The report, which pytest is about to print or to send from a worker.
         is_consequence: Whether another internal error was reported before this one.
     """
-    found = _LINE.search(str(error)) if isinstance(error, AssertionError) else None
-    if found is None and not is_consequence and not _is_ours(error):
+    match = _CRASH_LINE.search(str(error)) if isinstance(error, AssertionError) else None
+    if match is None and not is_consequence and not _is_ours(error):
         return
-    line = f"trace2evolve: {found[0] if found else crash_line(error, root)}"
+    line = f"trace2evolve: {match[0] if match else write_crash_report(error, root)}"
     # pytest offers no other way to change what it prints.
     excrepr.toterminal = lambda writer: writer.line(line)
 
@@ -85,8 +87,8 @@ def end_session(error: BaseException, root: Path) -> int:
     try:
         flush_output()
     except OutputError:
-        discard(sys.stdout)
-    _print_error(str(error) if isinstance(error, OutputError) else crash_line(error, root))
+        redirect_to_null(sys.stdout)
+    _print_error(str(error) if isinstance(error, OutputError) else write_crash_report(error, root))
     return EXIT_CRASH
 
 
@@ -114,7 +116,7 @@ def flush_output() -> None:
         raise OutputError(error.strerror or error) from None
 
 
-def discard(stream: Any) -> None:
+def redirect_to_null(stream: Any) -> None:
     """Redirect an unwritable standard stream to the null device, as Python would flush it again at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -126,7 +128,7 @@ def _print_error(message: str) -> None:
     try:
         print(f"trace2evolve: {message}", file=sys.stderr)
     except OSError:
-        discard(sys.stderr)
+        redirect_to_null(sys.stderr)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -140,19 +142,19 @@ def _is_ours(error: BaseException) -> bool:
     return packages[:1] == [__name__.partition(".")[0]]
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error in one short line, without secrets."""
     try:
-        text = _secrets().out_of(f"{type(error).__name__}: {error}")
-    except Exception as other:
-        return f"{type(error).__name__} (its message cannot be shown: {type(other).__name__})"
-    return sanitize_line(text, MAX_SHOWN).rstrip(": ")
+        text = _endpoint_secrets().remove_from(f"{type(error).__name__}: {error}")
+    except Exception as message_error:
+        return f"{type(error).__name__} (its message cannot be shown: {type(message_error).__name__})"
+    return sanitize_line(text, MAX_ERROR_LENGTH).rstrip(": ")
 
 
-def _traceback_text(error: BaseException) -> str:
-    head = f"pytest-trace2evolve {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n\n"
-    return storable_text(_secrets().out_of(head + "".join(traceback.format_exception(error))))
+def _render_traceback(error: BaseException) -> str:
+    header = f"pytest-trace2evolve {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n\n"
+    return storable_text(_endpoint_secrets().remove_from(header + "".join(traceback.format_exception(error))))
 
 
-def _secrets() -> Secrets:
-    return Secrets.of(os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY"))
+def _endpoint_secrets() -> Secrets:
+    return Secrets.of_endpoint(os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY"))

@@ -14,28 +14,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
-TEMPORARY = ".t2e.tmp"
+TEMPORARY_SUFFIX = ".t2e.tmp"
 """The suffix of every temporary file, which protects files of other programs from removal."""
 
-PREFIX = "trace2evolve-"
+TEMPORARY_PREFIX = "trace2evolve-"
 """The prefix of every temporary folder."""
 
-_OWNER = ".owner"
+_OWNER_FILE = ".owner"
 _POLL_SECONDS = 0.01
 
 
-def lock_file(handle: int, *, wait: bool, if_possible: bool = False) -> bool:
+def lock_file(handle: int, *, wait: bool, ignore_unsupported: bool = False) -> bool:
     """Lock an open file or folder exclusively until it is closed, at the latest when this process ends.
 
     Args:
-        if_possible: Whether to accept a file system without locks.
+        ignore_unsupported: Whether to accept a file system without locks.
 
     Returns:
         Whether the file or folder is locked; always false on Windows, where nobody could read a locked file.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.
-        OSError: the file system has no locks, and `if_possible` is false.
+        OSError: the file system has no locks, and `ignore_unsupported` is false.
     """
     if os.name == "nt":
         return False
@@ -44,7 +44,7 @@ def lock_file(handle: int, *, wait: bool, if_possible: bool = False) -> bool:
     try:
         is_locked = filelock.lock_descriptor(handle, blocking=wait, poll_interval=_POLL_SECONDS)
     except OSError:
-        if not if_possible:
+        if not ignore_unsupported:
             raise
         return False
     if not is_locked:
@@ -53,14 +53,14 @@ def lock_file(handle: int, *, wait: bool, if_possible: bool = False) -> bool:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, wait: bool = True, if_possible: bool = False) -> Iterator[None]:
+def folder_lock(folder: Path, *, wait: bool = True, ignore_unsupported: bool = False) -> Iterator[None]:
     """Hold the lock of a folder without writing into it; arguments and errors are those of `lock_file`."""
     if os.name == "nt":  # a folder cannot be opened there
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        lock_file(handle, wait=wait, if_possible=if_possible)
+        lock_file(handle, wait=wait, ignore_unsupported=ignore_unsupported)
         yield
     finally:
         os.close(handle)
@@ -88,7 +88,7 @@ def write_atomic(path: Path, text: str | Iterable[str], *, exclusive: bool = Fal
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         path.write_text("".join(parts), encoding="utf-8")
         return
-    with staged(path, parts) as temporary:
+    with staged_file(path, parts) as temporary:
         if exclusive:
             os.link(temporary, path)
         else:
@@ -107,49 +107,49 @@ def write_together(files: Mapping[Path, str]) -> None:
     Raises:
         OSError: a file could not be written; nothing has changed.
     """
-    made_folders: list[Path] = []
+    new_folders: list[Path] = []
     backups: dict[Path, Path] = {}
-    replaced: list[Path] = []
+    replaced_paths: list[Path] = []
     try:
         with contextlib.ExitStack() as stack:
-            temporaries: dict[Path, Path] = {}
+            temporary_paths: dict[Path, Path] = {}
             for path, text in files.items():
-                _make_folder(path.parent, made_folders)
-                temporaries[path] = stack.enter_context(staged(path, [text]))
+                _make_folder(path.parent, new_folders)
+                temporary_paths[path] = stack.enter_context(staged_file(path, [text]))
                 if path.exists():
-                    backup = temporaries[path].with_suffix(".kept")
+                    backup = temporary_paths[path].with_suffix(".kept")
                     os.link(path, backup)
                     backups[path] = backup
-            for path, temporary in temporaries.items():
+            for path, temporary in temporary_paths.items():
                 temporary.replace(path)
-                replaced.append(path)
+                replaced_paths.append(path)
     except BaseException:
-        for path in replaced:
+        for path in replaced_paths:
             if path in backups:
                 backups[path].replace(path)
             else:
                 path.unlink()
-        for folder in reversed(made_folders):
+        for folder in reversed(new_folders):
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
     finally:
         for backup in backups.values():
-            _discard(backup)
+            _unlink_if_possible(backup)
 
 
-def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and its parents; appends the new folders to `made`, outermost first."""
-    absent = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    for parent in reversed(absent):
+def _make_folder(folder: Path, new_folders: list[Path]) -> None:
+    """Make a folder and its parents; appends the new folders to `new_folders`, outermost first."""
+    missing_folders = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing_folders):
         parent.mkdir(exist_ok=True)
-        made.append(parent)
+        new_folders.append(parent)
 
 
 @contextlib.contextmanager
-def staged(path: Path, parts: Iterable[str]) -> Iterator[Path]:
+def staged_file(path: Path, parts: Iterable[str]) -> Iterator[Path]:
     """Write the parts to a temporary file next to `path`, flush it to disk, and remove it at the end."""
-    _remove_abandoned_once(path.parent)
+    _remove_abandoned_files_once(path.parent)
     handle, temporary = _open_temporary(path)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="", closefd=False) as file:
@@ -164,40 +164,42 @@ def staged(path: Path, parts: Iterable[str]) -> Iterator[Path]:
     finally:
         if handle >= 0:
             os.close(handle)
-        _discard(temporary)
+        _unlink_if_possible(temporary)
 
 
 def _open_temporary(path: Path) -> tuple[int, Path]:
     """Open a new temporary file, and lock it if the file system has locks."""
     while True:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=TEMPORARY, dir=path.parent)
-        lock_file(handle, wait=True, if_possible=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name[:100]}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
+        )
+        lock_file(handle, wait=True, ignore_unsupported=True)
         if Path(name).exists():
             return handle, Path(name)
         os.close(handle)  # another process removed the file as abandoned before it was locked
 
 
-def _discard(path: Path) -> None:
+def _unlink_if_possible(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
 
 
-def remove_abandoned(folder: Path) -> None:
+def remove_abandoned_files(folder: Path) -> None:
     """Remove the abandoned temporary files in a folder; files whose writers still run stay."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(".") and entry.name.endswith(TEMPORARY):
+            if entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX):
                 path = Path(entry.path)
                 _remove_if_unowned(path, path.unlink)
 
 
-_remove_abandoned_once = cache(remove_abandoned)
+_remove_abandoned_files_once = cache(remove_abandoned_files)
 
 
-def _remove_if_unowned(owner: Path, remove: Callable[[], object]) -> None:
-    """Call `remove` while holding the lock of `owner`; does nothing if another process holds the lock."""
+def _remove_if_unowned(owner_file: Path, remove: Callable[[], object]) -> None:
+    """Call `remove` while holding the lock of `owner_file`, unless another process holds it."""
     with contextlib.suppress(OSError):
-        handle = os.open(owner, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(owner_file, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
             if lock_file(handle, wait=False):
                 remove()
@@ -205,27 +207,27 @@ def _remove_if_unowned(owner: Path, remove: Callable[[], object]) -> None:
             os.close(handle)
 
 
-class Scratch:
+class ScratchFolder:
     """A temporary folder of this process.
 
     Attributes:
         path: The folder.
 
     Args:
-        kind: A part of the folder's name.
+        label: A part of the folder's name.
     """
 
-    def __init__(self, kind: str = "") -> None:
+    def __init__(self, label: str = "") -> None:
         _remove_abandoned_folders(tempfile.gettempdir())
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX + kind))
+        self.path = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX + label))
         self._handle = -1
         try:
             # The owner's file gets its name only once it is locked, so no process finds it without a lock.
-            unnamed = self.path / f"{_OWNER}.new"
-            self._handle = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            new_owner_file = self.path / f"{_OWNER_FILE}.new"
+            self._handle = os.open(new_owner_file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
             with contextlib.suppress(OSError):
                 if lock_file(self._handle, wait=False):
-                    unnamed.rename(self.path / _OWNER)
+                    new_owner_file.rename(self.path / _OWNER_FILE)
         except BaseException:
             self.close()
             raise
@@ -239,16 +241,16 @@ class Scratch:
 
 
 @cache
-def _remove_abandoned_folders(place: str) -> None:
+def _remove_abandoned_folders(parent: str) -> None:
     """Remove the folders of ended processes, once per process; a folder without an owner's file stays."""
-    with contextlib.suppress(OSError, AttributeError), os.scandir(place) as entries:
+    with contextlib.suppress(OSError, AttributeError), os.scandir(parent) as entries:
         for entry in entries:
-            if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(TEMPORARY_PREFIX) or not entry.is_dir(follow_symlinks=False):
                 continue
             with contextlib.suppress(OSError):
                 if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
                     remove = partial(shutil.rmtree, entry.path, ignore_errors=True)
-                    _remove_if_unowned(Path(entry.path) / _OWNER, remove)
+                    _remove_if_unowned(Path(entry.path) / _OWNER_FILE, remove)
 
 
 def find_root(start: Path) -> Path | None:

@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
-from pytest_trace2evolve.errors import MissingExtraError, name_taken
+from pytest_trace2evolve.errors import MissingExtraError, duplicate_name_error
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
 """The packages that train and run models; a different version may give different answers."""
 
-CHECKS = "trace2evolve.checks"
+CHECK_GROUP = "trace2evolve.checks"
 """Entry-point group of the checks of installed packages: a check's id, and a callable that makes it."""
 
 
@@ -20,15 +20,15 @@ def require(module: str, *, extra: str) -> ModuleType:
     """Import a module that an extra of this package installs.
 
     Raises:
-        MissingExtraError: the module is not installed; the message holds the install command.
+        MissingExtraError: the module is not installed; the message contains the install command.
     """
     try:
-        return quiet_import(module)
+        return import_quietly(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
             raise  # a dependency of the package is missing, and its own message is better
-        raise _missing(package, extra) from None
+        raise _missing_extra_error(package, extra) from None
 
 
 def check_installed(package: str, *, extra: str) -> None:
@@ -38,14 +38,14 @@ def check_installed(package: str, *, extra: str) -> None:
         MissingExtraError: the package is not installed.
     """
     if importlib.util.find_spec(package) is None:
-        raise _missing(package, extra)
+        raise _missing_extra_error(package, extra)
 
 
-def _missing(package: str, extra: str) -> MissingExtraError:
+def _missing_extra_error(package: str, extra: str) -> MissingExtraError:
     return MissingExtraError(f"{package!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'")
 
 
-def quiet_import(module: str) -> ModuleType:
+def import_quietly(module: str) -> ModuleType:
     """Import a third-party module without its own deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -53,7 +53,7 @@ def quiet_import(module: str) -> ModuleType:
 
 
 def model_package_versions() -> dict[str, str]:
-    """The installed versions of `MODEL_PACKAGES`; empty for a package that is not installed."""
+    """Return the installed versions of `MODEL_PACKAGES`; empty for a package that is not installed."""
     versions = dict.fromkeys(MODEL_PACKAGES, "")
     for name in MODEL_PACKAGES:
         try:
@@ -66,24 +66,26 @@ def model_package_versions() -> dict[str, str]:
 def entry_points(
     group: str, kind: str, built_in: Collection[str] = ()
 ) -> dict[str, importlib.metadata.EntryPoint]:
-    """The entry points of a group, by name.
+    """Return the entry points of a group, by name.
 
     Args:
         group: The group.
         kind: The kind of object that they register, such as `world`, for the message.
         built_in: Names that this package registers itself.
     """
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    points: dict[str, importlib.metadata.EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
         if point.name in built_in:
-            raise name_taken(kind, point.name, "pytest-trace2evolve", described(point))
-        if point.name in found:
-            raise name_taken(kind, point.name, described(found[point.name]), described(point))
-        found[point.name] = point
-    return found
+            raise duplicate_name_error(kind, point.name, "pytest-trace2evolve", describe_entry_point(point))
+        if point.name in points:
+            raise duplicate_name_error(
+                kind, point.name, describe_entry_point(points[point.name]), describe_entry_point(point)
+            )
+        points[point.name] = point
+    return points
 
 
-def described(point: importlib.metadata.EntryPoint) -> str:
+def describe_entry_point(point: importlib.metadata.EntryPoint) -> str:
     """Describe an entry point for messages, by its value and its distribution."""
     source = "" if point.dist is None else f" of {point.dist.name}"
     return f"entry point {point.value!r}{source}"

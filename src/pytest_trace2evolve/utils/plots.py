@@ -7,14 +7,14 @@ from typing import Any
 
 from pytest_trace2evolve.utils.optional import require
 
-FORMATS = ("svg", "png")
+PLOT_FORMATS = ("svg", "png")
 
 SMOOTHED_STEPS = 5
 """Number of steps that the smoothed line of a training curve averages."""
 
 _BLUE, _GREY, _RED = "#3f76b5", "#8a8a8a", "#c0504d"
 _OUTCOME_COLORS = (_RED, "#d9d9d9", "#5b8fc9")
-_LABELLED_SHARE = 0.05
+_MIN_LABELLED_SHARE = 0.05
 """The smallest share that gets a label in its bar."""
 
 _POINT_WIDTH, _POINT_HEIGHT = 0.04, 0.06
@@ -52,16 +52,16 @@ class OutcomeBars:
     shares: Mapping[str, Sequence[float]]
 
 
-def outcome_bars(
+def draw_outcome_bars(
     panels: Sequence[Sequence[OutcomeBars]], *, title: str, x_label: str, file_format: str
 ) -> bytes:
     """Draw panels of stacked bars, in rows and columns."""
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharex=True, sharey=True)
-        for row, bars_of_row in zip(axes, panels, strict=True):
-            for axis, bars in zip(row, bars_of_row, strict=True):
-                _outcome_panel(axis, bars)
+        for row, row_bars in zip(axes, panels, strict=True):
+            for axis, bars in zip(row, row_bars, strict=True):
+                _draw_outcome_panel(axis, bars)
         for axis in axes[-1]:
             axis.set_xlabel(x_label)
         figure.suptitle(title, fontsize=10)
@@ -71,13 +71,13 @@ def outcome_bars(
     return draw_picture(draw, width=8.4, height=1.3 + 2.0 * len(panels), file_format=file_format)
 
 
-def _outcome_panel(axis: Any, bars: OutcomeBars) -> None:
-    below = [0.0] * len(bars.labels)
+def _draw_outcome_panel(axis: Any, bars: OutcomeBars) -> None:
+    bottoms = [0.0] * len(bars.labels)
     for (outcome, shares), color in zip(bars.shares.items(), _OUTCOME_COLORS, strict=True):
-        drawn = axis.bar(range(len(shares)), shares, bottom=below, color=color, label=outcome)
-        texts = [f"{100 * share:.0f} %" if share >= _LABELLED_SHARE else "" for share in shares]
-        axis.bar_label(drawn, texts, label_type="center", fontsize=8)
-        below = [low + share for low, share in zip(below, shares, strict=True)]
+        container = axis.bar(range(len(shares)), shares, bottom=bottoms, color=color, label=outcome)
+        percentages = [f"{100 * share:.0f} %" if share >= _MIN_LABELLED_SHARE else "" for share in shares]
+        axis.bar_label(container, percentages, label_type="center", fontsize=8)
+        bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
     axis.set_xticks(range(len(bars.labels)), bars.labels)
     axis.set_ylim(0, 1)
     axis.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
@@ -95,10 +95,10 @@ class ContrastPoint:
     low: float | None
     high: float | None
     by_run: Sequence[float]
-    selected: bool
+    is_selected: bool
 
 
-def contrast_points(
+def draw_contrast_points(
     points: Sequence[ContrastPoint],
     *,
     title: str,
@@ -111,11 +111,11 @@ def contrast_points(
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-        _contrast_panel(left, points)
+        _draw_contrast_panel(left, points)
         left.axhline(delta_threshold, color=_RED, linewidth=0.8, linestyle="--")
         left.axvline(coverage_threshold, color=_RED, linewidth=0.8, linestyle="--")
         left.axhline(0, color="black", linewidth=0.5)
-        _runs_panel(right, points)
+        _draw_runs_panel(right, points)
         right.axvline(delta_threshold, color=_RED, linewidth=0.8, linestyle="--")
         right.set_title(runs_title, fontsize=9, loc="left")
         for axis in (left, right):
@@ -125,13 +125,13 @@ def contrast_points(
     return draw_picture(draw, width=9.6, height=4.6, file_format=file_format)
 
 
-def _contrast_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
-    for number, (point, x) in enumerate(zip(points, _spread_out(points), strict=True), start=1):
-        color = _BLUE if point.selected else _GREY
+def _draw_contrast_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
+    for number, (point, x) in enumerate(zip(points, _spread_x_positions(points), strict=True), start=1):
+        color = _BLUE if point.is_selected else _GREY
         low = point.delta if point.low is None else point.low
         high = point.delta if point.high is None else point.high
-        spread = [[max(point.delta - low, 0.0)], [max(high - point.delta, 0.0)]]
-        axis.errorbar([x], [point.delta], yerr=spread, fmt="o", markersize=12, color=color, capsize=3)
+        error_lengths = [[max(point.delta - low, 0.0)], [max(high - point.delta, 0.0)]]
+        axis.errorbar([x], [point.delta], yerr=error_lengths, fmt="o", markersize=12, color=color, capsize=3)
         axis.text(
             x, point.delta, str(number), ha="center", va="center", fontsize=7.5, color="white", zorder=9
         )
@@ -143,24 +143,24 @@ def _contrast_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
     axis.set_title("blue: selected; dashed: the thresholds", fontsize=9, loc="left")
 
 
-def _spread_out(points: Sequence[ContrastPoint]) -> list[float]:
+def _spread_x_positions(points: Sequence[ContrastPoint]) -> list[float]:
     """Return each point's x: its coverage, moved a little to the right if it would hide another point."""
-    places: list[tuple[float, float]] = []
+    positions: list[tuple[float, float]] = []
     for point in points:
         x = point.coverage
         while any(
             abs(x - other_x) < _POINT_WIDTH and abs(point.delta - other_y) < _POINT_HEIGHT
-            for other_x, other_y in places
+            for other_x, other_y in positions
         ):
             x += _POINT_WIDTH
-        places.append((x, point.delta))
-    return [x for x, _ in places]
+        positions.append((x, point.delta))
+    return [x for x, _ in positions]
 
 
-def _runs_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
+def _draw_runs_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
     names = [f"{point.name.replace('_', ' ')}  {number}" for number, point in enumerate(points, start=1)]
     for row, point in enumerate(points):
-        color = _BLUE if point.selected else _GREY
+        color = _BLUE if point.is_selected else _GREY
         axis.plot(point.by_run, [row] * len(point.by_run), "|", color=color, markersize=14)
     axis.set_yticks(range(len(names)), names, fontsize=7.5)
     axis.invert_yaxis()
@@ -168,34 +168,34 @@ def _runs_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
     axis.set_xlabel("Δ, run by run")
 
 
-def training_curve(curve: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
+def draw_training_curve(curve: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
     """Draw the rewards and the KL divergence of a training, step by step, as SVG."""
     steps = [step["step"] for step in curve]
     rewards = [step["reward"] for step in curve]
-    smooth = [
+    smoothed_rewards = [
         sum(rewards[max(0, end - SMOOTHED_STEPS) : end]) / min(end, SMOOTHED_STEPS)
         for end in range(1, len(rewards) + 1)
     ]
     divergence = [(step["step"], step["kl"]) for step in curve if step.get("kl") is not None]
 
     def draw(figure: Any) -> None:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        above.plot(steps, rewards, "o", markersize=2.5, color="#9dbce0", label="mean reward of a step")
-        above.plot(steps, smooth, color="#2f6fb3", label=f"mean of {SMOOTHED_STEPS} steps")
-        above.plot(
+        reward_axis, divergence_axis = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        reward_axis.plot(steps, rewards, "o", markersize=2.5, color="#9dbce0", label="mean reward of a step")
+        reward_axis.plot(steps, smoothed_rewards, color="#2f6fb3", label=f"mean of {SMOOTHED_STEPS} steps")
+        reward_axis.plot(
             steps,
             [step["informative"] for step in curve],
             color="#c9a24f",
             linewidth=0.9,
             label="groups whose rewards differ",
         )
-        above.set_ylim(0, 1.02)
-        above.legend(loc="lower right", frameon=False)
-        above.set_title(title, fontsize=10)
+        reward_axis.set_ylim(0, 1.02)
+        reward_axis.legend(loc="lower right", frameon=False)
+        reward_axis.set_title(title, fontsize=10)
         if divergence:
-            below.plot(*zip(*divergence, strict=True), "o-", markersize=3, color="#7a7a7a")
-        below.set_ylabel("KL, nats")
-        below.set_ylim(bottom=0)
-        below.set_xlabel("step")
+            divergence_axis.plot(*zip(*divergence, strict=True), "o-", markersize=3, color="#7a7a7a")
+        divergence_axis.set_ylabel("KL, nats")
+        divergence_axis.set_ylim(bottom=0)
+        divergence_axis.set_xlabel("step")
 
     return draw_picture(draw, width=7.2, height=4.2)

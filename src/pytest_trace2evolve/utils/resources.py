@@ -1,7 +1,7 @@
 """Locates the files that ship with the package: the template of a project, and the embedded model.
 
-A wheel holds these files in `template/` inside the package's folder. In an editable install they are in the
-checkout, in the folders that `pyproject.toml` maps to `template/`, under the same names.
+A wheel contains these files in `template/` inside the package's folder. In an editable install they are in
+the checkout, in the folders that `pyproject.toml` maps to `template/`, under the same names.
 """
 
 import importlib.resources
@@ -9,41 +9,47 @@ from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError
 
-TEMPLATE = "template"
+TEMPLATE_FOLDER = "template"
 """The template's folder in the installed package."""
 
-MODEL = "adapters/pocket"
+MODEL_PATH = "adapters/pocket"
 """The embedded model's folder in the template."""
 
-WORKFLOW = "docs/examples/agents.yml"
+WORKFLOW_PATH = "docs/examples/agents.yml"
 """The CI workflow in the template."""
 
-PARTS = ("suites", "candidates", "synthetic", "baselines/support", "prices.toml", WORKFLOW, MODEL)
+TEMPLATE_PARTS = (
+    "suites",
+    "candidates",
+    "synthetic",
+    "baselines/support",
+    "prices.toml",
+    WORKFLOW_PATH,
+    MODEL_PATH,
+)
 """Everything that ships, as paths that are the same in the repository and in the template."""
 
-_REINSTALL = "install pytest-trace2evolve again, from its wheel"
+_REINSTALL_HINT = "reinstall pytest-trace2evolve from its wheel"
 
 
-def template(package: Path | None = None) -> Path:
-    """Return the folder that holds `PARTS`.
+def template_folder(package: Path | None = None) -> Path:
+    """Return the folder that contains `TEMPLATE_PARTS`.
 
     Args:
         package: The package's folder (default: the folder of this installation).
     """
     if package is None:
-        here = importlib.resources.files("pytest_trace2evolve")
-        if not isinstance(here, Path):
-            raise ConfigError(
-                f"{here}: lies in an archive, and its files cannot be used from there; {_REINSTALL}"
-            )
-        package = here
-    installed = package / TEMPLATE
-    if installed.is_dir():
-        return installed
+        location = importlib.resources.files("pytest_trace2evolve")
+        if not isinstance(location, Path):
+            raise ConfigError(f"{location}: is in an archive, so its files cannot be used; {_REINSTALL_HINT}")
+        package = location
+    installed_template = package / TEMPLATE_FOLDER
+    if installed_template.is_dir():
+        return installed_template
     checkout = package.parent.parent
     if package.parent.name == "src" and (checkout / "suites").is_dir():
         return checkout
-    raise ConfigError(f"{installed}: is missing from this installation; {_REINSTALL}")
+    raise ConfigError(f"{installed_template}: is missing from this installation; {_REINSTALL_HINT}")
 
 
 def has_embedded_model() -> bool:
@@ -54,15 +60,16 @@ def has_embedded_model() -> bool:
 
 
 def embedded_model(package: Path | None = None) -> Path:
-    """The folder of the embedded model.
+    """Return the folder of the embedded model.
 
     Args:
-        package: See `template`.
+        package: See `template_folder`.
     """
-    folder = template(package) / MODEL
+    folder = template_folder(package) / MODEL_PATH
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ConfigError(
-                f"{folder}: no embedded model, {name} is missing; {_REINSTALL}, or name another model"
+                f"{folder}: not an embedded model, because {name} is missing; {_REINSTALL_HINT}, or name a "
+                "different model"
             )
     return folder

@@ -10,14 +10,14 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from pytest_trace2evolve.errors import shortened
+from pytest_trace2evolve.errors import shorten
 
-_STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories of control, invisible, private and unassigned characters, and of line separators."""
 
-_PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
+_PLAIN_TEXT = re.compile(r"[\n\t\x20-\x7e]*")
 
-_TERMINAL = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\")
+_TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\")
 """Matches colours, except concealed text (8), and the progress that pytest reports to a terminal."""
 
 _LINE_START = re.compile(r"(?:\x1b\[[0-7;9]*m)*\r(?!\n)")
@@ -31,19 +31,19 @@ def sanitize(text: str) -> str:
     runner of a GitHub job anywhere in a line, so its bracket is escaped.
     """
     text = text.replace("\r\n", "\n").replace("##[", "##\\x5b")
-    return text if _PLAIN.fullmatch(text) else "".join(map(_escaped, text))
+    return text if _PLAIN_TEXT.fullmatch(text) else "".join(map(_escape_character, text))
 
 
-def sanitize_line(text: str, longest: int | None = None) -> str:
-    """Sanitize a text and put it on one line, shortened to at most `longest` characters."""
-    if longest is None:
+def sanitize_line(text: str, max_length: int | None = None) -> str:
+    """Sanitize a text and put it on one line, shortened to at most `max_length` characters."""
+    if max_length is None:
         return " ".join(sanitize(text).split())
     # Shortened before and after, because escapes lengthen a text and escaping a whole huge text is wasteful.
-    return shortened(" ".join(sanitize(shortened(text, longest)).split()), longest)
+    return shorten(" ".join(sanitize(shorten(text, max_length)).split()), max_length)
 
 
-def _escaped(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in _STEERING:
+def _escape_character(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in _CONTROL_CATEGORIES:
         return character
     code = ord(character)
     if code <= 0xFF:
@@ -59,27 +59,31 @@ class SanitizedStream:
 
     Args:
         stream: The stream that gets the sanitized text.
-        terminal: Whether to keep colours, and a carriage return that starts a write or follows its first
+        is_terminal: Whether to keep colours, and a carriage return that starts a write or follows its first
             colours.
 
     Attributes:
         raw: The wrapped stream, for code that draws on a terminal.
     """
 
-    def __init__(self, stream: TextIO, *, terminal: bool) -> None:
+    def __init__(self, stream: TextIO, *, is_terminal: bool) -> None:
         self.raw = stream
-        self._terminal = terminal
+        self._is_terminal = is_terminal
         self._line_is_blank = True
         self._line_end = ""  # the last two characters of the current line
 
     def write(self, text: str) -> int:
         """Write a text; returns its length, as streams do."""
-        safe = self._sanitized(text) if self._terminal else self._defused(sanitize(text))
+        sanitized = (
+            self._sanitize_for_terminal(text)
+            if self._is_terminal
+            else self._escape_runner_commands(sanitize(text))
+        )
         try:
-            self.raw.write(safe)
+            self.raw.write(sanitized)
         except UnicodeEncodeError:  # a terminal or a log that is not UTF-8
             encoding = self.raw.encoding or "ascii"
-            self.raw.write(safe.encode(encoding, "backslashreplace").decode(encoding))
+            self.raw.write(sanitized.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -89,35 +93,35 @@ class SanitizedStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)
 
-    def _sanitized(self, text: str) -> str:
+    def _sanitize_for_terminal(self, text: str) -> str:
         parts = []
         if start := _LINE_START.match(text):
             parts.append(start.group())
             text, self._line_is_blank, self._line_end = text[start.end() :], True, ""
-        place = 0
-        for match in _TERMINAL.finditer(text):
-            parts += [self._defused(sanitize(text[place : match.start()])), match.group()]
-            place = match.end()
-        return "".join([*parts, self._defused(sanitize(text[place:]))])
+        position = 0
+        for match in _TERMINAL_SEQUENCE.finditer(text):
+            parts += [self._escape_runner_commands(sanitize(text[position : match.start()])), match.group()]
+            position = match.end()
+        return "".join([*parts, self._escape_runner_commands(sanitize(text[position:]))])
 
-    def _defused(self, text: str) -> str:
+    def _escape_runner_commands(self, text: str) -> str:
         """Escape the commands to GitHub's runner in a text."""
         lines = []
-        for place, line in enumerate(text.split("\n")):
-            if place:
+        for index, line in enumerate(text.split("\n")):
+            if index:
                 self._line_is_blank, self._line_end = True, ""
-            lines.append(self._defused_line(line))
+            lines.append(self._escape_runner_commands_in_line(line))
         return "\n".join(lines)
 
-    def _defused_line(self, line: str) -> str:
-        visible = line.lstrip()
-        if visible and self._line_is_blank:
+    def _escape_runner_commands_in_line(self, line: str) -> str:
+        stripped = line.lstrip()
+        if stripped and self._line_is_blank:
             self._line_is_blank = False
             # A colon at the end of a write may become two colons with the next write.
-            if visible == ":" or visible.startswith("::"):
+            if stripped == ":" or stripped.startswith("::"):
                 line = line.replace(":", "\\x3a", 1)
-        whole = self._line_end + line
-        if "##[" in whole:
-            line = whole.replace("##[", "##\\x5b")[len(self._line_end) :]
-        self._line_end = whole[-2:]
+        extended_line = self._line_end + line
+        if "##[" in extended_line:
+            line = extended_line.replace("##[", "##\\x5b")[len(self._line_end) :]
+        self._line_end = extended_line[-2:]
         return line

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-REMOVED = "[removed]"
-"""Replaces a secret."""
+REMOVAL_MARK = "[removed]"
+"""The text that replaces a secret."""
 
 _SECRET_NAME = re.compile(r"key(?!word)|token(?!i[sz])|secret|passw|authorization|credential", re.IGNORECASE)
 
-_SHORTEST = 6
+_MIN_LENGTH = 6
 """Minimum characters of a secret, because the key of a local server is often just `none` or `x`."""
 
 _CLIENT_LOGGERS = ("openai", "httpx", "httpcore")
@@ -34,143 +34,152 @@ _LATE_LOGGERS = (
 class Secrets:
     """Values that must not be shown.
 
-    Answers are measured, so a value is removed from an answer only if the value cannot be an ordinary word.
-    Such a value has 16 characters or more, or 8 or more that are not all letters. From errors and logs, every
+    Answers are evaluated, so a value is removed from an answer only if it cannot be an ordinary word. Such
+    a value has 16 characters or more, or 8 or more that are not all letters. From errors and logs, every
     value is removed.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
-        found = {value for value in values if len(value) >= _SHORTEST}
-        self._forms = _forms(found)
-        self._answer_forms = _forms({value for value in found if not _may_be_a_word(value)})
+        secrets = {value for value in values if len(value) >= _MIN_LENGTH}
+        self._forms = _written_forms(secrets)
+        self._answer_forms = _written_forms({value for value in secrets if not _may_be_word(value)})
 
     @classmethod
-    def of(cls, url: str | None, key: str | None, body: Mapping[str, Any] | None = None) -> Self:
-        """The secrets of an endpoint: its key, those in its URL, and those sent with each request."""
-        return cls([*([key] if key else []), *_secrets_in_url(url), *_secrets_in(body or {})])
+    def of_endpoint(cls, url: str | None, key: str | None, body: Mapping[str, Any] | None = None) -> Self:
+        """Return the secrets of an endpoint: its key, and the secrets in its URL and in each request."""
+        return cls([*([key] if key else []), *_find_url_secrets(url), *_find_secrets(body or {})])
 
-    def out_of(self, text: str) -> str:
+    def remove_from(self, text: str) -> str:
         """Remove the secrets from an error or a log line."""
-        return _without(text, self._forms)
+        return _remove_forms(text, self._forms)
 
-    def out_of_answer(self, value: Any) -> Any:
+    def remove_from_answer(self, value: Any) -> Any:
         """Remove the secrets from an endpoint's JSON value, including those in JSON inside its strings."""
         if not self._answer_forms:
             return value
         if isinstance(value, str):
-            return self._out_of_string(value)
+            return self._remove_from_string(value)
         if isinstance(value, list):
-            return [self.out_of_answer(item) for item in value]
+            return [self.remove_from_answer(item) for item in value]
         if isinstance(value, dict):
-            return {self._out_of_string(name): self.out_of_answer(item) for name, item in value.items()}
+            return {
+                self._remove_from_string(name): self.remove_from_answer(item) for name, item in value.items()
+            }
         return value
 
-    def _out_of_string(self, text: str) -> str:
-        clean = _without(text, self._answer_forms)
+    def _remove_from_string(self, text: str) -> str:
+        redacted = _remove_forms(text, self._answer_forms)
         # The arguments of a tool call are JSON in a string. In this JSON an escape can hide a letter of the
         # secret, and cutting the secret out can split an escape.
         if "\\" in text:
             try:
-                inner = json.loads(text)
-                if isinstance(inner, dict | list) and (cleaned := self.out_of_answer(inner)) != inner:
-                    return json.dumps(cleaned)
+                parsed = json.loads(text)
+                if (
+                    isinstance(parsed, dict | list)
+                    and (redacted_value := self.remove_from_answer(parsed)) != parsed
+                ):
+                    return json.dumps(redacted_value)
             except (ValueError, RecursionError):
-                return clean
-        return clean
+                return redacted
+        return redacted
 
-    def guard_logs(self) -> Callable[[], None]:
+    def filter_logs(self) -> Callable[[], None]:
         """Remove the secrets from the client libraries' logs; returns a function that ends the removal."""
-        guard = _LogGuard(self)
-        existing = [name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)]
-        loggers = [logging.getLogger(name) for name in {*existing, *_LATE_LOGGERS}]
+        secret_filter = _SecretFilter(self)
+        existing_names = [
+            name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)
+        ]
+        loggers = [logging.getLogger(name) for name in {*existing_names, *_LATE_LOGGERS}]
         for logger in loggers:
-            logger.addFilter(guard)
+            logger.addFilter(secret_filter)
 
-        def end() -> None:
+        def remove_filter() -> None:
             for logger in loggers:
-                logger.removeFilter(guard)
+                logger.removeFilter(secret_filter)
 
-        return end
+        return remove_filter
 
 
-class _LogGuard(logging.Filter):
+class _SecretFilter(logging.Filter):
     def __init__(self, secrets: Secrets) -> None:
         super().__init__()
         self._secrets = secrets
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if (clean := self._secrets.out_of(message)) != message:
+        if (clean := self._secrets.remove_from(message)) != message:
             record.msg, record.args = clean, ()
         if record.exc_info:
             record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             record.exc_info = None
         if record.exc_text:  # perhaps set by another model's guard
-            record.exc_text = self._secrets.out_of(record.exc_text)
+            record.exc_text = self._secrets.remove_from(record.exc_text)
         return True
 
 
-def without_secrets(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request's fields, with `REMOVED` for fields whose names mark a secret; numbers stay."""
+def remove_secret_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request's fields, with `REMOVAL_MARK` for fields whose names mark a secret; numbers stay."""
 
-    def cleaned(value: Any) -> Any:
+    def clean_value(value: Any) -> Any:
         if isinstance(value, dict):
-            return without_secrets(value)
-        return [cleaned(item) for item in value] if isinstance(value, list) else value
+            return remove_secret_fields(value)
+        return [clean_value(item) for item in value] if isinstance(value, list) else value
 
-    return {name: REMOVED if _is_secret(name, value) else cleaned(value) for name, value in body.items()}
+    return {
+        name: REMOVAL_MARK if _is_secret(name, value) else clean_value(value) for name, value in body.items()
+    }
 
 
 def _is_secret(name: str, value: Any) -> bool:
     return isinstance(value, str | list | dict) and _SECRET_NAME.search(name) is not None
 
 
-def _secrets_in(value: Any) -> list[str]:
-    """The texts that `without_secrets` removes."""
+def _find_secrets(value: Any) -> list[str]:
+    """Return the texts that `remove_secret_fields` removes."""
     if isinstance(value, list):
-        return [text for item in value for text in _secrets_in(item)]
+        return [text for item in value for text in _find_secrets(item)]
     if not isinstance(value, Mapping):
         return []
     return [
         text
         for name, item in value.items()
-        for text in (_texts(item) if _is_secret(name, item) else _secrets_in(item))
+        for text in (_list_texts(item) if _is_secret(name, item) else _find_secrets(item))
     ]
 
 
-def _texts(value: Any) -> list[str]:
-    """All texts in a value, and the bare token of `Bearer …`."""
+def _list_texts(value: Any) -> list[str]:
+    """Return all texts in a value, and the bare token of `Bearer …`."""
     if isinstance(value, str):
         return [value, value.rpartition(" ")[2]]
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for item in inner for text in _texts(item)]
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in children for text in _list_texts(item)]
 
 
-def _secrets_in_url(url: str | None) -> list[str]:
+def _find_url_secrets(url: str | None) -> list[str]:
     if url is None:
         return []
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    basic = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
+    basic_token = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
     # A user name without a password is a token.
-    return [password or user, basic, *(value for _, value in parse_qsl(parts.query))]
+    return [password or user, basic_token, *(value for _, value in parse_qsl(parts.query))]
 
 
-def _may_be_a_word(value: str) -> bool:
+def _may_be_word(value: str) -> bool:
     return len(value) < 8 or (value.isalpha() and len(value) < 16)
 
 
-def _forms(values: Iterable[str]) -> tuple[str, ...]:
+def _written_forms(values: Iterable[str]) -> tuple[str, ...]:
     """Return every form in which the values may appear, the longest first."""
     forms: set[str] = set()
     for value in values:
-        escaped = (json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
-        logged = (repr(value)[1:-1], repr(value.encode("utf-8", "surrogatepass"))[2:-1])
-        forms |= {value, *escaped, *logged, quote(value, safe="", errors="surrogatepass")}
+        json_forms = (json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+        repr_forms = (repr(value)[1:-1], repr(value.encode("utf-8", "surrogatepass"))[2:-1])
+        forms |= {value, *json_forms, *repr_forms, quote(value, safe="", errors="surrogatepass")}
     return tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
 
-def _without(text: str, forms: Iterable[str]) -> str:
+def _remove_forms(text: str, forms: Iterable[str]) -> str:
     for form in forms:
-        text = text.replace(form, REMOVED)
+        text = text.replace(form, REMOVAL_MARK)
     return text

@@ -15,41 +15,41 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 
-_ATOMS = frozenset({str, int, float, bool, type(None)})
+_ATOMIC_TYPES = frozenset({str, int, float, bool, type(None)})
 
 
 class WriteMode:
     """A switch that makes the overlays of one session copy the records that are read from them."""
 
-    __slots__ = ("on",)
+    __slots__ = ("is_on",)
 
     def __init__(self) -> None:
-        self.on = False
+        self.is_on = False
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Copy records within a block; blocks can be nested."""
-        before, self.on = self.on, True
+    def enable(self) -> Iterator[None]:
+        """Copy records when they are read within a `with` block; blocks can be nested."""
+        previous, self.is_on = self.is_on, True
         try:
             yield
         finally:
-            self.on = before
+            self.is_on = previous
 
 
 def clone(value: Any) -> Any:
     """Deep-copy a database value: models, dictionaries and lists of atoms, enumerations and dates."""
-    kind = type(value)
-    if kind in _ATOMS:
+    value_type = type(value)
+    if value_type in _ATOMIC_TYPES:
         return value
-    if kind is dict:
+    if value_type is dict:
         return {key: clone(item) for key, item in value.items()}
-    if kind is list:
+    if value_type is list:
         return [clone(item) for item in value]
     if isinstance(value, BaseModel):
-        deep = {key: clone(item) for key, item in value.__dict__.items() if type(item) not in _ATOMS}
-        return value.model_copy(update=deep)
+        copies = {key: clone(item) for key, item in value.__dict__.items() if type(item) not in _ATOMIC_TYPES}
+        return value.model_copy(update=copies)
     return value  # enumerations, dates and times are immutable
 
 
@@ -59,25 +59,25 @@ def fingerprint(value: Any) -> str:
     tau2 hashes `json.dumps(model_dump(), sort_keys=True, default=str)`, so 1 and 1.0 differ, but the order of
     keys does not matter.
     """
-    return json.dumps(_plain(value), sort_keys=True, default=str)
+    return json.dumps(_to_plain(value), sort_keys=True, default=str)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         # A tool may have assigned a value of an undeclared type, which tau2 dumps unchanged.
         return value.model_dump(warnings=False)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | OverlayList):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value
 
 
-def equal(mine: Any, theirs: Any) -> bool:
+def is_equal(left: Any, right: Any) -> bool:
     """Return whether two values have equal tau2 database hashes; overlays compare only written records."""
-    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
-        return mine.same_as(theirs)
-    return fingerprint(mine) == fingerprint(theirs)
+    if isinstance(left, OverlayDict | OverlayList | OverlayDatabase):
+        return left.equals(right)
+    return fingerprint(left) == fingerprint(right)
 
 
 class OverlayDict(UserDict[str, Any]):
@@ -92,7 +92,7 @@ class OverlayDict(UserDict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         record = self.data[key]
-        if self._mode.on and key not in self._written:
+        if self._mode.is_on and key not in self._written:
             record = self[key] = clone(record)
         return record
 
@@ -106,30 +106,30 @@ class OverlayDict(UserDict[str, Any]):
 
     def items(self) -> ItemsView[str, Any]:
         """Return the pairs of key and record; outside write mode, the much faster view of the plain table."""
-        return super().items() if self._mode.on else self.data.items()
+        return super().items() if self._mode.is_on else self.data.items()
 
     def values(self) -> ValuesView[Any]:
         """Return the records; see `items`."""
-        return super().values() if self._mode.on else self.data.values()
+        return super().values() if self._mode.is_on else self.data.values()
 
     def is_changed(self) -> bool:
         """Whether a record was written or deleted."""
         return bool(self._written)
 
-    def same_as(self, other: object) -> bool:
+    def equals(self, other: object) -> bool:
         """Whether both views hold equal records; only records that may differ are compared."""
         if not isinstance(other, OverlayDict):
             return False
         keys = self._written | other._written
         if self._base is not other._base:
             keys |= self.keys() | other.keys()
-        return all(self._has_same(key, other) for key in keys)
+        return all(self._has_equal_record(key, other) for key in keys)
 
-    def _has_same(self, key: str, other: "OverlayDict") -> bool:
+    def _has_equal_record(self, key: str, other: "OverlayDict") -> bool:
         if key not in self or key not in other:
             return key not in self and key not in other
-        mine, theirs = self.data[key], other.data[key]
-        return mine is theirs or fingerprint(mine) == fingerprint(theirs)
+        own_record, other_record = self.data[key], other.data[key]
+        return own_record is other_record or fingerprint(own_record) == fingerprint(other_record)
 
 
 class OverlayList(MutableSequence[Any]):
@@ -138,13 +138,13 @@ class OverlayList(MutableSequence[Any]):
     def __init__(self, base: list[Any], mode: WriteMode) -> None:
         self._mode = mode
         self._items = list(base)
-        self._shared = {id(item) for item in base if type(item) not in _ATOMS}
+        self._shared = {id(item) for item in base if type(item) not in _ATOMIC_TYPES}
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self._items)))]
         item = self._items[index]
-        if self._mode.on and id(item) in self._shared:
+        if self._mode.is_on and id(item) in self._shared:
             item = self._items[index] = clone(item)
         return item
 
@@ -160,25 +160,28 @@ class OverlayList(MutableSequence[Any]):
     def insert(self, index: int, value: Any) -> None:
         self._items.insert(index, value)
 
-    def same_as(self, other: object) -> bool:
+    def equals(self, other: object) -> bool:
         """Whether both views hold equal records in the same order."""
         if not isinstance(other, OverlayList) or len(self._items) != len(other._items):
             return False
         pairs = zip(self._items, other._items, strict=True)
-        return all(mine is theirs or fingerprint(mine) == fingerprint(theirs) for mine, theirs in pairs)
+        return all(
+            own_item is other_item or fingerprint(own_item) == fingerprint(other_item)
+            for own_item, other_item in pairs
+        )
 
 
 class OverlayDatabase:
     """A database model seen through overlays: its tables by attribute, nested tables included.
 
     Attributes:
-        kind: The class of the database model.
+        model_class: The class of the database model.
     """
 
-    __slots__ = ("__dict__", "kind")
+    __slots__ = ("__dict__", "model_class")
 
     def __init__(self, base: BaseModel, mode: WriteMode) -> None:
-        self.kind = type(base)
+        self.model_class = type(base)
         for field, value in base.__dict__.items():
             self.__dict__[field] = _overlay(value, mode)
 
@@ -186,11 +189,11 @@ class OverlayDatabase:
         """Whether a record of a table was written or deleted."""
         return any(table.is_changed() for table in self.__dict__.values() if isinstance(table, OverlayDict))
 
-    def same_as(self, other: object) -> bool:
+    def equals(self, other: object) -> bool:
         """Whether both views hold an equal database."""
         if not isinstance(other, OverlayDatabase) or self.__dict__.keys() != other.__dict__.keys():
             return False
-        return all(equal(value, other.__dict__[field]) for field, value in self.__dict__.items())
+        return all(is_equal(value, other.__dict__[field]) for field, value in self.__dict__.items())
 
 
 def _overlay(value: Any, mode: WriteMode) -> Any:
@@ -214,15 +217,17 @@ def merge(database: Database, update: Mapping[str, Any]) -> None:
     Raises:
         WorldError: the database has no such table, or the data do not fit its models.
     """
-    kind = database.kind if isinstance(database, OverlayDatabase) else type(database)
+    model = database.model_class if isinstance(database, OverlayDatabase) else type(database)
     for name, value in update.items():
-        field = kind.model_fields.get(name)
+        field = model.model_fields.get(name)
         if field is None:
-            raise WorldError(f"initialization data name {name!r}, which the database does not have")
+            raise WorldError(f"initialization data name {name!r}, but the database has no such table")
         try:
             _merge_field(database, name, field.annotation, value)
         except ValidationError as error:
-            raise WorldError(f"initialization data do not fit {name!r}: {problem_in(error, 'it')}") from None
+            raise WorldError(
+                f"initialization data do not fit {name!r}: {first_problem(error, 'it')}"
+            ) from None
 
 
 def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> None:
@@ -244,7 +249,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 def combine(old: Any, new: Any) -> Any:
     """Merge dictionaries key by key, and replace other values by a copy of `new`."""
-    before = old.model_dump() if isinstance(old, BaseModel) else old
-    if not isinstance(before, Mapping) or not isinstance(new, Mapping):
+    old_value = old.model_dump() if isinstance(old, BaseModel) else old
+    if not isinstance(old_value, Mapping) or not isinstance(new, Mapping):
         return clone(new)
-    return {**before, **{key: combine(before.get(key), item) for key, item in new.items()}}
+    return {**old_value, **{key: combine(old_value.get(key), item) for key, item in new.items()}}

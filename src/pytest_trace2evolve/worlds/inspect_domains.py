@@ -19,10 +19,10 @@ class Toolkit:
         wrapper_prefix: The prefix that the port puts before the names of wrappers.
         database: The toolkit's database file.
         tools: The types of the offered tools.
-        hidden: The types of banking's discoverable tools, which can be called but are not offered.
+        hidden_tools: The types of banking's discoverable tools, which can be called but are not offered.
         generic_writers: Generic tools that change a database.
         record_tools: Tools that return a record as a dictionary.
-        sorted_tools: Tools whose result upstream sorts by key.
+        sorted_tools: Tools whose result upstream sorts by key, but the port does not.
     """
 
     module: str
@@ -31,20 +31,22 @@ class Toolkit:
     wrapper_list: str
     database: str
     tools: dict[str, ToolType]
-    hidden: dict[str, ToolType] = field(default_factory=dict)
+    hidden_tools: dict[str, ToolType] = field(default_factory=dict)
     generic_writers: frozenset[str] = frozenset()
     record_tools: frozenset[str] = frozenset()
     sorted_tools: frozenset[str] = frozenset()
     wrapper_prefix: str = ""
 
     @functools.cached_property
-    def callable(self) -> frozenset[str]:
-        return frozenset(self.tools | self.hidden)
+    def callable_tools(self) -> frozenset[str]:
+        return frozenset(self.tools | self.hidden_tools)
 
     @functools.cached_property
-    def writers(self) -> frozenset[str]:
-        types = self.tools | self.hidden
-        return self.generic_writers.union(name for name, kind in types.items() if kind is ToolType.WRITE)
+    def writer_tools(self) -> frozenset[str]:
+        types = self.tools | self.hidden_tools
+        return self.generic_writers.union(
+            name for name, tool_type in types.items() if tool_type is ToolType.WRITE
+        )
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Domain:
     Attributes:
         folder: The domain's data folder.
         policy, solo_policy: Pairs of a tag and the file whose text it encloses; an empty tag adds nothing.
-        shared: Whether both toolkits use the same database.
-        sync: Module and name of the class whose `sync_tools` couples the toolkits.
+        is_database_shared: Whether both toolkits use the same database.
+        sync_class: Module and name of the class whose `sync_tools` couples the toolkits.
     """
 
     folder: str
@@ -63,15 +65,19 @@ class Domain:
     policy: tuple[tuple[str, str], ...]
     user: Toolkit | None = None
     solo_policy: tuple[tuple[str, str], ...] = ()
-    shared: bool = False
-    sync: tuple[str, str] | None = None
+    is_database_shared: bool = False
+    sync_class: tuple[str, str] | None = None
 
 
-def _tools(**names: str) -> dict[str, ToolType]:
-    return {name: ToolType(kind) for kind, text in names.items() for name in text.split()}
+def _types_by_tool(**tools_by_type: str) -> dict[str, ToolType]:
+    return {
+        name: ToolType(type_name)
+        for type_name, tool_names in tools_by_type.items()
+        for name in tool_names.split()
+    }
 
 
-_GENERIC = "calculate transfer_to_human_agents"
+_GENERIC_TOOLS = "calculate transfer_to_human_agents"
 
 RETAIL = Domain(
     folder="retail",
@@ -82,8 +88,8 @@ RETAIL = Domain(
         wrappers="inspect_evals.tau2.retail.tools",
         wrapper_list="all_retail_tools",
         database="db.json.gz",
-        tools=_tools(
-            generic=_GENERIC,
+        tools=_types_by_tool(
+            generic=_GENERIC_TOOLS,
             read="find_user_id_by_name_zip find_user_id_by_email get_order_details get_product_details "
             "get_user_details list_all_product_types",
             write="cancel_pending_order exchange_delivered_order_items modify_pending_order_address "
@@ -103,8 +109,8 @@ AIRLINE = Domain(
         wrappers="inspect_evals.tau2.airline.tools",
         wrapper_list="all_airline_tools",
         database="db.json.gz",
-        tools=_tools(
-            generic=_GENERIC,
+        tools=_types_by_tool(
+            generic=_GENERIC_TOOLS,
             read="get_reservation_details get_user_details list_all_airports search_direct_flight "
             "search_onestop_flight get_flight_status",
             write="book_reservation cancel_reservation send_certificate update_reservation_baggages "
@@ -117,7 +123,7 @@ TELECOM = Domain(
     folder="telecom",
     policy=(("main_policy", "main_policy.txt"), ("tech_support_policy", "tech_support_manual.txt")),
     solo_policy=(("main_policy", "main_policy_solo.txt"), ("tech_support_policy", "tech_support_manual.txt")),
-    sync=("inspect_evals.tau2.telecom.environment", "Environment"),
+    sync_class=("inspect_evals.tau2.telecom.environment", "Environment"),
     agent=Toolkit(
         module="inspect_evals.tau2.telecom.TelecomAgentTools",
         name="TelecomAgentTools",
@@ -125,7 +131,7 @@ TELECOM = Domain(
         wrapper_list="all_telecom_agent_tools",
         database="db.toml",
         record_tools=frozenset({"get_details_by_id"}),
-        tools=_tools(
+        tools=_types_by_tool(
             generic="transfer_to_human_agents",
             read="get_customer_by_phone get_customer_by_id get_customer_by_name get_details_by_id "
             "get_bills_for_customer get_data_usage",
@@ -138,7 +144,7 @@ TELECOM = Domain(
         wrappers="inspect_evals.tau2.telecom.user_tools",
         wrapper_list="all_telecom_user_tools",
         database="user_db.toml",
-        tools=_tools(
+        tools=_types_by_tool(
             read="check_status_bar check_network_status check_network_mode_preference run_speed_test "
             "check_sim_status check_data_restriction_status check_apn_settings check_wifi_status "
             "check_wifi_calling_status check_vpn_status check_installed_apps check_app_status "
@@ -153,7 +159,7 @@ TELECOM = Domain(
 BANKING = Domain(
     folder="banking_knowledge",
     policy=(("", "prompts/grep_only.md"),),
-    shared=True,
+    is_database_shared=True,
     agent=Toolkit(
         module="inspect_evals.tau2.banking.BankingAgentTools",
         name="BankingAgentTools",
@@ -162,14 +168,14 @@ BANKING = Domain(
         wrapper_prefix="banking_",
         database="db.json",
         generic_writers=frozenset({"give_discoverable_user_tool", "unlock_discoverable_agent_tool"}),
-        tools=_tools(
+        tools=_types_by_tool(
             generic="transfer_to_human_agents give_discoverable_user_tool unlock_discoverable_agent_tool",
             read="get_current_time get_user_information_by_id get_user_information_by_name "
             "get_user_information_by_email get_referrals_by_user get_credit_card_transactions_by_user "
             "get_credit_card_accounts_by_user list_discoverable_agent_tools grep",
             write="change_user_email log_verification call_discoverable_agent_tool",
         ),
-        hidden=_tools(
+        hidden_tools=_types_by_tool(
             generic="initial_transfer_to_human_agent_0218 initial_transfer_to_human_agent_1822 "
             "emergency_credit_bureau_incident_transfer_1114",
             read="get_debit_dispute_status_7483 get_atm_deposit_images_8473 get_user_dispute_history_7291 "
@@ -199,12 +205,12 @@ BANKING = Domain(
         wrapper_list="all_banking_user_tools",
         wrapper_prefix="banking_",
         database="db.json",
-        tools=_tools(
+        tools=_types_by_tool(
             read="list_discoverable_user_tools",
             write="apply_for_credit_card submit_referral call_discoverable_user_tool "
             "request_human_agent_transfer submit_transaction",
         ),
-        hidden=_tools(
+        hidden_tools=_types_by_tool(
             read="get_card_last_4_digits",
             write="submit_cash_back_dispute_0589 get_referral_link deposit_check_3847",
         ),

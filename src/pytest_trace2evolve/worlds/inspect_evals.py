@@ -29,12 +29,12 @@ from pytest_trace2evolve.utils.optional import require
 from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.light_import import import_toolkits
-from pytest_trace2evolve.worlds.retail_rules import RULES
+from pytest_trace2evolve.worlds.retail_rules import RULES_BY_DOMAIN
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "inspect_evals"
 
-_RUNNERS = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
+_RUNNER_MODULES = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
 """Modules that run and score a domain's tasks in Inspect; the domain's tools do not use them."""
 
 
@@ -59,8 +59,8 @@ class InspectWorld(World):
         import_modules: Callable[[Sequence[str]], Sequence[types.ModuleType]] = import_toolkits,
     ) -> None:
         if domain not in DOMAINS:
-            known = ", ".join(sorted(DOMAINS))
-            raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {known}")
+            domains = ", ".join(sorted(DOMAINS))
+            raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {domains}")
         self.domain = domain
         self._spec = DOMAINS[domain]
         self._toolkits: dict[Requestor, Toolkit] = {"assistant": self._spec.agent}
@@ -91,11 +91,11 @@ class InspectWorld(World):
             raise WorldError(f"domain {self.domain!r} has no solo mode")
         texts = []
         for tag, name in parts:
-            text = self._fill_in((self._folder / name).read_text(encoding="utf-8"))
+            text = self._insert_components((self._folder / name).read_text(encoding="utf-8"))
             texts.append(f"<{tag}>\n{text}\n</{tag}>" if tag else text)
         return "\n".join(texts)
 
-    def _fill_in(self, text: str) -> str:
+    def _insert_components(self, text: str) -> str:
         """Replace banking's `{{component:NAME}}` with the text of `NAME.md` in its components folder."""
         components = self._folder / "prompts" / "components"
         return re.sub(
@@ -119,33 +119,37 @@ class InspectWorld(World):
         }
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        return {name: kind for toolkit in self._toolkits.values() for name, kind in toolkit.tools.items()}
+        return {
+            name: tool_type
+            for toolkit in self._toolkits.values()
+            for name, tool_type in toolkit.tools.items()
+        }
 
     def rules(self) -> Rules | None:
-        return RULES.get(self.domain)
+        return RULES_BY_DOMAIN.get(self.domain)
 
     def has_tool(self, name: str) -> bool:
-        return any(name in toolkit.callable for toolkit in self._toolkits.values())
+        return any(name in toolkit.callable_tools for toolkit in self._toolkits.values())
 
     def changes_state(self, name: str) -> bool:
         return name in self._writers
 
     @functools.cached_property
     def _writers(self) -> frozenset[str]:
-        return frozenset[str]().union(*(toolkit.writers for toolkit in self._toolkits.values()))
+        return frozenset[str]().union(*(toolkit.writer_tools for toolkit in self._toolkits.values()))
 
     def open(self, *, solo: bool = False) -> ToolkitSession:
         spec, mode = self._spec, WriteMode()
-        agent = _instantiate(self._class(spec.agent))
+        agent = _instantiate(self._toolkit_class(spec.agent))
         agent.db = OverlayDatabase(self._database(spec.agent), mode)
         user = None
         if spec.user is not None:
-            user = _instantiate(self._class(spec.user))
-            user.db = agent.db if spec.shared else clone(self._database(spec.user))
+            user = _instantiate(self._toolkit_class(spec.user))
+            user.db = agent.db if spec.is_database_shared else clone(self._database(spec.user))
         return ToolkitSession(
             agent=agent,
             user=user,
-            tools={side: toolkit.callable for side, toolkit in self._toolkits.items()},
+            tools={side: toolkit.callable_tools for side, toolkit in self._toolkits.items()},
             writers=self._writers,
             functions=self._functions,
             record_tools=spec.agent.record_tools,
@@ -168,7 +172,7 @@ class InspectWorld(World):
             f"{folder.name}/{path.name}": digest_text(path.read_text(encoding="utf-8"))
             for folder in folders
             for path in folder.glob("*.py")
-            if path.stem not in _RUNNERS
+            if path.stem not in _RUNNER_MODULES
         }
         return digest(sources)
 
@@ -179,18 +183,18 @@ class InspectWorld(World):
     def _modules(self) -> dict[str, types.ModuleType]:
         """The toolkits' modules by name, all imported in the same way because they share classes."""
         names = [toolkit.module for toolkit in self._toolkits.values()]
-        if self._spec.sync is not None:
-            names.append(self._spec.sync[0])
+        if self._spec.sync_class is not None:
+            names.append(self._spec.sync_class[0])
         return dict(zip(names, self._import_modules(names), strict=True))
 
-    def _class(self, toolkit: Toolkit) -> Any:
+    def _toolkit_class(self, toolkit: Toolkit) -> Any:
         return getattr(self._modules[toolkit.module], toolkit.name)
 
     def _database(self, toolkit: Toolkit) -> BaseModel:
         if toolkit.name not in self._databases:
-            model = self._class(toolkit).model_fields["db"].annotation
-            own = self._store if toolkit is self._spec.agent else None
-            content = read_data(self._folder / toolkit.database) if own is None else own
+            model = self._toolkit_class(toolkit).model_fields["db"].annotation
+            store = self._store if toolkit is self._spec.agent else None
+            content = read_data(self._folder / toolkit.database) if store is None else store
             self._databases[toolkit.name] = model.model_validate(content)
         return self._databases[toolkit.name]
 
@@ -199,17 +203,17 @@ class InspectWorld(World):
         """Offered tools that are not methods of a toolkit; these tools use no database."""
         functions: dict[str, Callable[..., Any]] = {}
         for toolkit in self._toolkits.values():
-            names = [name for name in toolkit.tools if not hasattr(self._class(toolkit), name)]
+            names = [name for name in toolkit.tools if not hasattr(self._toolkit_class(toolkit), name)]
             if names:
-                wrappers = _wrappers(toolkit, *self._import_modules([toolkit.wrappers]))
+                wrappers = _make_wrappers(toolkit, *self._import_modules([toolkit.wrappers]))
                 functions |= {name: functools.partial(_run_to_end, wrappers[name]) for name in names}
         return functions
 
     @functools.cached_property
     def _sync(self) -> Callable[[Any, Any], None] | None:
-        if self._spec.sync is None:
+        if self._spec.sync_class is None:
             return None
-        module, name = self._spec.sync
+        module, name = self._spec.sync_class
         sync_tools = getattr(self._modules[module], name).sync_tools
         return lambda agent, user: sync_tools(types.SimpleNamespace(tools=agent, user_tools=user))
 
@@ -242,21 +246,21 @@ def data_folder() -> Path:
         raise WorldError("package 'inspect_evals' has no folder; reinstall it")
     folder = Path(spec.submodule_search_locations[0]) / "tau2" / "data" / "domains"
     if not folder.is_dir():
-        raise WorldError("this version of 'inspect_evals' carries no tau2 data; install 0.26 or later")
+        raise WorldError("this version of 'inspect_evals' contains no tau2 data; install 0.26 or later")
     return folder
 
 
 def read_data(path: Path) -> Any:
     """Read a JSON or TOML file, which may be stored with the additional suffix `.gz`."""
-    zipped = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
-    data = gzip.decompress(zipped.read_bytes()) if zipped.exists() else path.read_bytes()
+    gzip_path = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    data = gzip.decompress(gzip_path.read_bytes()) if gzip_path.exists() else path.read_bytes()
     if ".toml" in path.suffixes:
         return tomllib.loads(data.decode("utf-8"))
     return pydantic_core.from_json(data, allow_inf_nan=False)
 
 
 @functools.cache
-def _plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], Any]], ...]]:
+def _make_plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], Any]], ...]]:
     """Return a plain class with a toolkit's functions, and factories of its fields other than the database.
 
     The port keeps a toolkit's state in a store of an Inspect run, which validates the state at every access.
@@ -276,8 +280,8 @@ def _plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], Any]]
 
 
 def _instantiate(source: Any) -> Any:
-    plain, fields = _plain_class(source)
-    instance = plain()
+    plain_class, fields = _make_plain_class(source)
+    instance = plain_class()
     for key, default in fields:
         setattr(instance, key, default())
     return instance
@@ -288,18 +292,20 @@ def _read_schemas(
 ) -> list[ToolSchema]:
     module, tool_info = import_modules([toolkit.wrappers, "inspect_ai.tool._tool_info"])
     schemas = []
-    for name, wrapper in _wrappers(toolkit, module).items():
+    for name, wrapper in _make_wrappers(toolkit, module).items():
         info = tool_info.parse_tool_info(wrapper)
         parameters = info.parameters.model_dump(mode="json", exclude_none=True)
         schemas.append(ToolSchema(name=name, description=info.description, parameters=parameters))
     return schemas
 
 
-def _wrappers(toolkit: Toolkit, module: types.ModuleType) -> dict[str, Any]:
+def _make_wrappers(toolkit: Toolkit, module: types.ModuleType) -> dict[str, Any]:
     """Return the port's tool wrappers by upstream's names: listed ones first, then other offered tools."""
     prefix = toolkit.wrapper_prefix
-    listed = [factory.__name__.removeprefix(prefix) for factory in getattr(module, toolkit.wrapper_list)]
-    names = [*listed, *(name for name in toolkit.tools if hasattr(module, prefix + name))]
+    listed_names = [
+        factory.__name__.removeprefix(prefix) for factory in getattr(module, toolkit.wrapper_list)
+    ]
+    names = [*listed_names, *(name for name in toolkit.tools if hasattr(module, prefix + name))]
     return {name: getattr(module, prefix + name)() for name in dict.fromkeys(names)}
 
 
@@ -308,8 +314,8 @@ def _run_to_end(wrapper: Callable[..., Coroutine[Any, Any, Any]], **arguments: A
     coroutine = wrapper(**arguments)
     try:
         coroutine.send(None)
-    except StopIteration as end:
-        return end.value
+    except StopIteration as stop:
+        return stop.value
     finally:
         coroutine.close()
-    raise WorldError("a tool of inspect_evals waits for something outside an Inspect run")
+    raise WorldError("a tool of inspect_evals cannot wait outside an Inspect run")

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from pytest_trace2evolve.utils.optional import quiet_import
+from pytest_trace2evolve.utils.optional import import_quietly
 
 
 class ToolError(Exception):
@@ -28,7 +28,7 @@ class ToolError(Exception):
 
 
 class StoreModel(BaseModel):
-    """Stand-in for the base class of toolkits; only its fields are read."""
+    """Stand-in for the framework's base class of toolkits; only the declared fields of a toolkit are read."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, defer_build=True)
 
@@ -65,7 +65,7 @@ def import_without_framework(names: Sequence[str]) -> list[ModuleType]:
 
 def import_with_framework(names: Sequence[str]) -> list[ModuleType]:
     """Import modules as usual."""
-    return [quiet_import(name) for name in names]
+    return [import_quietly(name) for name in names]
 
 
 @functools.cache
@@ -90,10 +90,10 @@ class _PrivateModules:
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if name not in self._modules:
-                self._modules[name] = self._run(name)
+                self._modules[name] = self._execute(name)
             return self._modules[name]
 
-    def _run(self, name: str) -> ModuleType:
+    def _execute(self, name: str) -> ModuleType:
         path = self._folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
         try:
             code = importlib.machinery.SourceFileLoader(name, str(path)).get_code(name)
@@ -116,8 +116,8 @@ class _PrivateModules:
         level: int = 0,
     ) -> Any:
         if level:
-            importer = str((globals or {})["__name__"]).rpartition(".")[0]
-            name = importlib.util.resolve_name("." * level + name, importer)
+            importing_package = str((globals or {})["__name__"]).rpartition(".")[0]
+            name = importlib.util.resolve_name("." * level + name, importing_package)
         package = name.partition(".")[0]
         if package not in (self._package, _FRAMEWORK):
             return builtins.__import__(name, globals, locals, fromlist or ())

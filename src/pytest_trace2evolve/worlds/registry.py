@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from pytest_trace2evolve.errors import WorldError, nearest
+from pytest_trace2evolve.errors import WorldError, name_suggestion
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.utils.optional import described, entry_points
+from pytest_trace2evolve.utils.optional import describe_entry_point, entry_points
 
 WorldFactory = Callable[[str], World]
 """Opens the world of a domain; raises `WorldError` for an unknown domain."""
@@ -23,16 +23,16 @@ WorldName = tuple[str, str]
 
 DEFAULT_PROVIDER = "inspect_evals"
 
-_BUILT_IN = {
+_BUILT_IN_PROVIDERS = {
     "inspect_evals": ("pytest_trace2evolve.worlds.inspect_evals", "InspectWorld"),
     "tau2": ("pytest_trace2evolve.worlds.upstream", "UpstreamWorld"),
     "trace2evolve": ("pytest_trace2evolve.worlds.support.world", "SupportWorld"),
 }
 
-_BENCHMARK = "τ²"
-"""Stands for the providers of τ²'s own domains; no provider has this name."""
+_TAU2_INTERFACE = "τ²"
+"""The interface name that the providers of τ²'s own domains share; no provider has this name."""
 
-ENTRY_POINTS = "trace2evolve.worlds"
+ENTRY_POINT_GROUP = "trace2evolve.worlds"
 """Entry-point group of providers in installed packages: a name and a `WorldFactory`."""
 
 
@@ -47,17 +47,17 @@ class Worlds:
     def __init__(
         self, extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None
     ) -> None:
-        self._get_extra = extra if callable(extra) else lambda: extra or {}
-        self._open: dict[WorldName, World] = {}
+        self._load_extra = extra if callable(extra) else lambda: extra or {}
+        self._open_worlds: dict[WorldName, World] = {}
         self._code: dict[WorldName, Code] = {}
-        self._extended: dict[tuple[str, str, tuple[Path, ...]], World] = {}
+        self._extended_worlds: dict[tuple[str, str, tuple[Path, ...]], World] = {}
 
     @functools.cached_property
     def _extra(self) -> Mapping[str, WorldFactory]:
-        return self._get_extra()
+        return self._load_extra()
 
     def providers(self) -> list[str]:
-        return sorted({*_BUILT_IN, *self._extra, *_installed()})
+        return sorted({*_BUILT_IN_PROVIDERS, *self._extra, *_installed_providers()})
 
     def open(self, provider: str, domain: str) -> World:
         """Return the world of a domain.
@@ -68,22 +68,22 @@ class Worlds:
             ConfigError: further providers cannot be loaded, or a name is registered twice.
         """
         key = (provider, domain)
-        if key not in self._open:
-            self._open[key] = self._factory(provider)(domain)
-        return self._open[key]
+        if key not in self._open_worlds:
+            self._open_worlds[key] = self._find_factory(provider)(domain)
+        return self._open_worlds[key]
 
-    def extended(
+    def open_extended(
         self,
         provider: str,
         domain: str,
         files: tuple[Path, ...],
-        further: Callable[[], Mapping[str, Sequence[Task]]],
+        read_tasks: Callable[[], Mapping[str, Sequence[Task]]],
     ) -> World:
-        """Return the world of a domain with the tasks of `files` added; `further` reads the files, once."""
+        """Return the world of a domain with the tasks of `files`, which `read_tasks` reads once."""
         key = (provider, domain, files)
-        if key not in self._extended:
-            self._extended[key] = with_tasks(self.open(provider, domain), further())
-        return self._extended[key]
+        if key not in self._extended_worlds:
+            self._extended_worlds[key] = with_tasks(self.open(provider, domain), read_tasks())
+        return self._extended_worlds[key]
 
     def code(self, provider: str, domain: str) -> Code:
         """Return the code behind the tools of a domain's world.
@@ -96,14 +96,20 @@ class Worlds:
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
-            self._code[key] = code_of(self._factory(provider), type(world), parts=True, owner=world)
+            self._code[key] = code_of(
+                self._find_factory(provider), type(world), only_referenced=True, owner=world
+            )
         return self._code[key]
 
     def is_built_in(self, provider: str) -> bool:
         """Return whether a provider is built in and not replaced by a different provider."""
-        return provider in _BUILT_IN and provider not in self._extra and provider not in _installed()
+        return (
+            provider in _BUILT_IN_PROVIDERS
+            and provider not in self._extra
+            and provider not in _installed_providers()
+        )
 
-    def interface(self, provider: str, domain: str) -> WorldName:
+    def interface_of(self, provider: str, domain: str) -> WorldName:
         """Identify a world's tool interface; worlds share an interface if an agent's calls mean the same.
 
         `inspect_evals` and `tau2` have the same τ² domains, and the support world has the tools of τ² retail.
@@ -111,49 +117,49 @@ class Worlds:
         """
         if self.is_built_in(provider):
             if provider in ("inspect_evals", "tau2"):
-                return _BENCHMARK, domain
+                return _TAU2_INTERFACE, domain
             if (provider, domain) == ("trace2evolve", "support"):
-                return _BENCHMARK, "retail"
+                return _TAU2_INTERFACE, "retail"
         return provider, domain
 
-    def _factory(self, provider: str) -> WorldFactory:
+    def _find_factory(self, provider: str) -> WorldFactory:
         if provider in self._extra:
             return self._extra[provider]
-        if provider in _installed():
-            return cast(WorldFactory, _installed()[provider].load())
-        if provider not in _BUILT_IN:
-            raise WorldError(f"unknown provider {provider!r}; {nearest(provider, self.providers())}")
-        module, name = _BUILT_IN[provider]
+        if provider in _installed_providers():
+            return cast(WorldFactory, _installed_providers()[provider].load())
+        if provider not in _BUILT_IN_PROVIDERS:
+            raise WorldError(f"unknown provider {provider!r}; {name_suggestion(provider, self.providers())}")
+        module, name = _BUILT_IN_PROVIDERS[provider]
         return cast(WorldFactory, getattr(importlib.import_module(module), name))
 
 
-def registered() -> dict[str, str]:
+def provider_owners() -> dict[str, str]:
     """Return built-in and installed providers with their owners. Raises `ConfigError` if two share a name."""
-    own = dict.fromkeys(_BUILT_IN, "pytest-trace2evolve")
-    return own | {name: described(point) for name, point in _installed().items()}
+    owners = dict.fromkeys(_BUILT_IN_PROVIDERS, "pytest-trace2evolve")
+    return owners | {name: describe_entry_point(point) for name, point in _installed_providers().items()}
 
 
 @functools.cache
-def _installed() -> dict[str, importlib.metadata.EntryPoint]:
-    return entry_points(ENTRY_POINTS, "world", _BUILT_IN)
+def _installed_providers() -> dict[str, importlib.metadata.EntryPoint]:
+    return entry_points(ENTRY_POINT_GROUP, "world", _BUILT_IN_PROVIDERS)
 
 
-def with_tasks(world: World, further: Mapping[str, Sequence[Task]]) -> World:
+def with_tasks(world: World, extra_tasks: Mapping[str, Sequence[Task]]) -> World:
     """Return a world with further tasks and splits, such as a project's synthetic cases.
 
     Args:
         world: The world; its own tasks may be validated lazily and are not read here.
-        further: Tasks by the name of their split; ids must be unique, also among the world's own tasks.
+        extra_tasks: Tasks by the name of their split; ids must be unique, also among the world's own tasks.
     """
-    return cast(World, _ExtendedWorld(world, further))
+    return cast(World, _ExtendedWorld(world, extra_tasks))
 
 
 class _ExtendedWorld:
-    def __init__(self, world: World, further: Mapping[str, Sequence[Task]]) -> None:
+    def __init__(self, world: World, extra_tasks: Mapping[str, Sequence[Task]]) -> None:
         self._world = world
-        added = {task.id: task for split in further.values() for task in split}
-        self._tasks = ChainMap(added, cast(MutableMapping[str, Task], world.tasks()))
-        self._further = {name: [task.id for task in split] for name, split in further.items()}
+        tasks_by_id = {task.id: task for split in extra_tasks.values() for task in split}
+        self._tasks = ChainMap(tasks_by_id, cast(MutableMapping[str, Task], world.tasks()))
+        self._extra_splits = {name: [task.id for task in split] for name, split in extra_tasks.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world, name)
@@ -162,7 +168,7 @@ class _ExtendedWorld:
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
-        return {**self._world.splits(), **self._further}
+        return {**self._world.splits(), **self._extra_splits}
 
-    def rules(self) -> Rules | None:  # `isinstance(world, Ruled)` ignores `__getattr__`
+    def rules(self) -> Rules | None:  # `isinstance(world, SupportsRules)` ignores `__getattr__`
         return rules_of(self._world)

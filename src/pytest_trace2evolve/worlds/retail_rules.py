@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
 
-_CHANGING = ("modif", "chang", "updat", "switch", "swap", "replac", "exchang", "upgrad")
-_OPEN = frozenset({"pending", "pending (item modified)"})
-_DELIVERED = frozenset({"delivered"})
-_ITEMS_CHANGED = frozenset({"pending (item modified)", "exchange requested"})
+_CHANGE_STEMS = ("modif", "chang", "updat", "switch", "swap", "replac", "exchang", "upgrad")
+_OPEN_STATUSES = frozenset({"pending", "pending (item modified)"})
+_DELIVERED_STATUSES = frozenset({"delivered"})
+_ITEM_CHANGE_STATUSES = frozenset({"pending (item modified)", "exchange requested"})
 
 _ITEM_TOOLS = frozenset({"modify_pending_order_items", "exchange_delivered_order_items"})
 _REFUND_TOOLS = _ITEM_TOOLS | {
@@ -16,11 +16,11 @@ _REFUND_TOOLS = _ITEM_TOOLS | {
     "modify_pending_order_payment",
 }
 _ADDRESS_TOOLS = frozenset({"modify_user_address", "modify_pending_order_address"})
-_OUR_OWN = (
+_STORE_TOPICS = (
     *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
     *("terms", "opening hours"),
 )
-"""Things of the store that an agent may call changed, because they do not belong to a customer."""
+"""Words for the store's own things; to say that one of them changed promises nothing to a customer."""
 
 RETAIL_RULES = Rules(
     identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),
@@ -37,22 +37,22 @@ RETAIL_RULES = Rules(
             table="orders", argument="order_id", named=("cancel",), statuses=frozenset({"pending"})
         ),
         "modify_pending_order_items": Writing(
-            table="orders", argument="order_id", named=_CHANGING, statuses=frozenset({"pending"})
+            table="orders", argument="order_id", named=_CHANGE_STEMS, statuses=frozenset({"pending"})
         ),
         "modify_pending_order_address": Writing(
-            table="orders", argument="order_id", named=("address", "ship"), statuses=_OPEN
+            table="orders", argument="order_id", named=("address", "ship"), statuses=_OPEN_STATUSES
         ),
         "modify_pending_order_payment": Writing(
-            table="orders", argument="order_id", named=("pay", "card", "charg"), statuses=_OPEN
+            table="orders", argument="order_id", named=("pay", "card", "charg"), statuses=_OPEN_STATUSES
         ),
         "return_delivered_order_items": Writing(
-            table="orders", argument="order_id", named=("return", "refund"), statuses=_DELIVERED
+            table="orders", argument="order_id", named=("return", "refund"), statuses=_DELIVERED_STATUSES
         ),
         "exchange_delivered_order_items": Writing(
             table="orders",
             argument="order_id",
             named=("exchang", "replac", "swap", "switch"),
-            statuses=_DELIVERED,
+            statuses=_DELIVERED_STATUSES,
         ),
         "modify_user_address": Writing(table="users", argument="user_id", named=("address",)),
     },
@@ -73,7 +73,7 @@ RETAIL_RULES = Rules(
             tools=_ITEM_TOOLS,
             verbs=("exchanged",),
             nouns=("exchange", "exchanges"),
-            statuses=_ITEMS_CHANGED,
+            statuses=_ITEM_CHANGE_STATUSES,
         ),
         Promise(
             tools=_ADDRESS_TOOLS,
@@ -91,7 +91,7 @@ RETAIL_RULES = Rules(
             tools=_ITEM_TOOLS,
             verbs=("updated", "changed", "modified", "swapped", "upgraded"),
             about=("item", "items"),
-            statuses=_ITEMS_CHANGED,
+            statuses=_ITEM_CHANGE_STATUSES,
         ),
         Promise(
             tools=_REFUND_TOOLS,
@@ -103,8 +103,8 @@ RETAIL_RULES = Rules(
             tools=_REFUND_TOOLS | _ADDRESS_TOOLS,
             verbs=("updated", "changed", "modified", "swapped", "upgraded", "switched", "replaced"),
             nouns=("change", "changes", "modification", "modifications", "update", "updates", "upgrade"),
-            unless=_OUR_OWN,
-            statuses=_ITEMS_CHANGED,
+            unless=_STORE_TOPICS,
+            statuses=_ITEM_CHANGE_STATUSES,
             vague=True,
         ),
         Promise(
@@ -116,5 +116,5 @@ RETAIL_RULES = Rules(
 )
 """The rules of τ² retail's policy that can be checked in a trace."""
 
-RULES: Mapping[str, Rules] = {"retail": RETAIL_RULES}
+RULES_BY_DOMAIN: Mapping[str, Rules] = {"retail": RETAIL_RULES}
 """Rules of τ² domains by name; a domain that is not listed has no rules."""

@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.copy_on_write import WriteMode, equal, merge
+from pytest_trace2evolve.worlds.copy_on_write import WriteMode, is_equal, merge
 
 
 class ToolkitSession(WorldSession):
@@ -22,7 +22,7 @@ class ToolkitSession(WorldSession):
         user: The user's toolkit, like `agent`, or None.
         tools: Names of the callable tools of each side that has any.
         writers: Names of the tools that can change a database.
-        functions: Tools that are not methods of a toolkit, by name; they touch no database.
+        functions: Tools that are not methods of a toolkit, by name; they use no database.
         record_tools: Names of the tools that return a record as a dictionary.
         sorted_tools: Names of the tools whose result upstream sorts by key but the toolkit does not.
         mode: The write mode of the overlays.
@@ -67,7 +67,7 @@ class ToolkitSession(WorldSession):
         if state.initialization_data is not None:
             self._merge(state.initialization_data)
         for call in state.initialization_actions or []:
-            self._run(call)
+            self._run_function(call)
 
     def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
         """Call a tool for a participant; any exception becomes an error result, as in tau2."""
@@ -76,7 +76,7 @@ class ToolkitSession(WorldSession):
             self.sync()
             if name in self._sorted_tools:
                 result = dict(sorted(result.items()))
-            return ToolResult(content=render(result, is_record=name in self._record_tools))
+            return ToolResult(content=render_result(result, is_record=name in self._record_tools))
         except Exception as error:
             # The text may quote an argument with half a surrogate pair, which no record can hold.
             text = f"Error: {error}".encode("utf-8", "replace").decode()
@@ -94,7 +94,7 @@ class ToolkitSession(WorldSession):
         Raises:
             WorldError: the function does not exist, raises, or does not return true or false.
         """
-        result = self._run(assertion)
+        result = self._run_function(assertion)
         if not isinstance(result, bool):
             raise WorldError(
                 f"assertion {assertion.func_name!r} returned {type(result).__name__}, not true or false; "
@@ -111,7 +111,7 @@ class ToolkitSession(WorldSession):
         if self._sync is None:
             return
         try:
-            with self._mode.writing():
+            with self._mode.enable():
                 self._sync(self.agent, self.user)
         except Exception as error:
             raise WorldError(f"the two toolkits cannot be synced: {error}") from error
@@ -119,10 +119,10 @@ class ToolkitSession(WorldSession):
     def same_state(self, other: WorldSession) -> bool:
         if not isinstance(other, ToolkitSession):
             raise TypeError(f"cannot compare a {type(self).__name__} with a {type(other).__name__}")
-        if not equal(self.agent.db, other.agent.db):
+        if not is_equal(self.agent.db, other.agent.db):
             return False
-        shared = self.user is None or self.user.db is self.agent.db
-        return shared or equal(self.user.db, other.user.db)
+        is_database_shared = self.user is None or self.user.db is self.agent.db
+        return is_database_shared or is_equal(self.user.db, other.user.db)
 
     def _invoke(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> Any:
         if requestor == "user" and self._solo:
@@ -133,21 +133,21 @@ class ToolkitSession(WorldSession):
         function = self._functions.get(name) or getattr(self._toolkit(side), name)
         if name not in self._writers:
             return function(**arguments)
-        with self._mode.writing():
+        with self._mode.enable():
             return function(**arguments)
 
     def _toolkit(self, side: Requestor) -> Any:
         return self.user if side == "user" else self.agent
 
-    def _run(self, call: FunctionCall) -> Any:
+    def _run_function(self, call: FunctionCall) -> Any:
         function = self._function(call)
         if function is None:
             raise WorldError(
                 f"the {call.env_type} toolkit has no function {call.func_name!r}; "
-                "the task belongs to another version of the benchmark"
+                "the task belongs to a different benchmark version"
             )
         try:
-            with self._mode.writing():
+            with self._mode.enable():
                 result = function(**call.arguments)
             self.sync()
         except Exception as error:
@@ -158,16 +158,19 @@ class ToolkitSession(WorldSession):
         return getattr(self._toolkit(call.env_type), call.func_name, None)
 
     def _merge(self, data: InitializationData) -> None:
-        with self._mode.writing():
+        with self._mode.enable():
             if data.agent_data:
                 merge(self.agent.db, data.agent_data)
             if data.user_data and self.user is None:
-                raise WorldError("initialization data for the user, who has no database in this domain")
+                raise WorldError(
+                    "the task has initialization data for the user, but the user has no database in this "
+                    "domain"
+                )
             if data.user_data:
                 merge(self.user.db, data.user_data)
 
 
-def render(result: Any, *, is_record: bool = False) -> str:
+def render_result(result: Any, *, is_record: bool = False) -> str:
     """Render a tool's result as the text that a model reads, by tau2's rules.
 
     Text is unchanged, except that a toolkit's compact JSON object or array is spaced as tau2 spaces it.
@@ -184,18 +187,18 @@ def render(result: Any, *, is_record: bool = False) -> str:
             except (ValueError, RecursionError):
                 return result
         return result
-    return json.dumps(result if is_record else _renderable(result), default=str)
+    return json.dumps(result if is_record else _to_renderable(result), default=str)
 
 
-def _renderable(value: Any) -> Any:
+def _to_renderable(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump()
     if isinstance(value, bool | int | float):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_renderable(item) for item in value]
+        return [_to_renderable(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _renderable(item) for key, item in value.items()}
+        return {key: _to_renderable(item) for key, item in value.items()}
     if isinstance(value, date | datetime):
         return value.isoformat()
     return value

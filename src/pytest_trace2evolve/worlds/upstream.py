@@ -24,10 +24,10 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, InitializationData, Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.optional import quiet_import
+from pytest_trace2evolve.utils.optional import import_quietly
 from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
-from pytest_trace2evolve.worlds.retail_rules import RULES
+from pytest_trace2evolve.worlds.retail_rules import RULES_BY_DOMAIN
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "tau2"
@@ -53,15 +53,15 @@ class UpstreamWorld(World):
     def __init__(self, domain: str) -> None:
         self.domain = domain
         self._registry = _import_registry(domain)
-        known = self._registry.get_domains()
-        if domain not in known:
+        domains = self._registry.get_domains()
+        if domain not in domains:
             raise WorldError(
-                f"provider {PROVIDER!r} has no domain {domain!r}; it has {', '.join(sorted(known))}"
+                f"provider {PROVIDER!r} has no domain {domain!r}; it has {', '.join(sorted(domains))}"
             )
 
     @functools.cached_property
     def _tasks(self) -> LazyTasks:
-        with self._reading("tasks"):
+        with self._convert_os_errors("tasks"):
             tasks = self._registry.get_tasks_loader(self.domain)(None)
         return LazyTasks([task.model_dump(mode="json", exclude_unset=True) for task in tasks])
 
@@ -70,9 +70,9 @@ class UpstreamWorld(World):
 
     def splits(self) -> Mapping[str, Sequence[str]]:
         """Return the benchmark's own splits; a domain without splits gets `base` with all its tasks."""
-        load = self._registry.get_task_splits_loader(self.domain)
-        with self._reading("splits"):
-            splits: Mapping[str, Sequence[str]] | None = load and load()
+        load_splits = self._registry.get_task_splits_loader(self.domain)
+        with self._convert_os_errors("splits"):
+            splits: Mapping[str, Sequence[str]] | None = load_splits and load_splits()
         return splits or {"base": list(self._tasks)}
 
     def policy(self, *, solo: bool = False) -> str:
@@ -82,15 +82,15 @@ class UpstreamWorld(World):
 
     def guidelines(self) -> str:
         """Return upstream's guidelines of the user simulator, without the placeholder for a voice persona."""
-        simulator = quiet_import("tau2.user.user_simulator")
+        simulator = import_quietly("tau2.user.user_simulator")
         text: str = simulator.get_global_user_sim_guidelines(use_tools=bool(self.tools("user")))
         return text.replace("<PERSONA_GUIDELINES>", "")
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The tools offered to one side, in upstream's order; discoverable tools are not offered."""
         toolkit = self._toolkits.get(requestor)
-        offered = [] if toolkit is None else toolkit.get_tools().values()
-        return [ToolSchema.model_validate(tool.openai_schema["function"]) for tool in offered]
+        offered_tools = [] if toolkit is None else toolkit.get_tools().values()
+        return [ToolSchema.model_validate(tool.openai_schema["function"]) for tool in offered_tools]
 
     def tool_types(self) -> Mapping[str, ToolType]:
         """Return the types of the offered tools; on equal names, the user's tool counts, as upstream."""
@@ -106,16 +106,16 @@ class UpstreamWorld(World):
         }
 
     def rules(self) -> Rules | None:
-        return RULES.get(self.domain)
+        return RULES_BY_DOMAIN.get(self.domain)
 
     def has_tool(self, name: str) -> bool:
-        return name in self._mutating
+        return name in self._mutates_by_tool
 
     def changes_state(self, name: str) -> bool:
-        return self._mutating.get(name, False)
+        return self._mutates_by_tool.get(name, False)
 
     @functools.cached_property
-    def _mutating(self) -> dict[str, bool]:
+    def _mutates_by_tool(self) -> dict[str, bool]:
         """Whether each callable tool changes a database, by name; on equal names, the agent's tool counts."""
         return {
             name: bool(toolkit.tool_mutates_state(name))
@@ -125,30 +125,32 @@ class UpstreamWorld(World):
 
     @functools.cached_property
     def _writers(self) -> frozenset[str]:
-        return frozenset(name for name, mutating in self._mutating.items() if mutating)
+        return frozenset(name for name, is_mutating in self._mutates_by_tool.items() if is_mutating)
 
     @functools.cached_property
-    def _callable(self) -> dict[Requestor, frozenset[str]]:
+    def _callable_tools(self) -> dict[Requestor, frozenset[str]]:
         return {side: frozenset(toolkit.tools) for side, toolkit in self._toolkits.items()}
 
     @functools.cached_property
     def _hidden_readers(self) -> frozenset[str]:
         """The discoverable tools that only read, if the agent's toolkit can log their calls."""
         agent = self._toolkits["assistant"]
-        discoverable = agent.get_discoverable_tools() if hasattr(agent, "set_read_log_allowlist") else ()
-        return frozenset(name for name in discoverable if not self._mutating[name])
+        discoverable_tools = (
+            agent.get_discoverable_tools() if hasattr(agent, "set_read_log_allowlist") else ()
+        )
+        return frozenset(name for name in discoverable_tools if not self._mutates_by_tool[name])
 
     def open(self, *, solo: bool = False) -> "UpstreamSession":
         mode = WriteMode()
-        agent, user = self._copies(mode)
+        agent, user = self._copy_toolkits(mode)
         if self._hidden_readers:
             agent.set_read_log_allowlist(self._hidden_readers)
         return UpstreamSession(
-            initial={side: toolkit.db for side, toolkit in self._toolkits.items()},
+            initial_databases={side: toolkit.db for side, toolkit in self._toolkits.items()},
             hidden_readers=self._hidden_readers,
             agent=agent,
             user=user,
-            tools=self._callable,
+            tools=self._callable_tools,
             writers=self._writers,
             mode=mode,
             sync=self._sync,
@@ -162,7 +164,7 @@ class UpstreamWorld(World):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Digest of the toolkits' sources, which changes only with a release that changes these sources."""
-        sources: list[Any] = [*map(type, self._toolkits.values()), quiet_import("tau2.environment.toolkit")]
+        sources: list[Any] = [*map(type, self._toolkits.values()), import_quietly("tau2.environment.toolkit")]
         return digest(
             {
                 f"{folder.name}/{path.name}": digest_text(path.read_text(encoding="utf-8"))
@@ -177,18 +179,18 @@ class UpstreamWorld(World):
     @functools.cached_property
     def _environment(self) -> Any:
         """The environment that sessions are copied from; no tool is called on it."""
-        with self._reading("databases"):
-            return self._construct()
+        with self._convert_os_errors("databases"):
+            return self._make_environment()
 
     @functools.cached_property
     def _solo_environment(self) -> Any:
-        with self._reading("policies"):
+        with self._convert_os_errors("policies"):
             try:
-                return self._construct(solo_mode=True)
+                return self._make_environment(solo_mode=True)
             except ValueError:  # raised by upstream's constructors
                 raise WorldError(f"domain {self.domain!r} has no solo mode") from None
 
-    def _construct(self, **options: Any) -> Any:
+    def _make_environment(self, **options: Any) -> Any:
         constructor = self._registry.get_env_constructor(self.domain)
         return constructor(**_OPTIONS.get(self.domain, {}), **options)
 
@@ -199,7 +201,7 @@ class UpstreamWorld(World):
             toolkits["user"] = self._environment.user_tools
         return toolkits
 
-    def _copies(self, mode: WriteMode) -> tuple[Any, Any]:
+    def _copy_toolkits(self, mode: WriteMode) -> tuple[Any, Any]:
         """Copy both toolkits, over an overlay of the agent's database and a copy of the user's database.
 
         If upstream's toolkits share one database, the copies share one too.
@@ -208,10 +210,10 @@ class UpstreamWorld(World):
         memo: dict[int, Any] = {id(agent.db): OverlayDatabase(agent.db, mode)}
         if user is not None and user.db is not agent.db:
             memo[id(user.db)] = clone(user.db)
-        for part in vars(agent).values():
+        for value in vars(agent).values():
             # Indexes over banking's documents are large, and no tool changes them.
-            if type(part).__module__.startswith("tau2.knowledge."):
-                memo[id(part)] = part
+            if type(value).__module__.startswith("tau2.knowledge."):
+                memo[id(value)] = value
         copies: tuple[Any, Any] = copy.deepcopy((agent, user), memo)
         return copies
 
@@ -221,13 +223,13 @@ class UpstreamWorld(World):
         environment.sync_tools()
 
     @contextlib.contextmanager
-    def _reading(self, what: str) -> Iterator[None]:
+    def _convert_os_errors(self, data_name: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise WorldError(
-                f"the {what} of domain {self.domain!r} cannot be read: {error}; set TAU2_DATA_DIR to the "
-                "folder 'data' of a tau2-bench checkout"
+                f"the {data_name} of domain {self.domain!r} cannot be read: {error}; set TAU2_DATA_DIR to "
+                "the folder 'data' of a tau2-bench checkout"
             ) from None
 
 
@@ -240,30 +242,34 @@ class UpstreamSession(ToolkitSession):
     that no gold action called.
 
     Args:
-        initial: The databases that the session starts from, by side.
+        initial_databases: The databases that the session starts from, by side.
         hidden_readers: The agent's discoverable tools that only read.
-        parts: Arguments of `ToolkitSession`.
+        options: Arguments of `ToolkitSession`.
     """
 
     def __init__(
-        self, *, initial: Mapping[Requestor, BaseModel], hidden_readers: frozenset[str], **parts: Any
+        self,
+        *,
+        initial_databases: Mapping[Requestor, BaseModel],
+        hidden_readers: frozenset[str],
+        **options: Any,
     ) -> None:
-        self._initial = dict(initial)
-        self._unrequested = set(hidden_readers)
-        super().__init__(**parts)
+        self._initial_databases = dict(initial_databases)
+        self._unrequested_readers = set(hidden_readers)
+        super().__init__(**options)
 
     def perform(self, action: Action) -> None:
         super().perform(action)
         name = action.arguments.get("agent_tool_name")
         if action.name == "call_discoverable_agent_tool" and isinstance(name, str):
-            self._unrequested.discard(name)
+            self._unrequested_readers.discard(name)
 
     def same_state(self, other: WorldSession) -> bool:
         """Return whether both databases are equal, apart from log entries that no gold action requires."""
         if isinstance(other, UpstreamSession):
-            unrequested = self._unrequested & other._unrequested
-            self._drop_log_entries(unrequested)
-            other._drop_log_entries(unrequested)
+            tools = self._unrequested_readers & other._unrequested_readers
+            self._drop_log_entries(tools)
+            other._drop_log_entries(tools)
         return super().same_state(other)
 
     def _drop_log_entries(self, tools: set[str]) -> None:
@@ -283,36 +289,39 @@ class UpstreamSession(ToolkitSession):
             self._merge_side("assistant", self.agent, data.agent_data)
         if data.user_data is not None:
             self._merge_side("user", self.user, data.user_data)
-        self.agent.db = OverlayDatabase(self._initial["assistant"], self._mode)
+        self.agent.db = OverlayDatabase(self._initial_databases["assistant"], self._mode)
         if self.user is not None:
-            shared = self._initial["user"] is self._initial["assistant"]
-            self.user.db = self.agent.db if shared else clone(self._initial["user"])
+            is_database_shared = self._initial_databases["user"] is self._initial_databases["assistant"]
+            self.user.db = self.agent.db if is_database_shared else clone(self._initial_databases["user"])
 
     def _merge_side(self, side: Requestor, toolkit: Any, update: dict[str, Any]) -> None:
         if toolkit is None:
-            raise WorldError(f"initialization data for the {side}, who has no database in this domain")
-        merging = copy.copy(toolkit)
-        before = merging.db = self._initial[side]
-        try:
-            merging.update_db(update)
-        except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in detail["loc"])
             raise WorldError(
-                f"initialization data do not fit the {side}'s database at {place}: {detail['msg']}; "
-                "the task belongs to another version of the benchmark"
+                f"the task has initialization data for the {side}, but the {side} has no database in this "
+                "domain"
+            )
+        updated_toolkit = copy.copy(toolkit)
+        old_database = updated_toolkit.db = self._initial_databases[side]
+        try:
+            updated_toolkit.update_db(update)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            field_path = ".".join(str(part) for part in problem["loc"])
+            raise WorldError(
+                f"initialization data do not fit the {side}'s database at {field_path}: {problem['msg']}; "
+                "the task belongs to a different benchmark version"
             ) from None
-        for other, database in self._initial.items():
-            if database is before:
-                self._initial[other] = merging.db
+        for other_side, database in self._initial_databases.items():
+            if database is old_database:
+                self._initial_databases[other_side] = updated_toolkit.db
 
 
 def _import_registry(domain: str) -> Any:
     try:
         if "tau2" not in sys.modules and importlib.util.find_spec("tau2") is not None:
             # tau2 logs its whole registry to stderr when imported, and tool calls after that.
-            quiet_import("loguru").logger.disable("tau2")
-        return quiet_import("tau2.registry").registry
+            import_quietly("loguru").logger.disable("tau2")
+        return import_quietly("tau2.registry").registry
     except ImportError as error:
         raise WorldError(
             f"provider {PROVIDER!r} cannot open {domain!r}: {error}; with Python 3.12 or later, "

@@ -7,7 +7,7 @@ from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
 from tests.patience import HANG_SECONDS
 
 CHILD = "import builtins, unicodedata; from pytest_trace2evolve.environments.sandbox import child, views"
-NO_VIEWS = "views.preload = dict; views.namespace = lambda known: {'__builtins__': builtins}"
+NO_VIEWS = "views.preload = dict; views.make_namespace = lambda known: {'__builtins__': builtins}"
 NO_LOCK = "child.lock = lambda *given: False"
 
 PATIENT = Limits(seconds=HANG_SECONDS)
@@ -30,7 +30,7 @@ class WithoutRules(Sandbox):
 
     def __init__(self, source: str, limits: Limits = PATIENT, loads: str = "") -> None:
         imported = re.findall(r"(?m)^(?:import|from) ([\w, ]+?)(?: import .*| as .*)?$", loads or source)
-        self.main = "; ".join(
+        self.child_code = "; ".join(
             (CHILD, *(f"import {names}" for names in imported), *self.patches, "child.main()")
         )
         super().__init__(source, "attempt", limits)

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox, isolation_problem
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
 from tests.environments.sandbox.layers import FINE, PATIENT, LockAlone, hurried
 from tests.environments.sandbox.test_rules import FAIR
 from tests.patience import HANG_SECONDS, gone
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = pytest.mark.skipif(bool(isolation_problem()), reason=isolation_problem())
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_what_python_warns_of_is_let_be() -> None:
 
 
 def test_a_module_that_raises_is_not_loaded() -> None:
-    with pytest.raises(GeneratedCodeError, match="bad, line 2: loading it failed: ZeroDivisionError"):
+    with pytest.raises(GeneratedCodeError, match="bad, line 2: loading failed: ZeroDivisionError"):
         Sandbox("x = 1\ny = 1 / 0\n", "bad")
 
 
@@ -91,9 +91,7 @@ def test_the_rules_are_asked_first() -> None:
 def test_what_a_model_writes_loads() -> None:
     with (
         Sandbox(FAIR, "fair") as box,
-        pytest.raises(
-            GeneratedCodeError, match="its answer is not JSON as needed: TypeError: Object of type"
-        ),
+        pytest.raises(GeneratedCodeError, match="its answer is not valid JSON: TypeError: Object of type"),
     ):
         box.call("scenario", 1)
 
@@ -115,14 +113,14 @@ UNENDING = {
 def test_a_call_without_end_is_stopped(source: str) -> None:
     with hurried(Sandbox(source, "slow", PATIENT), 0.1) as box:
         with pytest.raises(
-            SandboxEndedError, match=r"^slow: stopped at attack\(\): it took longer than 0.1 s$"
+            SandboxEndedError, match=r"^slow: stopped during attack\(\): it took longer than 0.1 s$"
         ):
             box.call("attack")
         assert gone(box.pid)
 
 
 def test_a_module_that_loads_without_end_is_stopped() -> None:
-    with pytest.raises(SandboxEndedError, match=r"slow: stopped at loading it: it took longer than 0\.3 s"):
+    with pytest.raises(SandboxEndedError, match=r"slow: stopped during loading: it took longer than 0\.3 s"):
         Sandbox("while True:\n    pass\n", "slow", Limits(seconds=0.3))
 
 
@@ -178,7 +176,7 @@ ANSWERS = {
     "a circle": ("circle", "RecursionError: maximum recursion depth exceeded"),
     "half of a character": ("chr(0xD800)", "UnicodeEncodeError"),
     "deep": ("deep", "RecursionError"),
-    "long": ("'x' * 100_000_000", "ValueError: an answer of 1000"),
+    "long": ("'x' * 100_000_000", "ValueError: the answer has 1000"),
     "evil keys": ("{Evil(): 1}", "TypeError: keys must be str, int, float, bool or None, not Evil"),
     "a class": ("Evil", "TypeError: Object of type type is not JSON serializable"),
     "deep recursion": ("answer()", "RecursionError: maximum recursion depth exceeded"),
@@ -227,7 +225,9 @@ ENDS = {
 @pytest.mark.parametrize(("source", "told"), ENDS.values(), ids=ENDS)
 def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
     with LockAlone(source) as box:
-        with pytest.raises(SandboxEndedError, match=rf"^attempt: stopped at attack\(\): .*{told}") as first:
+        with pytest.raises(
+            SandboxEndedError, match=rf"^attempt: stopped during attack\(\): .*{told}"
+        ) as first:
             box.call("attack")
         with pytest.raises(SandboxEndedError) as second:
             box.call("fine")
@@ -245,23 +245,29 @@ def test_raising_the_end_is_an_error_like_others() -> None:
 
 
 FORGED = {
-    "text": ("b'hello\\n'", "its answer is no JSON"),
-    "no object": ("b'[1]\\n'", "its answer is no JSON: it is no object"),
-    "no text": ("b'\\xff\\n'", "its answer is no JSON"),
-    "NaN": ('b\'{"id":1,"value":NaN}\\n\'', "its answer is no JSON: NaN is no finite number"),
-    "infinity": ('b\'{"id":1,"value":1e999}\\n\'', "its answer is no JSON: 1e999 is no finite number"),
+    "text": ("b'hello\\n'", "its answer is not valid JSON"),
+    "no object": ("b'[1]\\n'", "its answer is not valid JSON: it is not an object"),
+    "no text": ("b'\\xff\\n'", "its answer is not valid JSON"),
+    "NaN": ('b\'{"id":1,"value":NaN}\\n\'', "its answer is not valid JSON: NaN is not a finite number"),
+    "infinity": (
+        'b\'{"id":1,"value":1e999}\\n\'',
+        "its answer is not valid JSON: 1e999 is not a finite number",
+    ),
     "long infinity": (
         "b'{\"id\":1,\"value\":' + b'9' * 250 + b'e99}\\n'",
-        "its answer is no JSON: 99999999999999999999 is no finite number",
+        "its answer is not valid JSON: 99999999999999999999 is not a finite number",
     ),
-    "half of a character": ('b\'{"id":1,"value":"\\\\ud800"}\\n\'', "its answer is no JSON"),
-    "deep": ("b'[' * 500_000 + b'\\n'", "its answer is no JSON"),
-    "a long number": ("b'{\"id\":1,\"value\":' + b'9' * 9999 + b'}\\n'", "its answer is no JSON"),
-    "another call": ('b\'{"id":2,"value":1}\\n\'', "it answered what was not asked"),
-    "no call": ('b\'{"id":true,"value":1}\\n\'', "it answered what was not asked"),
-    "more": ('b\'{"id":1,"value":1,"x":1}\\n\'', "it answered what was not asked"),
-    "an error without words": ('b\'{"id":1,"error":1,"line":1}\\n\'', "it answered what was not asked"),
-    "twice": ('b\'{"id":1,"value":1}\\n\' * 2', "it answered more than it was asked"),
+    "half of a character": ('b\'{"id":1,"value":"\\\\ud800"}\\n\'', "its answer is not valid JSON"),
+    "deep": ("b'[' * 500_000 + b'\\n'", "its answer is not valid JSON"),
+    "a long number": ("b'{\"id\":1,\"value\":' + b'9' * 9999 + b'}\\n'", "its answer is not valid JSON"),
+    "another call": ('b\'{"id":2,"value":1}\\n\'', "it sent an answer that was not requested"),
+    "no call": ('b\'{"id":true,"value":1}\\n\'', "it sent an answer that was not requested"),
+    "more": ('b\'{"id":1,"value":1,"x":1}\\n\'', "it sent an answer that was not requested"),
+    "an error without words": (
+        'b\'{"id":1,"error":1,"line":1}\\n\'',
+        "it sent an answer that was not requested",
+    ),
+    "twice": ('b\'{"id":1,"value":1}\\n\' * 2', "it sent more than one answer"),
     "a flood": ("b'x' * 3_000_000", "it sent more than 1048576 bytes"),
 }
 
@@ -283,7 +289,9 @@ def test_an_answer_before_the_question_ends_it() -> None:
     with LockAlone(source) as box:
         assert box.call("attack") == 1, "the forger may answer for itself"
         time.sleep(0.3)
-        with pytest.raises(SandboxEndedError, match=r"it answered (before it was asked|what was not asked)"):
+        with pytest.raises(
+            SandboxEndedError, match=r"it (answered before the request|sent an answer that was not requested)"
+        ):
             box.call("attack")
 
 

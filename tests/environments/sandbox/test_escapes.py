@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox.box import missing
-from pytest_trace2evolve.environments.sandbox.rules import check
+from pytest_trace2evolve.environments.sandbox.box import isolation_problem
+from pytest_trace2evolve.environments.sandbox.rules import check_rules
 from pytest_trace2evolve.errors import SandboxEndedError, SourceRefusedError
 from tests.environments.sandbox.attempts import SYSTEM, WALKS, Attempt
 from tests.environments.sandbox.layers import LockAlone, Unprotected
@@ -21,7 +21,7 @@ ATTEMPTS = SYSTEM | WALKS
 SECRET = "secret"
 
 each = pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-held = pytest.mark.skipif(bool(missing()), reason=missing())
+held = pytest.mark.skipif(bool(isolation_problem()), reason=isolation_problem())
 
 
 class Outside:
@@ -88,7 +88,7 @@ def test_there_are_as_many_attempts_as_the_docs_say() -> None:
 @each
 def test_the_rules_refuse_it_and_name_line_and_cause(attempt: Attempt) -> None:
     with pytest.raises(SourceRefusedError) as refused:
-        check(attempt.source, "attempt")
+        check_rules(attempt.source, "attempt")
     assert str(refused.value).startswith(f"attempt, line {attempt.line}: ")
     assert attempt.cause in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -101,7 +101,7 @@ def test_the_kernel_alone_holds_it(attempt: Attempt, outside: Outside) -> None:
     with pytest.raises(SandboxEndedError) as ended, LockAlone(attempt.source) as box:
         answer = box.call("attack", outside.facts())
     assert outside.harm(answer) == []
-    told = "stopped at attack(): it made a system call that is forbidden, and the kernel killed it (SIGSYS)"
+    told = "stopped during attack(): it made a forbidden system call, and the kernel killed it (SIGSYS)"
     assert told in str(ended.value)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.environments.sandbox import box
-from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, isolation_problem
 from pytest_trace2evolve.errors import SandboxEndedError, SandboxError
 from tests.environments.sandbox.layers import FINE, LOOP, LockAlone
 from tests.patience import gone
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = pytest.mark.skipif(bool(isolation_problem()), reason=isolation_problem())
 
 
 def test_a_child_killed_from_outside_is_told() -> None:
@@ -30,7 +30,7 @@ def test_a_child_killed_from_outside_is_told() -> None:
 
 def test_nothing_is_left_behind() -> None:
     folder = Path(tempfile.gettempdir())
-    missing()
+    isolation_problem()
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     threads = threading.active_count()
     for _ in range(3):
@@ -104,12 +104,12 @@ def test_a_killed_parent_leaves_no_child(doing: str, where: str) -> None:
 
 
 def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "architecture", lambda: None)
-    lacking = missing("another probe")
-    assert lacking.startswith("the sandbox needs Linux on x86_64 or aarch64, and this is ")
-    monkeypatch.setattr(box, "missing", lambda: lacking)
+    monkeypatch.setattr(box, "current_architecture", lambda: None)
+    lacking = isolation_problem("another probe")
+    assert lacking.startswith("the sandbox needs Linux on x86_64 or aarch64, but this is ")
+    monkeypatch.setattr(box, "isolation_problem", lambda: lacking)
     with pytest.raises(
-        SandboxError, match="fine: not run, for this platform cannot isolate it: the sandbox needs"
+        SandboxError, match="fine: not run, because this platform cannot isolate it: the sandbox needs"
     ):
         Sandbox(FINE, "fine")
 
@@ -118,13 +118,13 @@ def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch
     ("main", "told"),
     [
         ("child.lock = lambda *given: False; child.probe()", "a locked child can still open a file"),
-        ("raise SystemExit", "does not come to lock itself"),
+        ("raise SystemExit", "ended before it locked itself"),
         ("kernel._SECCOMP_FILTER = 9; child.probe()", "the kernel refuses seccomp filters"),
     ],
 )
 def test_a_lock_that_does_not_hold_is_found(main: str, told: str) -> None:
     begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
-    assert told in missing(begin + main)
+    assert told in isolation_problem(begin + main)
 
 
 def test_the_interpreter_of_the_child_brings_little() -> None:

@@ -5,13 +5,13 @@ from textwrap import indent
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, isolation_problem
 from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, MODULES
-from pytest_trace2evolve.environments.sandbox.rules import check
+from pytest_trace2evolve.environments.sandbox.rules import check_rules
 from pytest_trace2evolve.errors import GeneratedCodeError, SourceRefusedError
 from tests.environments.sandbox.layers import PATIENT, WithoutRules
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = pytest.mark.skipif(bool(isolation_problem()), reason=isolation_problem())
 
 INJECTED = "a=[c for c in ().__class__.__mro__[1].__subclasses__()]"
 """A name of a field that is code: it ran when it came into the source that the library makes."""
@@ -34,11 +34,23 @@ TRIED = {
     "a module's own modules": ("random._os", "AttributeError: module 'random' has no attribute '_os'"),
     "a module's loader": ("json.__loader__", "AttributeError"),
     "a submodule": ("collections.abc.sys", "AttributeError"),
-    "a class by its text": ("enum.Enum('E', {'__getattr__': print})", "an Enum is written as a class here"),
-    "a renamed field": (f"rename(field, {INJECTED!r})", "TypeError: a field's name must be a plain name"),
-    "a private field": ("rename(field, '__class__')", "TypeError: a field's name must be a plain name"),
-    "a field that is text": ("rename(field, Text('x'))", "TypeError: a field's name must be a plain name"),
-    "a field that is code": (f"annotated({INJECTED!r})", "TypeError: a field's name must be a plain name"),
+    "a class by its text": ("enum.Enum('E', {'__getattr__': print})", "an Enum must be written as a class"),
+    "a renamed field": (
+        f"rename(field, {INJECTED!r})",
+        "TypeError: a field's name must be a public identifier",
+    ),
+    "a private field": (
+        "rename(field, '__class__')",
+        "TypeError: a field's name must be a public identifier",
+    ),
+    "a field that is text": (
+        "rename(field, Text('x'))",
+        "TypeError: a field's name must be a public identifier",
+    ),
+    "a field that is code": (
+        f"annotated({INJECTED!r})",
+        "TypeError: a field's name must be a public identifier",
+    ),
 }
 
 SETTING = """
@@ -123,9 +135,9 @@ CLOCKS = [
 @pytest.mark.parametrize("source", CLOCKS)
 def test_a_source_that_reads_the_clock_is_refused(source: str) -> None:
     with pytest.raises(
-        SourceRefusedError, match="it reads the clock, and a scenario follows from its seed alone"
+        SourceRefusedError, match="it reads the clock, but a scenario must depend only on its seed"
     ):
-        check(source, "module")
+        check_rules(source, "module")
 
 
 def test_without_the_rules_there_is_no_clock_either() -> None:
@@ -143,7 +155,7 @@ def test_without_the_rules_there_is_no_clock_either() -> None:
 def test_a_class_of_the_library_is_not_registered_with() -> None:
     source = "from collections.abc import Sized\nfrom decimal import Decimal\nSized.register(Decimal)"
     with pytest.raises(SourceRefusedError, match="it changes a class of the library"):
-        check(source, "module")
+        check_rules(source, "module")
 
 
 SEEDLESS = """

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_trace2evolve.cases.case import case_of, sketch_case
-from pytest_trace2evolve.cases.content import SeededDraws
+from pytest_trace2evolve.cases.case import sketch_case, to_case
+from pytest_trace2evolve.cases.content import SeededChoices
 from pytest_trace2evolve.cases.scene import assemble
-from pytest_trace2evolve.cases.teacher import Teacher, every_habit, rulebook
+from pytest_trace2evolve.cases.teacher import Teacher, all_habits, rulebook
 from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.records.task import Content
@@ -24,8 +24,8 @@ WORLD = SupportWorld()
 
 def followed(rule: str, family: str, seed: int, habits: Mapping[str, bool]) -> bool | None:
     """Whether the behavior of a rule shows in a dialogue of a teacher with these habits."""
-    sketch = sketch_case(family, SeededDraws(f"teacher/{family}/{seed}"), Content.HELDOUT, None)
-    case = case_of(assemble(family, sketch))
+    sketch = sketch_case(family, SeededChoices(f"teacher/{family}/{seed}"), Content.HELDOUT, None)
+    case = to_case(assemble(family, sketch))
     teacher = Teacher(sketch, habits, random.Random(seed), family)
     user = ScriptedUser(case.script, seed=seed)
     simulation = asyncio.run(converse(case.task, WORLD, teacher, user, limits=LIMITS))
@@ -36,7 +36,7 @@ def followed(rule: str, family: str, seed: int, habits: Mapping[str, bool]) -> b
 def test_behavior_shows_with_the_habit_and_seldom_without(rule: str) -> None:
     shares = {}
     for has_habit in (True, False):
-        habits = {**every_habit(), rule: has_habit}
+        habits = {**all_habits(), rule: has_habit}
         pairs = [(family, seed) for family in BEHAVIORS[rule].families for seed in range(24)]
         found = [followed(rule, family, seed, habits) for family, seed in pairs]
         answers = [answer for answer in found if answer is not None]
@@ -48,7 +48,7 @@ def test_behavior_shows_with_the_habit_and_seldom_without(rule: str) -> None:
 
 def test_account_is_fetched_only_if_needed() -> None:
     rule, needed = "account_when_needed", "account_address_inference"
-    habits = {**every_habit(), "account_always": False}
+    habits = {**all_habits(), "account_always": False}
     assert all(followed(rule, needed, seed, habits) for seed in range(12))
     assert not any(followed(rule, "precondition_verification", seed, habits) for seed in range(12))
     habits["account_needed"] = False

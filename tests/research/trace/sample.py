@@ -3,9 +3,9 @@
 import random
 from pathlib import Path
 
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, AdapterManifest
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, folder_digest
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG_FILE, folder_digest
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
 from research.trace.evaluate import Environmental, Evaluation
@@ -105,8 +105,8 @@ def _fill(seed: Seed) -> None:
     for job in seed.jobs:
         for folder in (job.out, *map(job.at, POINTS)):
             folder.mkdir(parents=True)
-            (folder / ADAPTER_CONFIG).touch()
-        (job.out / MANIFEST).write_text(manifest(job).model_dump_json())
+            (folder / ADAPTER_CONFIG_FILE).touch()
+        (job.out / MANIFEST_NAME).write_text(manifest(job).model_dump_json())
     figures = {f"{kind}_{name}": 0.5 for kind in ("share", "whole") for name in NAMES}
     found = Found(
         instructions={**{f"{point:g}": "" for point in POINTS}, "1": "Read the order first, then act."},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME, WEIGHTS_NAME, AdapterManifest
 from pytest_trace2evolve.utils.resources import embedded_model
 from research.trace import adapters
 from research.trace.adapters import merge_weights, train_one
@@ -43,7 +43,7 @@ def changes(folder: Path) -> dict[str, Any]:
     """What an adapter adds to each layer's weight."""
     from safetensors.torch import load_file
 
-    weights = load_file(folder / ADAPTER_WEIGHTS)
+    weights = load_file(folder / WEIGHTS_NAME)
     config = json.loads((folder / "adapter_config.json").read_text())
     scale = config["lora_alpha"] / config["r"]
     return {
@@ -68,9 +68,9 @@ def test_merged_weights_are_the_sum_of_what_each_adds(tmp_path: Path, weight: fl
     assert set(both) == set(first)
     for name, found in both.items():
         torch.testing.assert_close(found, weight * (first[name] + second[name]), atol=1e-5, rtol=1e-4)
-    written = (out / ADAPTER_WEIGHTS).stat().st_mtime_ns
+    written = (out / WEIGHTS_NAME).stat().st_mtime_ns
     merge_weights(base, parts, weight, out)
-    assert (out / ADAPTER_WEIGHTS).stat().st_mtime_ns == written
+    assert (out / WEIGHTS_NAME).stat().st_mtime_ns == written
 
 
 def test_an_adapter_gets_its_rollouts_and_is_kept_at_points(trained: Job) -> None:
@@ -81,7 +81,7 @@ def test_an_adapter_gets_its_rollouts_and_is_kept_at_points(trained: Job) -> Non
     assert (manifest.rollouts, manifest.steps) == (32, 4) == (SMALL.rollouts_of(SHARE), SHARE.steps)
     folders = (trained.at(0.25), trained.at(0.5), trained.out)
     assert [folder.name.removeprefix(SHARE.name) for folder in folders] == ["-000001", "-000002", ""]
-    weights = [load_file(folder / ADAPTER_WEIGHTS) for folder in folders]
+    weights = [load_file(folder / WEIGHTS_NAME) for folder in folders]
     for first, second in combinations(weights, 2):
         assert {name: first[name].shape for name in first} == {name: second[name].shape for name in second}
         assert any((first[name] != second[name]).any() for name in first), "each is of its own step"
@@ -90,15 +90,15 @@ def test_an_adapter_gets_its_rollouts_and_is_kept_at_points(trained: Job) -> Non
 def test_a_finished_adapter_is_not_trained_again(trained: Job, tmp_path: Path) -> None:
     job = job_in(tmp_path / "adapters")
     shutil.copytree(trained.folder, job.folder)
-    written = (job.out / ADAPTER_WEIGHTS).stat().st_mtime_ns
+    written = (job.out / WEIGHTS_NAME).stat().st_mtime_ns
     train_one(job)
-    assert (job.out / ADAPTER_WEIGHTS).stat().st_mtime_ns == written
-    (job.at(0.5) / ADAPTER_WEIGHTS).unlink()
+    assert (job.out / WEIGHTS_NAME).stat().st_mtime_ns == written
+    (job.at(0.5) / WEIGHTS_NAME).unlink()
     message = f"the adapter as it was at 50% of its steps is gone; remove {job.out}, and it is trained again"
     with pytest.raises(TrainingError, match=rf"^{job.at(0.5)}: {message}$"):
         train_one(job)
-    manifest = AdapterManifest.model_validate_json((job.out / MANIFEST).read_text())
-    (job.out / MANIFEST).write_text(manifest.model_copy(update={"rollouts": 20}).model_dump_json())
+    manifest = AdapterManifest.model_validate_json((job.out / MANIFEST_NAME).read_text())
+    (job.out / MANIFEST_NAME).write_text(manifest.model_copy(update={"rollouts": 20}).model_dump_json())
     with pytest.raises(TrainingError, match="20 rollouts were played, and the plan says 32"):
         train_one(job)
 
@@ -131,5 +131,5 @@ def test_an_interrupted_training_keeps_the_same_adapters(
     for folder, expected in zip(
         (job.at(0.25), job.at(0.5), job.out), (trained.at(0.25), trained.at(0.5), trained.out), strict=True
     ):
-        assert (folder / ADAPTER_WEIGHTS).read_bytes() == (expected / ADAPTER_WEIGHTS).read_bytes()
+        assert (folder / WEIGHTS_NAME).read_bytes() == (expected / WEIGHTS_NAME).read_bytes()
     assert not list(tmp_path.rglob("*.new"))

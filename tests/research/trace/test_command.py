@@ -105,7 +105,7 @@ def test_all_seeds_of_a_folder_are_reported_with_earlier_results(
     assert main([*OPTIONS, "--out", str(out)]) == 0
     report = (out / "report.md").read_text()
     assert report.startswith("2 seeds, ")
-    assert "Results were reported before, of 1 seed: the choice of 2 seeds was made" in report
+    assert "Earlier reports covered 1 seed; the number of 2 seeds was chosen" in report
 
 
 def test_another_process_in_the_folder_is_an_error(

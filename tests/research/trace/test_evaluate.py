@@ -11,7 +11,7 @@ from pytest_trace2evolve.agents.router import RoutedAgent
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
+from pytest_trace2evolve.records.adapter import NO_CAPABILITY, Routing, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
 from pytest_trace2evolve.records.task import Content
@@ -87,7 +87,7 @@ def test_label_follows_the_customers_turns() -> None:
     target = target_of(Cell(CAPABILITIES[:2]), "1", Content.TRAIN)
     first, *_, last = target.labels
     assert first != last
-    agents = {name: NamedAgent(name) for name in (*CAPABILITIES[:2], NONE)}
+    agents = {name: NamedAgent(name) for name in (*CAPABILITIES[:2], NO_CAPABILITY)}
     agent = LabelledAgent(agents, label_by_turn(target.case.script, target.labels))
     history = [
         Message(role="assistant", content="Hi!"),
@@ -100,7 +100,7 @@ def test_label_follows_the_customers_turns() -> None:
 
 
 def test_base_answers_if_a_label_has_no_adapter() -> None:
-    agent = LabelledAgent({NONE: NamedAgent("base")}, lambda history: "adding_up")
+    agent = LabelledAgent({NO_CAPABILITY: NamedAgent("base")}, lambda history: "adding_up")
     assert asyncio.run(agent.respond([])).content == "base"
 
 

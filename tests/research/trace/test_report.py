@@ -43,18 +43,18 @@ def test_the_report_has_all_arms_and_caveats(results: Results) -> None:
     assert "| `single-whole (×2)` | 1024 |" in text
     assert METHOD in text
     assert text.startswith("2 seeds, ")
-    assert "were reported before" not in text
+    assert "Earlier reports covered" not in text
     assert "the embedded model cannot write prompts" in text
-    assert "512 of training the adapters it did not choose" in text
+    assert "512 rollouts to train the adapters that it did not choose" in text
     assert "Right on 4 of 8 tasks of one capability" in text
-    assert "each task counts once (every seed alike)" in text
+    assert "each task counts once (equal for every seed)" in text
 
 
 def test_the_report_has_the_primary_comparison_calibration_and_the_control(results: Results) -> None:
     text = results_markdown(results)
     [merged] = [versus.rewards for versus in results.against if versus.arm == "merged"]
     primary = (
-        "The primary comparison, named beforehand: `routed` minus `merged` on all tasks, "
+        "The primary comparison, which was named in advance: `routed` minus `merged` on all tasks, "
         f"{points(merged.every)} points. All other comparisons are secondary."
     )
     assert primary in text
@@ -65,13 +65,15 @@ def test_the_report_has_the_primary_comparison_calibration_and_the_control(resul
     ]
     assert f"| `merged` | {points(merged.one)} |" in table
     assert (
-        "took these rollouts: 3200 of `merged`, `single`, `weight-merge`, `routed`, `routed-turns`, "
-        "`oracle-routed`, `single-whole`; 1600 of `control`; none of `base`, `direct`, `gepa`."
+        "with these rollouts: 3200 for `merged`, `single`, `weight-merge`, `routed`, `routed-turns`, "
+        "`oracle-routed`, `single-whole`; 1600 for `control`; none for `base`, `direct`, `gepa`."
     ) in text
     control = results.control
     assert (
-        f"in its own environment, `multi_step_task_completion`, {share(control.after)} on held-out "
-        f"scenarios, the base {share(control.before)}; change {points(control.change)} points."
+        "In its own environment, `multi_step_task_completion`, the control reached "
+        f"{share(control.after)} on held-out scenarios, compared with "
+        f"{share(control.before)} for the base: a change of "
+        f"{points(control.change)} points."
     ) in text
     assert percent(results.arms[1].rewards.two) in results_text(results)
 
@@ -88,9 +90,12 @@ def test_the_report_names_earlier_results_and_rerouted_tasks(results: Results) -
     plan = PLAN.model_copy(update={"seeds": 3})
     other = results.model_copy(update={"plan": plan, "earlier": (1, 2), "rerouted": 3})
     text = results_markdown(other)
-    assert "Results were reported before, of 1 seed; of 2 seeds: the choice of 3 seeds was made" in text
+    assert "Earlier reports covered 1 seed and 2 seeds; the number of 3 seeds was chosen" in text
     played = PLAN.tasks * len(PLAN.cells)
-    assert f"each task counts once (3 of all {played} tasks differently in another seed)" in text
+    assert (
+        f"each task counts once (3 of all {played} tasks are routed differently with a different seed)"
+        in text
+    )
 
 
 # Pictures

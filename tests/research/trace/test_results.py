@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm, t
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
-from pytest_trace2evolve.records.adapter import MANIFEST
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME
 from research.trace.plan import ARMS, COUNTED, CURVED, Chosen, Piece
 from research.trace.results import (
     Figures,
@@ -194,7 +194,7 @@ def test_counts_are_equal_and_rollouts_outside_budgets_are_reported(results: Res
 def test_the_router_is_compared_with_each_task_once(tmp_path: Path) -> None:
     seeds = fill(tmp_path)
     found = results_of(seeds)
-    assert (found.confusion.right, found.confusion.total, found.rerouted) == (4, 8, 0)
+    assert (found.confusion.correct, found.confusion.total, found.rerouted) == (4, 8, 0)
     file = seeds[1].evaluation(Piece("routed"))
     other = evaluation(Piece("routed"), 2)
     file.write_text(other.model_copy(update={"routed": (NAMES[1], *other.routed[1:])}).model_dump_json())
@@ -214,7 +214,7 @@ def test_rollouts_are_counted_by_manifests(tmp_path: Path) -> None:
 def test_an_arm_with_other_rollouts_than_the_plans_is_rejected(tmp_path: Path) -> None:
     seeds = fill(tmp_path)
     [job] = [job for job in seeds[1].jobs if job.training.name == "merged"]
-    (job.out / MANIFEST).write_text(manifest(job, 511).model_dump_json())
+    (job.out / MANIFEST_NAME).write_text(manifest(job, 511).model_dump_json())
     message = "merged: 511 rollouts were played, and the plan says 512; remove the folder to start again"
     with pytest.raises(TrainingError, match=message):
         results_of(seeds)
@@ -241,7 +241,7 @@ def test_an_adapter_of_another_training_is_rejected(
     seeds = fill(tmp_path)
     job = seeds[0].jobs[-1]
     other = manifest(job).model_copy(update=change(seeds[0]))
-    (job.out / MANIFEST).write_text(other.model_dump_json())
+    (job.out / MANIFEST_NAME).write_text(other.model_dump_json())
     with pytest.raises(TrainingError) as raised:
         results_of(seeds)
     assert str(raised.value) == f"{job.out}: was trained with {message}; remove the folder to start again"
@@ -249,7 +249,7 @@ def test_an_adapter_of_another_training_is_rejected(
 
 def test_a_damaged_manifest_is_rejected(tmp_path: Path) -> None:
     seeds = fill(tmp_path)
-    (seeds[0].jobs[0].out / MANIFEST).write_text("{")
+    (seeds[0].jobs[0].out / MANIFEST_NAME).write_text("{")
     with pytest.raises(ConfigError, match="; remove the folder, and it is trained again"):
         results_of(seeds)
 

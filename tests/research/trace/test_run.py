@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
-from pytest_trace2evolve.records.adapter import MANIFEST
-from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
+from pytest_trace2evolve.records.adapter import MANIFEST_NAME
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG_FILE
 from pytest_trace2evolve.utils.resources import embedded_model
 from research.trace import run
 from research.trace.evaluate import Environmental, Evaluation
@@ -73,8 +73,8 @@ def test_a_finished_experiment_makes_nothing_again(tmp_path: Path, jobs: list[st
 
 def test_missing_pieces_are_made(tmp_path: Path, jobs: list[str]) -> None:
     seeds = fill(tmp_path)
-    (seeds[1].adapters / "merged" / MANIFEST).unlink()
-    (seeds[0].jobs[0].at(POINTS[0]) / ADAPTER_CONFIG).unlink()
+    (seeds[1].adapters / "merged" / MANIFEST_NAME).unlink()
+    (seeds[0].jobs[0].at(POINTS[0]) / ADAPTER_CONFIG_FILE).unlink()
     seeds[1].evaluation(Piece("routed", count=1)).unlink()
     run_sample(tmp_path)
     seeds[0].chosen.unlink()
@@ -91,7 +91,7 @@ def test_an_adapter_of_another_training_is_found_before_anything_begins(
     seeds[0].chosen.unlink()
     job = seeds[1].jobs[1]
     other = manifest(job).model_copy(update={"base_digest": "another"})
-    (job.out / MANIFEST).write_text(other.model_dump_json())
+    (job.out / MANIFEST_NAME).write_text(other.model_dump_json())
     with pytest.raises(
         TrainingError, match="was trained with another base model; remove the folder to start again"
     ):
@@ -230,7 +230,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         started.append(set(adapters))
         yield
 
-    monkeypatch.setattr(run, "served", served)
+    monkeypatch.setattr(run, "serve_locally", served)
     monkeypatch.setattr(run, "Evaluator", FakeEvaluator)
     return started
 
@@ -318,7 +318,7 @@ def test_choosing_and_measuring_with_the_embedded_model(tmp_path: Path) -> None:
     chosen = read(seed.chosen, Chosen)
     shares = {f"{kind}_{name}" for kind in ("share", "whole") for name in NAMES}
     assert set(chosen.figures) == shares | set(MERGES)
-    assert all((seed.adapters / name / ADAPTER_CONFIG).is_file() for name in MERGES)
+    assert all((seed.adapters / name / ADAPTER_CONFIG_FILE).is_file() for name in MERGES)
     part = list(ARMS).index("routed")
     run.measure(seed, part, len(ARMS))  # the part with the routed arm
     pieces = pieces_of(PLAN)[part :: len(ARMS)]

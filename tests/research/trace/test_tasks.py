@@ -102,7 +102,7 @@ def test_the_environment_gives_the_targets_reward_at_the_end_and_nothing_before(
 ) -> None:
     generator = TargetGenerator(cell)
     target = target_of(cell, "training/5", Content.TRAIN)
-    environment = ScenarioEnvironment(generator, WORLD, early=early)
+    environment = ScenarioEnvironment(generator, WORLD, ends_early=early)
     environment.reset(5)
     before: list[float] = []
     trace = play(environment, expert(target), before)
@@ -117,14 +117,14 @@ def test_the_environment_gives_the_targets_reward_at_the_end_and_nothing_before(
 
 @pytest.mark.parametrize("cell", CELLS, ids=name_of)
 def test_the_experts_rollout_fits_into_training(cell: Cell) -> None:
-    from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
+    from pytest_trace2evolve.serving.loading import load_tokenizer, read_end_tokens
     from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 
     folder = read_model(embedded_model())
     tokenizer = load_tokenizer(folder)
     context = json.loads((folder.path / "config.json").read_text())["max_position_embeddings"]
     agents = {cell.name: (system_prompt(WORLD.policy(), ""), WORLD.tools("assistant"))}
-    encoder = ChatEncoder(tokenizer, end_tokens(folder, tokenizer), agents)
+    encoder = ChatEncoder(tokenizer, read_end_tokens(folder, tokenizer), agents)
     [training, *_] = Plan().trainings()
     recipe = Plan().recipe_of(training, 1)
     environment = ScenarioEnvironment(TargetGenerator(cell), WORLD)

@@ -2,22 +2,22 @@
 
 from dataclasses import replace
 
-from pytest_trace2evolve.cases.content import one_of
+from pytest_trace2evolve.cases.content import draw_one
 from pytest_trace2evolve.cases.scene import Scene
-from pytest_trace2evolve.cases.store import Data
+from pytest_trace2evolve.cases.store import JsonRecord
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.generators.support import (
     Draft,
     SupportGenerator,
     Trajectory,
-    one_request,
-    opening_of,
+    opening_text,
+    single_request_draft,
     with_arguments,
 )
 from pytest_trace2evolve.records.task import Action, Slot, Task
 from pytest_trace2evolve.users.message_parser import parse_message
 
-STREET_NAMED_UNTIL = 2
+MAX_NAMED_STREET_DIFFICULTY = 2
 """The highest difficulty at which the customer names the street of the account's address."""
 
 KINDS = ("account", "named", "street")
@@ -48,37 +48,39 @@ class AccountAddressInference(SupportGenerator):
     version = 1
     pays = "takes the address from the account or the named order, and asks nobody for it"
 
-    def draw(self, scene: Scene) -> Draft:
+    def make_draft(self, scene: Scene) -> Draft:
         """Draw a pending order with a wrong address."""
-        home = scene.user["address"]
-        wrong = _address_far_from(scene, home)
-        order = scene.order("pending", 1, address=wrong)
-        kind = one_of(scene.draws, KINDS if self.difficulty == EASIEST else LATER_KINDS)
-        third = _address_far_from(scene, home, wrong)
-        other = scene.order(one_of(scene.draws, ("processed", "delivered")), 1, address=third)
-        scene.store.surroundings(scene.user, self.distractors)
+        home_address = scene.user["address"]
+        wrong_address = _draw_address_elsewhere(scene, home_address)
+        order = scene.add_order("pending", 1, address=wrong_address)
+        kind = draw_one(scene.choices, KINDS if self.difficulty == EASIEST else LATER_KINDS)
+        third_address = _draw_address_elsewhere(scene, home_address, wrong_address)
+        other_order = scene.add_order(
+            draw_one(scene.choices, ("processed", "delivered")), 1, address=third_address
+        )
+        scene.store.add_distractors(scene.user, self.distractors)
         if kind == "named":
-            says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
-            wish = scene.ship_to(order, third, other_orders=(other["order_id"],))
+            request = scene.say("same_address", order=order["order_id"], other=other_order["order_id"])
+            intent = scene.ship_to(order, third_address, other_orders=(other_order["order_id"],))
         elif kind == "street":
             # To find the order with that address, the agent must read one order after another.
-            owned = [order_id for order_id in scene.user["orders"] if order_id != order["order_id"]]
-            read = tuple(owned[: owned.index(other["order_id"]) + 1])
-            says = scene.say("ship_to", order=order["order_id"], address=third["address1"])
-            wish = scene.ship_to(order, third, other_orders=read)
-        elif self.difficulty <= STREET_NAMED_UNTIL:
-            says = scene.say("ship_to", order=order["order_id"], address=home["address1"])
-            wish = scene.ship_to(order, home)
+            other_order_ids = [order_id for order_id in scene.user["orders"] if order_id != order["order_id"]]
+            order_ids_to_read = tuple(other_order_ids[: other_order_ids.index(other_order["order_id"]) + 1])
+            request = scene.say("ship_to", order=order["order_id"], address=third_address["address1"])
+            intent = scene.ship_to(order, third_address, other_orders=order_ids_to_read)
+        elif self.difficulty <= MAX_NAMED_STREET_DIFFICULTY:
+            request = scene.say("ship_to", order=order["order_id"], address=home_address["address1"])
+            intent = scene.ship_to(order, home_address)
         else:
-            says = scene.say("home_address", order=order["order_id"])
-            wish = scene.ship_to(order, home)
+            request = scene.say("home_address", order=order["order_id"])
+            intent = scene.ship_to(order, home_address)
         # If asked for the address, the customer repeats the request, because they do not know the address.
-        details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
-        wish = replace(wish, details=details)
-        return one_request(scene, scene.opening(says), wish, reads_account=True)
+        details = {slot: request if slot is Slot.ADDRESS else text for slot, text in intent.details.items()}
+        intent = replace(intent, details=details)
+        return single_request_draft(scene, scene.opening_message(request), intent, reads_account=True)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """The grade by the table of the class."""
+        """Return the grade according to the table in the class docstring."""
         if _has_asked(trajectory):
             return 0.0
         if not trajectory.changes:
@@ -87,15 +89,15 @@ class AccountAddressInference(SupportGenerator):
             return 0.0
         if solved:
             return 1.0
-        gold, given = trajectory.gold_changes[0].arguments, trajectory.changes[0].arguments
-        own = trajectory.task.tables["orders"][gold["order_id"]]["address"]
-        parts = [part for part, value in own.items() if gold[part] != value]
-        if gold["address1"] in opening_of(trajectory.task):
+        gold_arguments, arguments = trajectory.gold_changes[0].arguments, trajectory.changes[0].arguments
+        current_address = trajectory.task.tables["orders"][gold_arguments["order_id"]]["address"]
+        parts = [part for part, value in current_address.items() if gold_arguments[part] != value]
+        if gold_arguments["address1"] in opening_text(trajectory.task):
             parts = [part for part in parts if part != "address1"]
-        right = sum(given.get(part) == gold[part] for part in parts)
-        if right >= len(parts) - 1:
+        right_count = sum(arguments.get(part) == gold_arguments[part] for part in parts)
+        if right_count >= len(parts) - 1:
             return 0.8
-        return 0.5 if 2 * right >= len(parts) else 0.2 if right else 0.0
+        return 0.5 if 2 * right_count >= len(parts) else 0.2 if right_count else 0.0
 
     def is_decided(self, trajectory: Trajectory) -> bool:
         """Whether the agent tried a change, or asked the customer for the address."""
@@ -106,17 +108,17 @@ class AccountAddressInference(SupportGenerator):
         return with_arguments(gold, **task.tables["orders"][gold.arguments["order_id"]]["address"])
 
 
-def _address_far_from(scene: Scene, *others: Data) -> Data:
+def _draw_address_elsewhere(scene: Scene, *other_addresses: JsonRecord) -> JsonRecord:
     """Draw an address in a city that none of the other addresses has."""
     while True:
-        address = scene.store.address()
-        if address["city"] not in {other["city"] for other in others}:
+        address = scene.store.draw_address()
+        if address["city"] not in {other["city"] for other in other_addresses}:
             return address
 
 
 def _has_asked(trajectory: Trajectory) -> bool:
     """Whether the agent asked the customer for the address, which the customer does not know."""
-    return any(Slot.ADDRESS in parse_message(text).asks for _, text in trajectory.texts)
+    return any(Slot.ADDRESS in parse_message(text).asked_slots for _, text in trajectory.texts)
 
 
 def _has_read_address(trajectory: Trajectory) -> bool:

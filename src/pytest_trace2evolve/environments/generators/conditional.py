@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_trace2evolve.cases.content import one_of
+from pytest_trace2evolve.cases.content import draw_one
 from pytest_trace2evolve.cases.expert import RETURN
-from pytest_trace2evolve.cases.families import written_one_way
+from pytest_trace2evolve.cases.families import has_one_spelling
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.generators.support import (
@@ -14,27 +14,27 @@ from pytest_trace2evolve.environments.generators.support import (
     SupportGenerator,
     Trajectory,
     call_message,
-    one_request,
-    opening_of,
-    order_id_of,
-    reads_before_change,
+    gold_order_id,
+    messages_without_order_reads,
+    opening_text,
+    read_messages_before_change,
     remaining_changes,
     say,
-    without_reading_orders,
+    single_request_draft,
 )
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 
-TWO_ITEMS_FROM = 2
+MIN_TWO_ITEMS_DIFFICULTY = 2
 """The lowest difficulty at which an order has two items, and so more than one price."""
 
-_STAYS = re.compile(
+_KEPT_PATTERN = re.compile(
     r"\b(?:stays?|remains?|unchanged|kept|keep (?:it|the|your)|less than|below"
     r"|(?:no|not|nothing)\b.{0,20}\b(?:return|chang|more than)|n't\b.{0,20}\bmore than)"
 )
-"""Matches a sentence that says, or explains, that nothing is changed."""
+"""Matches a sentence which says that nothing is changed."""
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER_PATTERN = re.compile(r"\d+(?:\.\d+)?")
 
 _TRACKING_DIGITS = 12
 
@@ -59,85 +59,92 @@ class ConditionalDetailRetrieval(SupportGenerator):
     version = 1
     pays = "reads the figure that decides, and reports that one alone or acts on it"
 
-    def draw(self, scene: Scene) -> Draft:
+    def make_draft(self, scene: Scene) -> Draft:
         """Draw a delivered order of one or two items."""
-        order = scene.order("delivered", 1 if self.difficulty < TWO_ITEMS_FROM else 2)
-        scene.store.surroundings(scene.user, self.distractors)
-        item = scene.one_item(order)
+        order = scene.add_order("delivered", 1 if self.difficulty < MIN_TWO_ITEMS_DIFFICULTY else 2)
+        scene.store.add_distractors(scene.user, self.distractors)
+        item = scene.draw_item(order)
         # The first difficulty has more questions, because small models tend to change something every time.
         kinds = ("ask", "ask", "ask", "if") if self.difficulty == EASIEST else ("ask", "ask", "if")
-        if one_of(scene.draws, kinds) == "if":
-            stays = scene.chance()
-            amount = round(item["price"]) + (3 if stays else -3)
-            says = scene.say("if_price", product=item["name"], order=order["order_id"], amount=amount)
-            wish = scene.ask(order, "") if stays else scene.send_back(order, [item])
+        if draw_one(scene.choices, kinds) == "if":
+            is_kept = scene.draw_bool()
+            amount = round(item["price"]) + (3 if is_kept else -3)
+            request = scene.say("if_price", product=item["name"], order=order["order_id"], amount=amount)
+            intent = scene.ask(order, "") if is_kept else scene.send_back(order, [item])
         else:
             total = float(order["payment_history"][0]["amount"])
             answers = {
                 "price": item["price"],
                 "tracking": order["fulfillments"][0]["tracking_id"][0],
-                **({"total": total} if written_one_way(total) and len(order["items"]) > 1 else {}),
+                **({"total": total} if has_one_spelling(total) and len(order["items"]) > 1 else {}),
             }
-            question = one_of(scene.draws, list(answers))
-            says = scene.say(question, product=item["name"], order=order["order_id"])
-            wish = scene.ask(order, answers[question])
-        return one_request(scene, scene.opening(says), wish, decisive_record=order["order_id"])
+            question = draw_one(scene.choices, list(answers))
+            request = scene.say(question, product=item["name"], order=order["order_id"])
+            intent = scene.ask(order, answers[question])
+        return single_request_draft(
+            scene, scene.opening_message(request), intent, decisive_record=order["order_id"]
+        )
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """The grade by the table of the class."""
-        order_id, first = order_id_of(trajectory.task), next(iter(trajectory.changes), None)
+        """Return the grade according to the table in the class docstring."""
+        order_id, first_change = gold_order_id(trajectory.task), next(iter(trajectory.changes), None)
         idle_grade = 0.2 if trajectory.has_discovered(order_id) else 0.0
         if not trajectory.gold_changes:
-            if first is not None:
+            if first_change is not None:
                 return 0.0
-            answer = _answer(trajectory.task)
+            answer = _required_figure(trajectory.task)
             if not answer:
-                return 1.0 if solved and _is_left(trajectory) else idle_grade
-            reported = _reported_figures(trajectory)
-            if reported is None:
+                return 1.0 if solved and _leaves_unchanged(trajectory) else idle_grade
+            reported_figures = _reported_figures(trajectory)
+            if reported_figures is None:
                 return idle_grade
-            return 1.0 if reported == {answer} and solved else 0.0
-        if _is_left(trajectory):
+            return 1.0 if reported_figures == {answer} and solved else 0.0
+        if _leaves_unchanged(trajectory):
             return 0.0
-        if first is None:
+        if first_change is None:
             return idle_grade
-        if not (trajectory.first_change_fits and trajectory.has_read(order_id, first.index)):
+        if not (trajectory.first_change_fits and trajectory.has_read(order_id, first_change.index)):
             return 0.0
         if solved:
             return 1.0
-        is_right_item = first.arguments.get("item_ids") == trajectory.gold_changes[0].arguments["item_ids"]
-        return 0.8 if is_right_item and not first.failed else 0.5
+        is_right_item = (
+            first_change.arguments.get("item_ids") == trajectory.gold_changes[0].arguments["item_ids"]
+        )
+        return 0.8 if is_right_item and not first_change.has_failed else 0.5
 
     def is_decided(self, trajectory: Trajectory) -> bool:
         """Whether the agent tried a change, answered the question with a figure, or kept the item."""
         if super().is_decided(trajectory):
             return True
-        if _answer(trajectory.task):
+        if _required_figure(trajectory.task):
             return _reported_figures(trajectory) is not None
-        return _is_left(trajectory)
+        return _leaves_unchanged(trajectory)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """Report all figures at once, or make the change without reading or comparing."""
         if remaining_changes(task):
-            return without_reading_orders(task)
-        if not _answer(task):
-            return [*reads_before_change(task), call_message(_return_of_item(task), 90)]
-        return [*reads_before_change(task), say(f"The figures are {', '.join(sorted(_figures(task)))}.")]
+            return messages_without_order_reads(task)
+        if not _required_figure(task):
+            return [*read_messages_before_change(task), call_message(_return_named_item(task), 90)]
+        return [
+            *read_messages_before_change(task),
+            say(f"The figures are {', '.join(sorted(_order_figures(task)))}."),
+        ]
 
 
 def _order(task: Task) -> Mapping[str, Any]:
-    order: Mapping[str, Any] = task.tables["orders"][order_id_of(task)]
+    order: Mapping[str, Any] = task.tables["orders"][gold_order_id(task)]
     return order
 
 
 def _named_item(task: Task) -> Mapping[str, Any]:
     """The order's item that the customer names."""
-    says = opening_of(task)
-    items: list[Mapping[str, Any]] = [item for item in _order(task)["items"] if item["name"] in says]
+    opening = opening_text(task)
+    items: list[Mapping[str, Any]] = [item for item in _order(task)["items"] if item["name"] in opening]
     return max(items, key=lambda item: len(item["name"]))
 
 
-def _return_of_item(task: Task) -> Action:
+def _return_named_item(task: Task) -> Action:
     order = _order(task)
     arguments = {
         "order_id": order["order_id"],
@@ -147,7 +154,7 @@ def _return_of_item(task: Task) -> Action:
     return Action(name=RETURN, arguments=arguments)
 
 
-def _is_left(trajectory: Trajectory) -> bool:
+def _leaves_unchanged(trajectory: Trajectory) -> bool:
     """Whether the agent said, after reading and before a change, that nothing changes.
 
     The message may contain no figure except the item's price.
@@ -156,20 +163,22 @@ def _is_left(trajectory: Trajectory) -> bool:
     end = trajectory.changes[0].index if trajectory.changes else len(trajectory.trace)
     for index, text in trajectory.texts:
         sentences = re.split(r"(?<=[.!?])\s+", text.lower())
-        says_so = any(_STAYS.search(sentence) for sentence in sentences if not sentence.endswith("?"))
-        if index < end and says_so:
+        says_kept = any(
+            _KEPT_PATTERN.search(sentence) for sentence in sentences if not sentence.endswith("?")
+        )
+        if index < end and says_kept:
             price = str(_named_item(task)["price"])
-            return trajectory.has_read(order_id_of(task), index) and _figures_in(task, text) <= {price}
+            return trajectory.has_read(gold_order_id(task), index) and _figures_in(task, text) <= {price}
     return False
 
 
-def _answer(task: Task) -> str:
+def _required_figure(task: Task) -> str:
     """The figure that the customer asks for; empty if they ask for none."""
     criteria = task.evaluation_criteria
     return next(iter((criteria.communicate_info or []) if criteria else []), "")
 
 
-def _figures(task: Task) -> set[str]:
+def _order_figures(task: Task) -> set[str]:
     """All figures of the order that a customer could ask for."""
     order = _order(task)
     prices = [item["price"] for item in order["items"]]
@@ -180,12 +189,12 @@ def _figures(task: Task) -> set[str]:
 
 def _reported_figures(trajectory: Trajectory) -> set[str] | None:
     """The figures in the first text that contains any; None if no text does."""
-    found = (_figures_in(trajectory.task, text) for _, text in trajectory.texts)
-    return next((figures for figures in found if figures), None)
+    figure_sets = (_figures_in(trajectory.task, text) for _, text in trajectory.texts)
+    return next((figures for figures in figure_sets if figures), None)
 
 
 def _figures_in(task: Task, text: str) -> set[str]:
     """The order's figures in a text, and all numbers that look like prices or tracking numbers."""
-    numbers = set(_NUMBER.findall(text.replace(",", "")))
-    alike = {number for number in numbers if "." in number or len(number) == _TRACKING_DIGITS}
-    return numbers & _figures(task) | alike
+    numbers = set(_NUMBER_PATTERN.findall(text.replace(",", "")))
+    lookalikes = {number for number in numbers if "." in number or len(number) == _TRACKING_DIGITS}
+    return numbers & _order_figures(task) | lookalikes

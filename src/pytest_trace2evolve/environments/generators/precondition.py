@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases.content import one_of
+from pytest_trace2evolve.cases.content import draw_one
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.environments.generators.support import (
     Draft,
     SupportGenerator,
     Trajectory,
-    one_request,
-    order_id_of,
+    gold_order_id,
+    messages_without_order_reads,
     remaining_changes,
     say,
-    without_reading_orders,
+    single_request_draft,
 )
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.message_parser import parse_message
 
-RETURNS = (5, 3, 2, 2, 1)
+RETURN_REQUESTS = (5, 3, 2, 2, 1)
 """Return requests in ten scenarios, by difficulty. Agents tend to read the order for a return."""
 
 CANCEL_OR_RETURN_STATES = (*["pending"] * 3, *["delivered"] * 3, *["processed"] * 2)
@@ -51,35 +51,39 @@ class PreconditionVerification(SupportGenerator):
     version = 1
     pays = "reads the order before changing it, and does what its record allows"
 
-    def draw(self, scene: Scene) -> Draft:
+    def make_draft(self, scene: Scene) -> Draft:
         """Draw an order of one item, in one of three states."""
-        is_either = scene.draws.number(1, 10) > RETURNS[self.difficulty - 1]
-        order = scene.order(one_of(scene.draws, CANCEL_OR_RETURN_STATES if is_either else RETURN_STATES), 1)
-        scene.store.surroundings(scene.user, self.distractors)
+        is_either = scene.choices.draw_number(1, 10) > RETURN_REQUESTS[self.difficulty - 1]
+        order = scene.add_order(
+            draw_one(scene.choices, CANCEL_OR_RETURN_STATES if is_either else RETURN_STATES), 1
+        )
+        scene.store.add_distractors(scene.user, self.distractors)
         [item] = order["items"]
         if is_either:
-            says = scene.say("if_shipped", product=item["name"], order=order["order_id"])
+            request = scene.say("if_shipped", product=item["name"], order=order["order_id"])
         else:
-            says = scene.say("return", products=item["name"], order=order["order_id"])
+            request = scene.say("return", products=item["name"], order=order["order_id"])
         if order["status"] == "delivered" or not is_either:
-            wish = scene.send_back(order, [item])
+            intent = scene.send_back(order, [item])
         else:
-            wish = scene.cancel(order, reason="no longer needed")
-        return one_request(scene, scene.opening(says), wish, decisive_record=order["order_id"])
+            intent = scene.cancel(order, reason="no longer needed")
+        return single_request_draft(
+            scene, scene.opening_message(request), intent, decisive_record=order["order_id"]
+        )
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """The grade by the table of the class."""
-        order_id = order_id_of(trajectory.task)
+        """Return the grade according to the table in the class docstring."""
+        order_id = gold_order_id(trajectory.task)
         if not trajectory.changes:
             if not trajectory.has_read(order_id):
                 return 0.0
             if not _has_refused(trajectory):
                 return 0.2
             return 1.0 if solved and not trajectory.gold_changes else 0.0
-        first = trajectory.changes[0]
-        if not (trajectory.first_change_fits and trajectory.has_read(order_id, first.index)):
+        first_change = trajectory.changes[0]
+        if not (trajectory.first_change_fits and trajectory.has_read(order_id, first_change.index)):
             return 0.0
-        if first.failed:
+        if first_change.has_failed:
             return 0.5
         return 1.0 if solved else 0.8
 
@@ -89,14 +93,14 @@ class PreconditionVerification(SupportGenerator):
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """Make the right change, or refuse if no change is possible, without reading the order."""
-        calls = without_reading_orders(task)
+        calls = messages_without_order_reads(task)
         return calls if remaining_changes(task) else [*calls, say("I am sorry, I cannot do that.")]
 
 
 def _has_refused(trajectory: Trajectory) -> bool:
     """Whether the agent refused after reading the order."""
-    order_id = order_id_of(trajectory.task)
+    order_id = gold_order_id(trajectory.task)
     return any(
-        parse_message(text).refusal and trajectory.has_read(order_id, index)
+        parse_message(text).is_refusal and trajectory.has_read(order_id, index)
         for index, text in trajectory.texts
     )

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_trace2evolve.cases.content import one_of, some_of
-from pytest_trace2evolve.cases.families import cheapest_sibling
+from pytest_trace2evolve.cases.content import draw_one, draw_some
+from pytest_trace2evolve.cases.families import prepare_cheapest_variant
 from pytest_trace2evolve.cases.scene import Scene, options_text
-from pytest_trace2evolve.cases.store import Data
+from pytest_trace2evolve.cases.store import JsonRecord
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.generators.support import (
     Draft,
@@ -15,8 +15,8 @@ from pytest_trace2evolve.environments.generators.support import (
     SupportGenerator,
     Trajectory,
     is_write,
-    one_request,
-    opening_of,
+    opening_text,
+    single_request_draft,
     with_arguments,
 )
 from pytest_trace2evolve.records.task import Action, Slot, Task
@@ -25,11 +25,11 @@ KINDS = ("options", "orders", "cheapest")
 EASY_KINDS = {1: (*("options",) * 5, "orders"), 2: ("options", "options", "orders")}
 """The kinds, and those of the easy difficulties. Small models tell variants apart sooner than orders."""
 
-SCARCE_FROM = 3
+MIN_SCARCE_DIFFICULTY = 3
 """The lowest difficulty at which variants may be out of stock, and the named variant may keep an option."""
 
 MIN_VARIANTS = (4, 4, 5, 5, 5)  # by difficulty; among few variants, the first is right too often
-PRODUCT_TRIES = 6  # draws to find a product with enough variants
+MAX_PRODUCT_TRIES = 6  # draws to find a product with enough variants
 
 
 class StructuredDataReasoning(SupportGenerator):
@@ -55,110 +55,129 @@ class StructuredDataReasoning(SupportGenerator):
     version = 1
     pays = "finds the variant that fits every word, or the right one of four orders, in the data"
 
-    def draw(self, scene: Scene) -> Draft:
+    def make_draft(self, scene: Scene) -> Draft:
         """Draw a product of many variants, or four orders of one product."""
-        kind = one_of(scene.draws, EASY_KINDS.get(self.difficulty, KINDS))
+        kind = draw_one(scene.choices, EASY_KINDS.get(self.difficulty, KINDS))
         if kind == "orders":
             return _draw_orders(scene, self.distractors)
         return _draw_variant(scene, kind, self.difficulty)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
-        """The grade by the table of the class."""
+        """Return the grade according to the table in the class docstring."""
         task = trajectory.task
         if not trajectory.changes:
             return 0.2 if any(map(trajectory.has_discovered, _deciding_records(task))) else 0.0
-        gold, first = trajectory.gold_changes[0], trajectory.changes[0]
+        gold_change, first_change = trajectory.gold_changes[0], trajectory.changes[0]
         if not trajectory.first_change_fits:
-            return 0.2 if _is_in_other_state(task, gold, first) else 0.0
-        if "new_item_ids" in gold.arguments:
-            if first.arguments.get("item_ids") != gold.arguments["item_ids"]:
+            return 0.2 if _is_in_other_state(task, gold_change, first_change) else 0.0
+        if "new_item_ids" in gold_change.arguments:
+            if first_change.arguments.get("item_ids") != gold_change.arguments["item_ids"]:
                 return 0.0
-            if first.arguments.get("new_item_ids") != gold.arguments["new_item_ids"]:
-                return 0.2 if _is_partly_right(task, gold, first) else 0.0
+            if first_change.arguments.get("new_item_ids") != gold_change.arguments["new_item_ids"]:
+                return 0.2 if _is_partly_right(task, gold_change, first_change) else 0.0
         return 1.0 if solved else 0.8
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
         """The same change with the first wrong variant, or of the first wrong order in the same state."""
         if "new_item_ids" in gold.arguments:
-            [old], [right] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
-            other = next(variant for variant in _variants(task, gold) if variant not in (old, right))
+            [old_item_id], [right_item_id] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
+            other = next(
+                variant for variant in _variants(task, gold) if variant not in (old_item_id, right_item_id)
+            )
             return with_arguments(gold, new_item_ids=[other])
         orders = task.tables["orders"]
-        meant = orders[gold.arguments["order_id"]]
+        meant_order = orders[gold.arguments["order_id"]]
         other = next(
             order
             for order in orders.values()
-            if order["order_id"] != meant["order_id"]
-            and (order["user_id"], order["status"]) == (meant["user_id"], meant["status"])
-            and order["items"][0]["product_id"] == meant["items"][0]["product_id"]
+            if order["order_id"] != meant_order["order_id"]
+            and (order["user_id"], order["status"]) == (meant_order["user_id"], meant_order["status"])
+            and order["items"][0]["product_id"] == meant_order["items"][0]["product_id"]
         )
         items = {"item_ids": [other["items"][0]["item_id"]]} if "item_ids" in gold.arguments else {}
         return with_arguments(gold, order_id=other["order_id"], **items)
 
 
 def _draw_variant(scene: Scene, kind: str, difficulty: int) -> Draft:
-    product = scene.store.product()
-    for _ in range(PRODUCT_TRIES):
+    product = scene.store.draw_product()
+    for _ in range(MAX_PRODUCT_TRIES):
         if len(product["variants"]) >= MIN_VARIANTS[difficulty - EASIEST]:
             break
-        product = scene.store.product()
-    if difficulty < SCARCE_FROM:
+        product = scene.store.draw_product()
+    if difficulty < MIN_SCARCE_DIFFICULTY:
         for variant in product["variants"].values():
             variant["available"] = True
-    status = one_of(scene.draws, ("pending", "delivered"))
-    order = scene.store.order(scene.user, status, [(product, scene.store.variant(product))])
-    scene.store.surroundings(scene.user, difficulty - EASIEST)
+    status = draw_one(scene.choices, ("pending", "delivered"))
+    order = scene.store.add_order(scene.user, status, [(product, scene.store.draw_variant(product))])
+    scene.store.add_distractors(scene.user, difficulty - EASIEST)
     [item] = order["items"]
     if kind == "cheapest":
-        kept = next(iter(item["options"]))
-        right = cheapest_sibling(scene, item, kept)
+        kept_option = next(iter(item["options"]))
+        right_item_id = prepare_cheapest_variant(scene, item, kept_option)
         # Without shuffling, the right variant would be the first that fits. Its place must not reveal it.
         variants = list(product["variants"].items())
-        product["variants"] = dict(some_of(scene.draws, variants, len(variants)))
-        says = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept)
+        product["variants"] = dict(draw_some(scene.choices, variants, len(variants)))
+        request = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept_option)
     else:
-        right = (
-            _most_different(scene, product, item) if difficulty < SCARCE_FROM else scene.other_variant(item)
+        right_item_id = (
+            _draw_most_different_variant(scene, product, item)
+            if difficulty < MIN_SCARCE_DIFFICULTY
+            else scene.draw_other_variant(item)
         )
-        options = options_text(product["variants"][right]["options"])
+        options = options_text(product["variants"][right_item_id]["options"])
         phrase = "exchange" if status == "delivered" else "modify"
-        says = scene.say(phrase, order=order["order_id"], product=item["name"], options=options)
-    return one_request(scene, scene.opening(says), scene.swap(order, {item["item_id"]: right}))
+        request = scene.say(phrase, order=order["order_id"], product=item["name"], options=options)
+    return single_request_draft(
+        scene, scene.opening_message(request), scene.swap(order, {item["item_id"]: right_item_id})
+    )
 
 
-def _most_different(scene: Scene, product: Data, item: Data) -> str:
+def _draw_most_different_variant(scene: Scene, product: JsonRecord, item: JsonRecord) -> str:
     """A variant that differs from the item in the most options, so that several options identify it."""
 
-    def difference(variant: str) -> int:
+    def count_differences(variant: str) -> int:
         options = product["variants"][variant]["options"]
         return sum(value != item["options"][name] for name, value in options.items())
 
     variants = list(map(str, product["variants"]))
-    most = max(map(difference, variants))
-    return one_of(scene.draws, [variant for variant in variants if difference(variant) == most])
+    max_difference = max(map(count_differences, variants))
+    return draw_one(
+        scene.choices, [variant for variant in variants if count_differences(variant) == max_difference]
+    )
 
 
 def _draw_orders(scene: Scene, distractors: int) -> Draft:
     """Draw three orders in the requested state, and one in the other state with the right products."""
-    product, companion, *others = (scene.store.product() for _ in range(4))
-    meant, other_state = some_of(scene.draws, ("pending", "delivered"), 2)
-    contents = [(meant, companion), *((meant, other) for other in others), (other_state, companion)]
-    orders: list[Data] = [
-        scene.store.order(
-            scene.user, status, [(bought, scene.store.variant(bought)) for bought in (product, second)]
+    product, companion, *other_products = (scene.store.draw_product() for _ in range(4))
+    meant_state, other_state = draw_some(scene.choices, ("pending", "delivered"), 2)
+    order_specs = [
+        (meant_state, companion),
+        *((meant_state, other) for other in other_products),
+        (other_state, companion),
+    ]
+    orders: list[JsonRecord] = [
+        scene.store.add_order(
+            scene.user,
+            status,
+            [
+                (order_product, scene.store.draw_variant(order_product))
+                for order_product in (product, second_product)
+            ],
         )
-        for status, second in contents
+        for status, second_product in order_specs
     ]
     order = orders[0]
-    scene.store.surroundings(scene.user, distractors)
-    which = scene.say("order_which", product=companion["name"], trait=scene.say(f"trait_{meant}"))
-    if meant == "pending":
-        wish, says = scene.cancel(order), scene.say("cancel_product", product=product["name"])
+    scene.store.add_distractors(scene.user, distractors)
+    order_hint = scene.say("order_which", product=companion["name"], trait=scene.say(f"trait_{meant_state}"))
+    if meant_state == "pending":
+        intent, request = scene.cancel(order), scene.say("cancel_product", product=product["name"])
     else:
-        wish = scene.send_back(order, order["items"][:1])
-        says = scene.say("return_product", products=product["name"])
-    details = {slot: which if slot is Slot.ORDER else text for slot, text in wish.details.items()}
-    return one_request(scene, scene.opening(says, which), replace(wish, details=details, survey=True))
+        intent = scene.send_back(order, order["items"][:1])
+        request = scene.say("return_product", products=product["name"])
+    details = {slot: order_hint if slot is Slot.ORDER else text for slot, text in intent.details.items()}
+    return single_request_draft(
+        scene, scene.opening_message(request, order_hint), replace(intent, details=details, needs_survey=True)
+    )
 
 
 def _deciding_records(task: Task) -> list[str]:
@@ -169,48 +188,50 @@ def _deciding_records(task: Task) -> list[str]:
 
 def _variants(task: Task, gold: Action) -> Mapping[str, Any]:
     """All variants of the product whose item is to be exchanged."""
-    [old] = gold.arguments["item_ids"]
+    [old_item_id] = gold.arguments["item_ids"]
     items = task.tables["orders"][gold.arguments["order_id"]]["items"]
-    product_id = next(item["product_id"] for item in items if item["item_id"] == old)
+    product_id = next(item["product_id"] for item in items if item["item_id"] == old_item_id)
     variants: Mapping[str, Any] = task.tables["products"][product_id]["variants"]
     return variants
 
 
-def _is_partly_right(task: Task, gold: Action, first: MadeCall) -> bool:
+def _is_partly_right(task: Task, gold: Action, first_change: MadeCall) -> bool:
     """Whether the new variant has a named new option, or keeps the option that must stay."""
     variants = _variants(task, gold)
-    [old], [right] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
-    taken = first.arguments.get("new_item_ids")
-    if not (isinstance(taken, list) and len(taken) == 1 and isinstance(taken[0], str)):
+    [old_item_id], [right_item_id] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
+    new_item_ids = first_change.arguments.get("new_item_ids")
+    if not (isinstance(new_item_ids, list) and len(new_item_ids) == 1 and isinstance(new_item_ids[0], str)):
         return False
-    if taken[0] == old or taken[0] not in variants:
+    if new_item_ids[0] == old_item_id or new_item_ids[0] not in variants:
         return False
-    new, named, had = (variants[variant]["options"] for variant in (taken[0], right, old))
-    if kind_of(task) == "cheapest":
-        kept = next(iter(had))
-        return bool(new[kept] == had[kept])
-    return any(value == named[name] != had[name] for name, value in new.items())
+    new_options, named_options, old_options = (
+        variants[variant]["options"] for variant in (new_item_ids[0], right_item_id, old_item_id)
+    )
+    if request_kind(task) == "cheapest":
+        kept_option = next(iter(old_options))
+        return bool(new_options[kept_option] == old_options[kept_option])
+    return any(value == named_options[name] != old_options[name] for name, value in new_options.items())
 
 
-def _is_in_other_state(task: Task, gold: Action, first: MadeCall) -> bool:
+def _is_in_other_state(task: Task, gold: Action, first_change: MadeCall) -> bool:
     """Whether the right tool was tried on the order with the same products in the other state."""
-    orders, taken = task.tables["orders"], str(first.arguments.get("order_id"))
-    if kind_of(task) != "orders" or first.name != gold.name or taken not in orders:
+    orders, changed_order_id = task.tables["orders"], str(first_change.arguments.get("order_id"))
+    if request_kind(task) != "orders" or first_change.name != gold.name or changed_order_id not in orders:
         return False
 
-    def products(order_id: str) -> list[str]:
+    def product_ids(order_id: str) -> list[str]:
         return [item["product_id"] for item in orders[order_id]["items"]]
 
-    meant = gold.arguments["order_id"]
-    return taken != meant and products(taken) == products(meant)
+    meant_order_id = gold.arguments["order_id"]
+    return changed_order_id != meant_order_id and product_ids(changed_order_id) == product_ids(meant_order_id)
 
 
-def kind_of(task: Task) -> str:
+def request_kind(task: Task) -> str:
     """The kind of a scenario, one of `KINDS`."""
     gold = next(action for action in task.actions if is_write(action.name))
     if "new_item_ids" not in gold.arguments:
         return "orders"
-    [right] = gold.arguments["new_item_ids"]
-    says = opening_of(task)
-    is_named = all(value in says for value in _variants(task, gold)[right]["options"].values())
+    [right_item_id] = gold.arguments["new_item_ids"]
+    opening = opening_text(task)
+    is_named = all(value in opening for value in _variants(task, gold)[right_item_id]["options"].values())
     return "options" if is_named else "cheapest"

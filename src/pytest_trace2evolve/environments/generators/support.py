@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
+from pytest_trace2evolve.cases.content import SeededChoices, lesson_words
 from pytest_trace2evolve.cases.expert import Intent
 from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, assemble
-from pytest_trace2evolve.cases.teacher import Teacher, every_habit
+from pytest_trace2evolve.cases.teacher import Teacher, all_habits
 from pytest_trace2evolve.environments.environment import EASIEST, HARDEST, Episode, check_difficulty
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import SCRIPT, Action, Content, Task
+from pytest_trace2evolve.records.task import SCRIPT_KEY, Action, Content, Task
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 CACHED_SCENARIOS = 256  # a group of rollouts requests the same scenario many times
 
-SPARE_CALLS = 3
+MAX_SPARE_CALLS = 3
 """Calls that an agent may make beyond the expert's. Reading everything or repeating calls earns no reward."""
 
 
@@ -40,21 +40,21 @@ class MadeCall:
 
     Attributes:
         index: The index of the call's message in the trace.
-        failed: Whether the tool returned an error.
+        has_failed: Whether the tool returned an error.
     """
 
     index: int
     name: str
     arguments: dict[str, object]
-    failed: bool
+    has_failed: bool
 
-    def does(self, action: Action) -> bool:
+    def matches(self, action: Action) -> bool:
         """Whether the call does the same as a gold action; the order of items does not matter."""
-        return self.name == action.name and _sorted_items(self.arguments) == _sorted_items(action.arguments)
+        return self.name == action.name and _sort_items(self.arguments) == _sort_items(action.arguments)
 
-    def is_reading(self, record: str) -> bool:
+    def reads_record(self, record: str) -> bool:
         """Whether the call reads a record successfully."""
-        return self.name.startswith("get_") and not self.failed and record in self.arguments.values()
+        return self.name.startswith("get_") and not self.has_failed and record in self.arguments.values()
 
 
 class Trajectory:
@@ -63,17 +63,17 @@ class Trajectory:
     def __init__(self, task: Task, trace: Sequence[Message]) -> None:
         self.task = task
         self.trace = trace
-        self._begins = len(task.history)
+        self._turn_start = len(task.history)
 
     @cached_property
     def calls(self) -> list[MadeCall]:
         """All calls of the agent, including those of the history."""
-        return list(_answered_calls(self.trace))
+        return list(_iter_calls(self.trace))
 
     @cached_property
     def own_calls(self) -> list[MadeCall]:
         """The calls since the agent's turn began."""
-        return [call for call in self.calls if call.index >= self._begins]
+        return [call for call in self.calls if call.index >= self._turn_start]
 
     @cached_property
     def changes(self) -> list[MadeCall]:
@@ -90,14 +90,14 @@ class Trajectory:
         return [
             (index, message.content or "")
             for index, message in enumerate(self.trace)
-            if index >= self._begins and message.role == "assistant" and not message.tool_calls
+            if index >= self._turn_start and message.role == "assistant" and not message.tool_calls
         ]
 
     @property
-    def is_lavish(self) -> bool:
-        """Whether the agent made more calls than the expert's remaining ones plus `SPARE_CALLS`."""
+    def makes_too_many_calls(self) -> bool:
+        """Whether the agent made more calls than the expert's remaining ones plus `MAX_SPARE_CALLS`."""
         in_history = len(self.calls) - len(self.own_calls)
-        return len(self.own_calls) > len(self.task.actions) - in_history + SPARE_CALLS
+        return len(self.own_calls) > len(self.task.actions) - in_history + MAX_SPARE_CALLS
 
     @property
     def first_change_fits(self) -> bool:
@@ -109,11 +109,11 @@ class Trajectory:
 
     def has_read(self, record: str, before: int | None = None) -> bool:
         """Whether a record was read, in the history or later, before the trace index `before` if given."""
-        return any(call.is_reading(record) for call in self.calls if before is None or call.index < before)
+        return any(call.reads_record(record) for call in self.calls if before is None or call.index < before)
 
     def has_discovered(self, record: str) -> bool:
         """Whether the agent read a record on its turn that was not read in the history."""
-        return self.has_read(record) and not self.has_read(record, before=self._begins)
+        return self.has_read(record) and not self.has_read(record, before=self._turn_start)
 
 
 def is_write(tool: str) -> bool:
@@ -138,17 +138,17 @@ def with_arguments(action: Action, **arguments: object) -> Action:
 
 
 def remaining_actions(task: Task) -> list[Action]:
-    """The expert's calls that are not in the history."""
+    """Return the gold actions that the history does not contain yet."""
     return task.actions[sum(len(message.tool_calls or ()) for message in task.history) :]
 
 
 def remaining_changes(task: Task) -> list[Action]:
-    """The expert's changes that are not in the history."""
+    """Return the gold changes that the history does not contain yet."""
     return [action for action in remaining_actions(task) if is_write(action.name)]
 
 
-def reads_before_change(task: Task) -> list[Message]:
-    """The expert's calls before its next change, which read the needed records."""
+def read_messages_before_change(task: Task) -> list[Message]:
+    """Return messages with the expert's calls before its next change; they read the needed records."""
     messages = []
     for number, action in enumerate(remaining_actions(task)):
         if is_write(action.name):
@@ -157,70 +157,70 @@ def reads_before_change(task: Task) -> list[Message]:
     return messages
 
 
-def without_reading_orders(task: Task) -> list[Message]:
-    """The expert's remaining calls, without those that read an order."""
+def messages_without_order_reads(task: Task) -> list[Message]:
+    """Return messages with the expert's remaining calls, without those that read an order."""
     actions = enumerate(remaining_actions(task))
     return [call_message(action, number) for number, action in actions if action.name != "get_order_details"]
 
 
-def opening_of(task: Task) -> str:
+def opening_text(task: Task) -> str:
     """The customer's first message."""
-    says: str = task.user_scenario[SCRIPT]["turns"][0]["says"]
-    return says
+    text: str = task.user_scenario[SCRIPT_KEY]["turns"][0]["says"]
+    return text
 
 
-def order_id_of(task: Task) -> str:
+def gold_order_id(task: Task) -> str:
     """The id of the order that the customer means, which is the last order that the expert reads."""
     reads = [action for action in task.actions if action.name == "get_order_details"]
     return str(reads[-1].arguments["order_id"])
 
 
-def _answered_calls(trace: Sequence[Message]) -> Iterator[MadeCall]:
-    waiting: list[tuple[int, ToolCall]] = []
+def _iter_calls(trace: Sequence[Message]) -> Iterator[MadeCall]:
+    pending_calls: list[tuple[int, ToolCall]] = []
     for index, message in enumerate(trace):
-        if message.role == "tool" and waiting:
-            asked, call = waiting.pop(0)
-            yield MadeCall(asked, call.name, call.arguments, bool(message.error))
+        if message.role == "tool" and pending_calls:
+            call_index, call = pending_calls.pop(0)
+            yield MadeCall(call_index, call.name, call.arguments, bool(message.error))
         else:
-            waiting = [(index, call) for call in message.tool_calls or ()]
+            pending_calls = [(index, call) for call in message.tool_calls or ()]
 
 
-def _sorted_items(arguments: dict[str, object]) -> dict[str, object]:
+def _sort_items(arguments: dict[str, object]) -> dict[str, object]:
     """The arguments with their items sorted; each item keeps its new item."""
-    old, new = arguments.get("item_ids"), arguments.get("new_item_ids")
-    if not isinstance(old, list):
+    item_ids, new_item_ids = arguments.get("item_ids"), arguments.get("new_item_ids")
+    if not isinstance(item_ids, list):
         return arguments
-    if isinstance(new, list) and len(new) == len(old):
-        pairs = sorted(zip(old, new, strict=True), key=json.dumps)
+    if isinstance(new_item_ids, list) and len(new_item_ids) == len(item_ids):
+        pairs = sorted(zip(item_ids, new_item_ids, strict=True), key=json.dumps)
         items = {"item_ids": [item for item, _ in pairs], "new_item_ids": [item for _, item in pairs]}
         return {**arguments, **items}
-    return {**arguments, "item_ids": sorted(old, key=json.dumps)}
+    return {**arguments, "item_ids": sorted(item_ids, key=json.dumps)}
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A scene in which a capability is needed.
+    """A sketch of a scene that requires a capability, and the point at which the scenario starts.
 
     Attributes:
         decisive_record: The record whose reading is the decision; the history ends before it is read. Empty
             if everything is read before the decision.
-        turn: The index of the customer's turn that requires the decision.
+        turn_index: The index of the customer's turn that requires the decision.
         reads_account: Whether the expert always reads the account.
         asks_first: Whether the expert asks the customer all its questions before the decision.
     """
 
     sketch: Sketch
     decisive_record: str = ""
-    turn: int = 0
+    turn_index: int = 0
     reads_account: bool = False
     asks_first: bool = False
 
 
-def one_request(
-    scene: Scene, says: str, wish: Intent, *, decisive_record: str = "", reads_account: bool = False
+def single_request_draft(
+    scene: Scene, request: str, intent: Intent, *, decisive_record: str = "", reads_account: bool = False
 ) -> Draft:
     """The draft of a scene in which the customer makes one request, in the first message."""
-    sketch = Sketch(scene, [UserTurn(says, [wish])])
+    sketch = Sketch(scene, [UserTurn(request, [intent])])
     return Draft(sketch, decisive_record=decisive_record, reads_account=reads_account)
 
 
@@ -252,8 +252,8 @@ class SupportGenerator(ABC):
         self.scenario = functools.lru_cache(maxsize=CACHED_SCENARIOS)(self.make_scenario)
 
     @abstractmethod
-    def draw(self, scene: Scene) -> Draft:
-        """Draw a scene in which the capability is needed."""
+    def make_draft(self, scene: Scene) -> Draft:
+        """Draft a scene that requires the capability."""
 
     @abstractmethod
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:
@@ -265,51 +265,51 @@ class SupportGenerator(ABC):
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The messages of an agent that lacks the capability and makes the most likely mistake."""
-        wrong = self.wrong_change(task, remaining_changes(task)[0])
-        return [*reads_before_change(task), call_message(wrong, 90)]
+        wrong_change = self.wrong_change(task, remaining_changes(task)[0])
+        return [*read_messages_before_change(task), call_message(wrong_change, 90)]
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The most likely wrong change in place of the expert's."""
+        """Return the most likely wrong change in place of the expert's."""
         raise NotImplementedError
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
         """The grade of a trajectory, by the table of the generator's class; 0 for too many calls."""
         trajectory = Trajectory(task, trace)
-        return 0.0 if trajectory.is_lavish else self.grade_trajectory(trajectory, solved)
+        return 0.0 if trajectory.makes_too_many_calls else self.grade_trajectory(trajectory, solved)
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
         """Whether no further message can change the grade."""
         trajectory = Trajectory(task, trace)
-        return trajectory.is_lavish or self.is_decided(trajectory)
+        return trajectory.makes_too_many_calls or self.is_decided(trajectory)
 
     @property
     def distractors(self) -> int:
-        """The number of further orders and other customers in a scene, at most."""
+        """The maximum number of further orders, and of other customers, in a scene."""
         return self.difficulty - EASIEST
 
     def make_scenario(self, seed: int) -> Task:
         """Make the scenario of a seed, without the cache."""
         name = f"environment/{self.capability}/{self.content.value}/{seed}"
         words = lesson_words(random.Random(name)) if self.content is Content.TRAIN else None
-        draft = self.draw(Scene(SeededDraws(name), self.content, self.methods, words))
+        draft = self.make_draft(Scene(SeededChoices(name), self.content, self.methods, words))
         expert = self._play_expert(assemble(self.capability, draft.sketch), draft, seed)
-        if not expert.solved():
+        if not expert.is_solved():
             raise GeneratorError(
                 f"environment {self.capability!r}: the expert does not solve the scenario of seed {seed}; "
                 "fix its scene"
             )
-        decision = _decision(expert.trace, draft)
-        starts = [
+        decision_index = _decision_index(expert.trace, draft)
+        turn_starts = [
             index
-            for index, message in enumerate(expert.trace[: decision + 1])
+            for index, message in enumerate(expert.trace[: decision_index + 1])
             if index > 1 and message.role == "assistant"
         ]
-        kept = round((len(starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
+        start_index = round((len(turn_starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
         task_id = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
-        return _with_history(expert.task, expert.trace, starts[kept], task_id)
+        return _with_history(expert.task, expert.trace, turn_starts[start_index], task_id)
 
     def _play_expert(self, task: Task, draft: Draft, seed: int) -> Episode:
-        habits = {**every_habit(), "account_always": draft.reads_account}
+        habits = {**all_habits(), "account_always": draft.reads_account}
         teacher = Teacher(draft.sketch, habits, random.Random(seed), self.capability)
         episode = Episode(task, SupportWorld(), seed)
         while episode.end is None:
@@ -317,15 +317,17 @@ class SupportGenerator(ABC):
         return episode
 
 
-def _decision(trace: Sequence[Message], draft: Draft) -> int:
+def _decision_index(trace: Sequence[Message], draft: Draft) -> int:
     """The index of the expert's message that makes the decision."""
-    says = draft.sketch.turns[draft.turn].says
-    begins = next(
-        index for index, message in enumerate(trace) if message.role == "user" and message.content == says
+    turn_text = draft.sketch.turns[draft.turn_index].says
+    turn_start = next(
+        index
+        for index, message in enumerate(trace)
+        if message.role == "user" and message.content == turn_text
     )
     if draft.asks_first:
-        return _proposal(trace, begins)
-    for index in range(begins + 1, len(trace)):
+        return _proposal_index(trace, turn_start)
+    for index in range(turn_start + 1, len(trace)):
         calls = trace[index].tool_calls or ()
         if draft.decisive_record:
             if any(draft.decisive_record in call.arguments.values() for call in calls):
@@ -336,14 +338,14 @@ def _decision(trace: Sequence[Message], draft: Draft) -> int:
     raise AssertionError("the expert decides nothing")
 
 
-def _proposal(trace: Sequence[Message], begins: int) -> int:
+def _proposal_index(trace: Sequence[Message], turn_start: int) -> int:
     """The index of the expert's last text to the customer before its next change."""
-    change = next(
+    change_index = next(
         index
-        for index in range(begins + 1, len(trace))
+        for index in range(turn_start + 1, len(trace))
         if any(is_write(call.name) for call in trace[index].tool_calls or ())
     )
-    return next(index for index in range(change, begins, -1) if _is_text(trace[index]))
+    return next(index for index in range(change_index, turn_start, -1) if _is_text(trace[index]))
 
 
 def _is_text(message: Message) -> bool:
@@ -354,29 +356,29 @@ def _is_reading(message: Message) -> bool:
     return any(call.name.startswith(("get_", "find_")) for call in message.tool_calls or ())
 
 
-def _with_history(task: Task, trace: Sequence[Message], cut: int, task_id: str) -> Task:
+def _with_history(task: Task, trace: Sequence[Message], history_length: int, task_id: str) -> Task:
     """The task with the start of the dialogue as history and the dialogue's calls as gold actions."""
     record: dict[str, Any] = task.model_dump(mode="json")
     calls = [call for message in trace for call in message.tool_calls or ()]
     record["id"] = task_id
     record["initial_state"]["message_history"] = [
-        message.model_dump(mode="json", exclude_none=True) for message in trace[:cut]
+        message.model_dump(mode="json", exclude_none=True) for message in trace[:history_length]
     ]
     record["evaluation_criteria"]["actions"] = [
-        {"action_id": str(place), "name": call.name, "arguments": call.arguments}
-        for place, call in enumerate(calls)
+        {"action_id": str(index), "name": call.name, "arguments": call.arguments}
+        for index, call in enumerate(calls)
     ]
-    turns = record["user_scenario"][SCRIPT]["turns"]
-    for turn, count in zip(turns, _calls_by_turn(trace, [turn["says"] for turn in turns]), strict=True):
+    turns = record["user_scenario"][SCRIPT_KEY]["turns"]
+    for turn, count in zip(turns, _count_calls_by_turn(trace, [turn["says"] for turn in turns]), strict=True):
         turn["actions"] = count
     return Task.model_validate(record)
 
 
-def _calls_by_turn(trace: Sequence[Message], says: Sequence[str]) -> list[int]:
+def _count_calls_by_turn(trace: Sequence[Message], turn_texts: Sequence[str]) -> list[int]:
     """The number of calls in each of the customer's turns."""
-    counts, turn = [0] * len(says), 0
+    counts, turn = [0] * len(turn_texts), 0
     for message in trace:
-        if message.role == "user" and message.content in says[turn + 1 :]:
-            turn = says.index(message.content, turn + 1)
+        if message.role == "user" and message.content in turn_texts[turn + 1 :]:
+            turn = turn_texts.index(message.content, turn + 1)
         counts[turn] += len(message.tool_calls or ())
     return counts

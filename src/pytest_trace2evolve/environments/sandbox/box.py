@@ -1,4 +1,4 @@
-"""The parent's side of the sandbox: starts and calls the child, and kills it if it does anything but answer.
+"""The parent's side of the sandbox: starts and calls the child, and kills it if it breaks the protocol.
 
     with Sandbox(source, "precondition_verification") as sandbox:
         task = sandbox.call("scenario", 7)
@@ -24,14 +24,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from pytest_trace2evolve.environments.sandbox.policy import ARCHITECTURES, architecture
-from pytest_trace2evolve.environments.sandbox.rules import check
+from pytest_trace2evolve.environments.sandbox.policy import ARCHITECTURES, current_architecture
+from pytest_trace2evolve.environments.sandbox.rules import check_rules
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SandboxError
-from pytest_trace2evolve.utils.files import Scratch
+from pytest_trace2evolve.utils.files import ScratchFolder
 
-MAIN = "from pytest_trace2evolve.environments.sandbox import child; child.main()"
-PROBE = MAIN.replace("main()", "probe()")
-"""The code that a child runs, and the code that tests whether the lock holds."""
+MAIN_CODE = "from pytest_trace2evolve.environments.sandbox import child; child.main()"
+PROBE_CODE = MAIN_CODE.replace("main()", "probe()")
+"""Python code: the first runs a child, the second tests whether the lock works."""
 
 _ROOT = Path(__file__).resolve().parents[3]  # the folder from which the package is imported
 
@@ -46,9 +46,9 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
 """The child's whole environment. It fixes the order of sets, so that equal seeds give equal scenarios."""
 
 _CHUNK = 1 << 16  # bytes of one read, the size of a pipe
-_MAX_SHOWN = 300  # characters of hostile text in a message
+_MAX_TEXT_LENGTH = 300  # characters of hostile text in a message
 _STARTUP_SECONDS = 60.0  # until a child is locked; it runs only our own code, and the machine may be busy
-_NOT_ASKED = "it answered what was not asked"
+_UNEXPECTED_ANSWER = "it sent an answer that was not requested"
 
 # Cycles fail by their depth instead of a check, which would track every list and cost a tenth of the time.
 _encode = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":")).encode
@@ -86,68 +86,77 @@ class _Child:
         has_ended: Whether the parent ended the process.
     """
 
-    def __init__(self, limits: Limits, main: str) -> None:
+    def __init__(self, limits: Limits, code: str) -> None:
         self.has_ended = False
-        self._cpu = limits.cpu_seconds
-        self._folder = Scratch("box-")
-        theirs, self.requests = os.pipe()
-        self.answers, answers = os.pipe()
-        life, ours = os.pipe()
-        self._ours = (self.requests, self.answers, ours)
+        self._cpu_seconds = limits.cpu_seconds
+        self._folder = ScratchFolder("box-")
+        child_requests, self.requests = os.pipe()
+        self.answers, child_answers = os.pipe()
+        child_life, parent_life = os.pipe()
+        self._parent_pipes = (self.requests, self.answers, parent_life)
         os.set_blocking(self.requests, False)
-        numbers = (theirs, answers, life, limits.memory_mib << 20, limits.cpu_seconds, limits.answer_bytes)
-        source = f"import sys; sys.path.append({str(_ROOT)!r}); {main}"
+        arguments = (
+            child_requests,
+            child_answers,
+            child_life,
+            limits.memory_mib << 20,
+            limits.cpu_seconds,
+            limits.answer_bytes,
+        )
+        source = f"import sys; sys.path.append({str(_ROOT)!r}); {code}"
         try:
             self.process = subprocess.Popen(
-                [sys.executable, *_FLAGS, "-c", source, *map(str, numbers)],
+                [sys.executable, *_FLAGS, "-c", source, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=_ENVIRONMENT,
                 cwd=self._folder.path,
-                pass_fds=(theirs, answers, life),
+                pass_fds=(child_requests, child_answers, child_life),
                 start_new_session=True,  # Ctrl-C must reach only the run, which then ends the child
             )
         except BaseException:
-            _close_all(self._ours)
+            _close_all(self._parent_pipes)
             self.remove_folder()
             raise
         finally:
-            _close_all((theirs, answers, life))
-        self._finalizer = weakref.finalize(self, _end_forgotten, self.process, self._ours, os.getpid())
+            _close_all((child_requests, child_answers, child_life))
+        self._finalizer = weakref.finalize(
+            self, _end_unclosed_child, self.process, self._parent_pipes, os.getpid()
+        )
 
     def remove_folder(self) -> None:
         """Remove the child's working folder, which a locked process cannot open anyway."""
         self._folder.close()
 
-    def end(self, *, grace: bool = False) -> None:
+    def end(self, *, graceful: bool = False) -> None:
         """Kill the child with its session, and wait until it has ended.
 
-        With `grace`, the child first gets a moment to end by itself, so that its status shows the cause.
+        With `graceful`, the child first gets a moment to end by itself, so that its status shows the cause.
         """
         if self.has_ended:
             return
         self.has_ended = True
         self._finalizer.detach()
-        if grace:
+        if graceful:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
         _kill(self.process)
-        _close_all(self._ours)
+        _close_all(self._parent_pipes)
         self.remove_folder()
 
-    def cause_of_end(self) -> str:
-        """The cause of the end of the process, as a clause for a message."""
+    def end_cause(self) -> str:
+        """The reason why the process ended, as a clause for a message."""
         status = self.process.returncode or 0
         if status >= 0:
             return f"it ended by itself with status {status}"
         causes = {
-            -signal.SIGSYS: "it made a system call that is forbidden, and the kernel killed it",
-            -signal.SIGXCPU: f"it used more than {self._cpu} s of processor time",
-            -signal.SIGKILL: "it was killed from outside, or the machine has no memory left",
+            -signal.SIGSYS: "it made a forbidden system call, and the kernel killed it",
+            -signal.SIGXCPU: f"it used more than {self._cpu_seconds} s of processor time",
+            -signal.SIGKILL: "it was killed from outside, or the machine ran out of memory",
         }
-        names = {-known: known.name for known in signal.Signals}
-        return f"{causes.get(status, 'it crashed')} ({names.get(status, f'signal {-status}')})"
+        signal_names = {-number: number.name for number in signal.Signals}
+        return f"{causes.get(status, 'it crashed')} ({signal_names.get(status, f'signal {-status}')})"
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -157,7 +166,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _end_forgotten(process: "subprocess.Popen[bytes]", pipes: tuple[int, ...], owner: int) -> None:
+def _end_unclosed_child(process: "subprocess.Popen[bytes]", pipes: tuple[int, ...], owner: int) -> None:
     """End a child that was not closed; do nothing in a fork of the owner, which does not own the child."""
     if os.getpid() == owner:
         _kill(process)
@@ -171,24 +180,24 @@ def _close_all(pipes: tuple[int, ...]) -> None:
 
 
 @cache
-def missing(probe: str = PROBE) -> str:
+def isolation_problem(code: str = PROBE_CODE) -> str:
     """Try once to lock a child, and return the reason why this platform cannot; empty if it can."""
-    if architecture() is None:
-        machine = f"{sys.platform} on {os.uname().machine if hasattr(os, 'uname') else 'another machine'}"
-        return f"the sandbox needs Linux on {' or '.join(ARCHITECTURES)}, and this is {machine}"
+    if current_architecture() is None:
+        machine = f"{sys.platform} on {os.uname().machine if hasattr(os, 'uname') else 'an unknown machine'}"
+        return f"the sandbox needs Linux on {' or '.join(ARCHITECTURES)}, but this is {machine}"
     try:
-        child = _Child(Limits(memory_mib=64, cpu_seconds=10), probe)
+        child = _Child(Limits(memory_mib=64, cpu_seconds=10), code)
     except OSError as error:
         return f"no process can be started ({error})"
     try:
         with os.fdopen(os.dup(child.answers), "rb") as answers:
             answer = _decode_object(answers.readline(_CHUNK))
     except ValueError:
-        return "a child of this interpreter does not come to lock itself"
+        return "the child process ended before it locked itself"
     finally:
-        child.end(grace=True)
+        child.end(graceful=True)
     if answer.get("locked") is not True:
-        return _printable(str(answer.get("missing")))
+        return _to_printable(str(answer.get("missing")))
     status = child.process.returncode
     if status != -signal.SIGSYS:
         return f"a locked child can still open a file (status {status}): the kernel does not filter calls"
@@ -209,22 +218,22 @@ class Sandbox:
         SandboxError: this platform cannot isolate the module.
     """
 
-    main = MAIN
-    """The code that the child runs. Tests of single layers replace `main` and `check_source`."""
+    child_code = MAIN_CODE
+    """The code that the child runs. Tests of single layers replace `child_code` and `check_source`."""
 
     def __init__(self, source: str, name: str, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self._name = name
         self.check_source(source)
-        if lacking := missing():
-            raise SandboxError(f"{name}: not run, for this platform cannot isolate it: {lacking}")
-        self._busy = threading.Lock()
+        if problem := isolation_problem():
+            raise SandboxError(f"{name}: not run, because this platform cannot isolate it: {problem}")
+        self._lock = threading.Lock()
         self._number = 0
-        self._cause_of_stop = ""
-        self._child = _Child(self.limits, self.main)
+        self._stop_cause = ""
+        self._child = _Child(self.limits, self.child_code)
         try:
             self._wait_for_lock()
-            self._exchange({"source": source, "name": name}, "loading it")
+            self._exchange({"source": source, "name": name}, "loading")
         except BaseException:
             self.close()
             raise
@@ -232,7 +241,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     @property
@@ -250,97 +259,97 @@ class Sandbox:
             SandboxError: the sandbox was closed, or the request is longer than allowed.
             TypeError, ValueError: an argument has no JSON form.
         """
-        with self._busy:
-            if self._cause_of_stop:
-                raise SandboxEndedError(self._cause_of_stop)
+        with self._lock:
+            if self._stop_cause:
+                raise SandboxEndedError(self._stop_cause)
             if self._child.has_ended:
                 raise SandboxError(
-                    f"{self._name}: {_printable(function)} was called after the sandbox was closed"
+                    f"{self._name}: {_to_printable(function)} was called after the sandbox was closed"
                 )
             self._number += 1
             request = {"id": self._number, "call": function, "arguments": arguments}
-            return self._exchange(request, f"{_printable(function)}()")
+            return self._exchange(request, f"{_to_printable(function)}()")
 
     def close(self) -> None:
         """End the process and wait until it has ended; a second call does nothing."""
         self._child.end()
 
     def check_source(self, source: str) -> None:
-        """Check that the source follows the rules; see `rules.check`."""
-        check(source, self._name)
+        """Check that the source follows the rules; see `rules.check_rules`."""
+        check_rules(source, self._name)
 
     def _wait_for_lock(self) -> None:
         """Wait until the child says that it is locked, because the source must not be sent earlier."""
-        answer = self._answer(time.monotonic() + _STARTUP_SECONDS, "starting")
+        answer = self._read_answer(time.monotonic() + _STARTUP_SECONDS, "starting")
         self._child.remove_folder()
         if answer.get("locked") is not True:
-            raise SandboxError(f"{self._name}: not run, for this platform cannot isolate it: {answer}")
+            raise SandboxError(f"{self._name}: not run, because this platform cannot isolate it: {answer}")
 
-    def _exchange(self, request: dict[str, Any], doing: str) -> Any:
+    def _exchange(self, request: dict[str, Any], activity: str) -> Any:
         """Send a request, and return the value of the answer."""
         line = f"{_encode(request)}\n".encode()
         if len(line) > self.limits.request_bytes:
             raise SandboxError(
-                f"{self._name}: {doing} needs a request of {len(line)} bytes; "
+                f"{self._name}: {activity} needs a request of {len(line)} bytes; "
                 f"allowed are {self.limits.request_bytes}"
             )
         deadline = time.monotonic() + self.limits.seconds
         try:
-            self._send(line, deadline, doing)
-            answer = self._answer(deadline, doing)
+            self._send_request(line, deadline, activity)
+            answer = self._read_answer(deadline, activity)
         except SandboxEndedError:
             raise
         except BaseException:
             # Otherwise the late answer would be read as the answer to the next request.
-            self._stop("its caller was interrupted", doing)
+            self._stop("its caller was interrupted", activity)
             raise
         if answer.get("id") != self._number or isinstance(answer.get("id"), bool):
-            raise self._stop(_NOT_ASKED, doing)
+            raise self._stop(_UNEXPECTED_ANSWER, activity)
         if "value" in answer and len(answer) == 2:
             return answer["value"]
-        error, at = answer.get("error"), answer.get("line")
-        if not isinstance(error, str) or type(at) is not int or len(answer) != 3:
-            raise self._stop(_NOT_ASKED, doing)
+        error, line_number = answer.get("error"), answer.get("line")
+        if not isinstance(error, str) or type(line_number) is not int or len(answer) != 3:
+            raise self._stop(_UNEXPECTED_ANSWER, activity)
         if error.startswith("MemoryError"):
             error = f"it needs more than {self.limits.memory_mib} MiB of memory ({error})"
-        place = f", line {at}" if at > 0 else ""
-        raise GeneratedCodeError(f"{self._name}{place}: {doing} failed: {_printable(error)}")
+        location = f", line {line_number}" if line_number > 0 else ""
+        raise GeneratedCodeError(f"{self._name}{location}: {activity} failed: {_to_printable(error)}")
 
-    def _send(self, line: bytes, deadline: float, doing: str) -> None:
+    def _send_request(self, line: bytes, deadline: float, activity: str) -> None:
         if self._is_ready(self._child.answers, select.POLLIN, 0):
-            early = os.read(self._child.answers, 1)
-            raise self._stop("it answered before it was asked" if early else "", doing)
-        rest = memoryview(line)
-        while rest:
+            early_data = os.read(self._child.answers, 1)
+            raise self._stop("it answered before the request" if early_data else "", activity)
+        unsent = memoryview(line)
+        while unsent:
             try:
-                rest = rest[os.write(self._child.requests, rest) :]
+                unsent = unsent[os.write(self._child.requests, unsent) :]
             except BlockingIOError:
-                self._wait(self._child.requests, select.POLLOUT, deadline, doing)
+                self._wait_until_ready(self._child.requests, select.POLLOUT, deadline, activity)
             except BrokenPipeError:
-                raise self._stop("", doing) from None
+                raise self._stop("", activity) from None
 
-    def _answer(self, deadline: float, doing: str) -> dict[str, Any]:
+    def _read_answer(self, deadline: float, activity: str) -> dict[str, Any]:
         """Read the next line before the deadline, and check that no data follows the line."""
-        received = bytearray()
-        while (end := received.find(b"\n")) < 0:
-            if len(received) > self.limits.answer_bytes:
-                raise self._stop(f"it sent more than {self.limits.answer_bytes} bytes", doing)
-            self._wait(self._child.answers, select.POLLIN, deadline, doing)
+        buffer = bytearray()
+        while (end := buffer.find(b"\n")) < 0:
+            if len(buffer) > self.limits.answer_bytes:
+                raise self._stop(f"it sent more than {self.limits.answer_bytes} bytes", activity)
+            self._wait_until_ready(self._child.answers, select.POLLIN, deadline, activity)
             chunk = os.read(self._child.answers, _CHUNK)
             if not chunk:
-                raise self._stop("", doing)
-            received += chunk
-        if end + 1 < len(received):
-            raise self._stop("it answered more than it was asked", doing)
+                raise self._stop("", activity)
+            buffer += chunk
+        if end + 1 < len(buffer):
+            raise self._stop("it sent more than one answer", activity)
         try:
-            return _decode_object(bytes(received))
+            return _decode_object(bytes(buffer))
         except ValueError as error:
-            raise self._stop(f"its answer is no JSON: {error}", doing) from None
+            raise self._stop(f"its answer is not valid JSON: {error}", activity) from None
 
-    def _wait(self, pipe: int, event: int, deadline: float, doing: str) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0 or not self._is_ready(pipe, event, left * 1000 + 1):
-            raise self._stop(f"it took longer than {self.limits.seconds:g} s", doing)
+    def _wait_until_ready(self, pipe: int, event: int, deadline: float, activity: str) -> None:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 or not self._is_ready(pipe, event, seconds_left * 1000 + 1):
+            raise self._stop(f"it took longer than {self.limits.seconds:g} s", activity)
 
     @staticmethod
     def _is_ready(pipe: int, event: int, milliseconds: float) -> bool:
@@ -348,13 +357,16 @@ class Sandbox:
         poll.register(pipe, event)
         return bool(poll.poll(milliseconds))
 
-    def _stop(self, cause: str, doing: str) -> SandboxEndedError:
-        """Kill the process, and store the cause for further calls; an empty cause means its exit status."""
+    def _stop(self, cause: str, activity: str) -> SandboxEndedError:
+        """Kill the process, store the cause for further calls, and return the error.
+
+        If `cause` is empty, the exit status shows the cause.
+        """
         with suppress(Exception):
-            self._child.end(grace=not cause)
-        cause = cause or self._child.cause_of_end()
-        self._cause_of_stop = f"{self._name}: stopped at {doing}: {cause}"
-        return SandboxEndedError(self._cause_of_stop)
+            self._child.end(graceful=not cause)
+        cause = cause or self._child.end_cause()
+        self._stop_cause = f"{self._name}: stopped during {activity}: {cause}"
+        return SandboxEndedError(self._stop_cause)
 
 
 def _decode_object(line: bytes) -> dict[str, Any]:
@@ -364,36 +376,36 @@ def _decode_object(line: bytes) -> dict[str, Any]:
         ValueError: the line is not a JSON object, or has a number that is not finite or half of a character.
     """
     try:
-        found = _decode(line.decode("utf-8"))
+        value = _decode(line.decode("utf-8"))
         if b"\\ud" in line or b"\\uD" in line:
             # This may be half of a character, which could not be written later.
-            json.dumps(found, ensure_ascii=False).encode("utf-8")
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise ValueError(_printable(str(error))) from None
-    if not isinstance(found, dict):
-        raise ValueError("it is no object")
-    return found
+        raise ValueError(_to_printable(str(error))) from None
+    if not isinstance(value, dict):
+        raise ValueError("it is not an object")
+    return value
 
 
 def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no finite number")
+    raise ValueError(f"{constant} is not a finite number")
 
 
 def _finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{text[:20]} is no finite number")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return number
 
 
 _decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite_float).decode
 
 
-def _printable(text: str) -> str:
-    """Hostile text made safe for a message: one line, no control characters, at most `_MAX_SHOWN` long."""
+def _to_printable(text: str) -> str:
+    """Make hostile text safe for a message: one line without control characters, shortened if too long."""
     line = " ".join(text.split())
-    printable = "".join(
+    visible = "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for character in line[:_MAX_SHOWN]
+        for character in line[:_MAX_TEXT_LENGTH]
     )
-    return f"{printable} …" if len(line) > _MAX_SHOWN else printable
+    return f"{visible} …" if len(line) > _MAX_TEXT_LENGTH else visible

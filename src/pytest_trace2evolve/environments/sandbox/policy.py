@@ -1,8 +1,8 @@
 """The names that a generated module may use, and the system calls that its process may make.
 
 Names: builtins, modules, and the listed names of each module. Two layers use the same table: `rules` rejects
-a source with any other name, and `views` gives the running code no other name. A name is listed if it
-computes values from values. The table leaves out every name that
+a source that uses any other name, and `views` hides all other names from the running code. A name is listed
+if it computes values from values. The table leaves out every name that
 
 - leads to another module, a frame or a namespace (`type`, `globals`, `dataclasses.fields`);
 - reads or writes an attribute whose name is given as text (`getattr`, `operator.attrgetter`, `str.format`,
@@ -94,38 +94,38 @@ METHODS = frozenset(("__init__", "__post_init__", "__str__", "__repr__", "__lt__
 
 
 class Architecture(NamedTuple):
-    """The numbers of system calls on one machine architecture.
+    """The system-call numbers of one machine architecture.
 
     Attributes:
-        audit: The number by which a filter recognizes the architecture.
-        free: Calls allowed with any arguments, which release or move memory, read clocks or random numbers,
-            or end the process.
-        mapping: Calls allowed unless the memory would be executable.
+        audit_number: The number by which a filter recognizes the architecture.
+        unrestricted: Calls allowed with any arguments. They release or move memory, read clocks or random
+            numbers, or end the process.
+        memory_mapping: Calls allowed unless the memory would be executable.
         read: The call allowed only on the pipe of requests.
         write: The call allowed only on the pipe of answers.
     """
 
-    audit: int
-    free: tuple[int, ...]
-    mapping: tuple[int, ...]
+    audit_number: int
+    unrestricted: tuple[int, ...]
+    memory_mapping: tuple[int, ...]
     read: int
     write: int
 
 
-# The free calls are brk, munmap, mremap, clock_gettime, gettimeofday, getrandom, rt_sigreturn, exit and
-# exit_group, and on x86_64 also time; the mapping calls are mmap and mprotect.
+# The unrestricted calls are brk, munmap, mremap, clock_gettime, gettimeofday, getrandom, rt_sigreturn, exit
+# and exit_group, and on x86_64 also time; the mapping calls are mmap and mprotect.
 ARCHITECTURES = {
     "x86_64": Architecture(
-        audit=0xC000003E,
-        free=(12, 11, 25, 228, 96, 318, 15, 60, 231, 201),
-        mapping=(9, 10),
+        audit_number=0xC000003E,
+        unrestricted=(12, 11, 25, 228, 96, 318, 15, 60, 231, 201),
+        memory_mapping=(9, 10),
         read=0,
         write=1,
     ),
     "aarch64": Architecture(
-        audit=0xC00000B7,
-        free=(214, 215, 216, 113, 169, 278, 139, 93, 94),
-        mapping=(222, 226),
+        audit_number=0xC00000B7,
+        unrestricted=(214, 215, 216, 113, 169, 278, 139, 93, 94),
+        memory_mapping=(222, 226),
         read=63,
         write=64,
     ),
@@ -133,7 +133,7 @@ ARCHITECTURES = {
 """The supported architectures, by the kernel's name."""
 
 
-def architecture() -> Architecture | None:
+def current_architecture() -> Architecture | None:
     """This machine's architecture; None if its system, processor or pointer size is not supported."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
         return None

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, MODULES
 
-GENERATED = "generated"
+GENERATED_NAME = "generated"
 """The `__name__` of the generated module."""
 
 _IMPORTED_BY_C = {"_strptime", "time"}
@@ -40,18 +40,20 @@ def preload() -> dict[str, ModuleType]:
     for name in _IMPORTED_BY_C | _IMPORTED_LATE:
         importlib.import_module(name)
     _forbid_functional_enums()
-    views = {name: _view(name, names) for name, names in MODULES.items()}
-    _link(views)
+    views = {name: _make_view(name, names) for name, names in MODULES.items()}
+    _link_submodules(views)
     return views
 
 
-def _view(name: str, names: frozenset[str]) -> ModuleType:
+def _make_view(name: str, names: frozenset[str]) -> ModuleType:
     module = importlib.import_module(name)
-    values = {listed: getattr(module, listed) for listed in names if hasattr(module, listed)}
-    return _module(name, {"__name__": name, **values, **_REPLACED.get(name, {})})
+    values = {
+        listed_name: getattr(module, listed_name) for listed_name in names if hasattr(module, listed_name)
+    }
+    return _make_module(name, {"__name__": name, **values, **_REPLACEMENTS.get(name, {})})
 
 
-def _module(name: str, attributes: Mapping[str, Any]) -> ModuleType:
+def _make_module(name: str, attributes: Mapping[str, Any]) -> ModuleType:
     """Make a module that has only the given attributes."""
     module = ModuleType(name)
     vars(module).clear()
@@ -59,7 +61,7 @@ def _module(name: str, attributes: Mapping[str, Any]) -> ModuleType:
     return module
 
 
-def _link(views: Mapping[str, ModuleType]) -> None:
+def _link_submodules(views: Mapping[str, ModuleType]) -> None:
     """Set each submodule as an attribute of its parent."""
     for name, view in views.items():
         parent, _, child = name.rpartition(".")
@@ -67,46 +69,48 @@ def _link(views: Mapping[str, ModuleType]) -> None:
             setattr(views[parent], child, view)
 
 
-def namespace(views: Mapping[str, ModuleType]) -> dict[str, Any]:
+def make_namespace(views: Mapping[str, ModuleType]) -> dict[str, Any]:
     """Make the globals of a generated module, with its own copies of the views, which no other run sees."""
-    copies = {name: _module(name, vars(view)) for name, view in views.items()}
-    _link(copies)
-    listed = {name: getattr(builtins, name) for name in BUILTINS}
-    listed |= {
+    copies = {name: _make_module(name, vars(view)) for name, view in views.items()}
+    _link_submodules(copies)
+    allowed_builtins = {name: getattr(builtins, name) for name in BUILTINS}
+    allowed_builtins |= {
         "print": _print,
         "__build_class__": builtins.__build_class__,
-        "__import__": _importer(copies),
+        "__import__": _make_importer(copies),
     }
-    module = _module(GENERATED, {"__builtins__": listed, "__name__": GENERATED})
+    module = _make_module(GENERATED_NAME, {"__builtins__": allowed_builtins, "__name__": GENERATED_NAME})
     # dataclasses and typing look up the module of a class by name.
-    sys.modules[GENERATED] = module
+    sys.modules[GENERATED_NAME] = module
     return vars(module)
 
 
-def attributes(views: Mapping[str, ModuleType]) -> list[tuple[Any, dict[str, Any]]]:
+def writable_objects(views: Mapping[str, ModuleType]) -> list[tuple[Any, dict[str, Any]]]:
     """The writable objects in the views and their methods, each with a copy of its attributes."""
-    listed = [value for view in views.values() for value in vars(view).values()]
-    classes = {base for value in listed if isinstance(value, type) for base in value.__mro__}
-    methods = [getattr(value, "__func__", value) for kind in classes for value in vars(kind).values()]
+    values = [value for view in views.values() for value in vars(view).values()]
+    classes = {base for value in values if isinstance(value, type) for base in value.__mro__}
+    methods = [getattr(value, "__func__", value) for cls in classes for value in vars(cls).values()]
     functions = [method for method in methods if isinstance(method, FunctionType)]
-    found = {id(value): value for value in (*listed, *functions) if hasattr(value, "__dict__")}
-    return [(value, dict(vars(value))) for value in found.values() if not isinstance(value, ModuleType)]
+    objects = {id(value): value for value in (*values, *functions) if hasattr(value, "__dict__")}
+    return [(value, dict(vars(value))) for value in objects.values() if not isinstance(value, ModuleType)]
 
 
-def restore(kept: list[tuple[Any, dict[str, Any]]]) -> None:
-    """Undo changes to the objects of `attributes`, which would otherwise last until the next call."""
-    for value, before in kept:
-        now = vars(value)
-        if len(now) == len(before) and all(now.get(name) is old for name, old in before.items()):
+def restore_attributes(saved: list[tuple[Any, dict[str, Any]]]) -> None:
+    """Undo changes to the objects of `writable_objects`, which would otherwise last until the next call."""
+    for value, saved_attributes in saved:
+        current = vars(value)
+        if len(current) == len(saved_attributes) and all(
+            current.get(name) is saved_value for name, saved_value in saved_attributes.items()
+        ):
             continue
-        for name in [name for name in now if name not in before]:
+        for name in [name for name in current if name not in saved_attributes]:
             delattr(value, name)
-        for name, old in before.items():
-            if vars(value).get(name) is not old:
-                setattr(value, name, old)
+        for name, saved_value in saved_attributes.items():
+            if vars(value).get(name) is not saved_value:
+                setattr(value, name, saved_value)
 
 
-def _importer(views: Mapping[str, ModuleType]) -> Callable[..., ModuleType]:
+def _make_importer(views: Mapping[str, ModuleType]) -> Callable[..., ModuleType]:
     def import_listed(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> ModuleType:
@@ -124,12 +128,12 @@ def _print(*values: object, **options: object) -> None:
     """Discard the text, because a generated module communicates only through return values."""
 
 
-def _no_clock(*arguments: object, **options: object) -> NoReturn:
-    raise TypeError("there is no clock here: a scenario follows from its seed alone")
+def _reject_clock(*arguments: object, **options: object) -> NoReturn:
+    raise TypeError("the clock is not available: a scenario must depend only on its seed")
 
 
 class _DateType(type):
-    """Accepts dates of the library, which date methods return, as instances."""
+    """Metaclass that accepts the library's own dates as instances, because date methods return them."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return issubclass(type(instance), cls)
@@ -143,13 +147,13 @@ class _DateType(type):
 class _Date(datetime.date, metaclass=_DateType):
     """A date without the clock."""
 
-    today = _no_clock
+    today = _reject_clock
 
 
 class _DateTime(datetime.datetime, metaclass=_DateType):
     """A time without the clock."""
 
-    today = now = utcnow = _no_clock
+    today = now = utcnow = _reject_clock
 
 
 class _Random(random.Random):
@@ -160,7 +164,7 @@ class _Random(random.Random):
 
     def seed(self, a: Any = None, version: int = 2) -> None:
         if a is None:
-            raise TypeError("Random needs a seed: a scenario follows from its seed alone")
+            raise TypeError("Random needs a seed: a scenario must depend only on its seed")
         super().seed(a, version)
 
     def __reduce__(self) -> Any:
@@ -179,15 +183,15 @@ class _Field(dataclasses.Field):  # type: ignore[type-arg]  # no field of its ow
 
 
 def _field(**options: Any) -> Any:
-    made = dataclasses.field(**options)
-    made.__class__ = _Field
-    return made
+    field = dataclasses.field(**options)
+    field.__class__ = _Field
+    return field
 
 
 def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
     """The library's `dataclass`, for classes whose field names are plain identifiers."""
     if cls is None:
-        return lambda decorated: _dataclass(decorated, **options)
+        return lambda target: _dataclass(target, **options)
     for base in cls.__mro__:
         for name in inspect.get_annotations(base):
             _check_name(name)
@@ -196,17 +200,17 @@ def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
 
 def _check_name(name: object) -> None:
     if type(name) is not str or not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-        raise TypeError("a field's name must be a plain name")
+        raise TypeError("a field's name must be a public identifier")
 
 
 def _forbid_functional_enums() -> None:
     def create(*arguments: object, **options: object) -> NoReturn:
-        raise TypeError("an Enum is written as a class here")
+        raise TypeError("an Enum must be written as a class")
 
     setattr(enum.EnumType, "_create_", create)  # noqa: B010 - its stub does not know the method
 
 
-_REPLACED: dict[str, dict[str, Any]] = {
+_REPLACEMENTS: dict[str, dict[str, Any]] = {
     "datetime": {"date": _Date, "datetime": _DateTime},
     "random": {"Random": _Random},
     "dataclasses": {"dataclass": _dataclass, "field": _field},

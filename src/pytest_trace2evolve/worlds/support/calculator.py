@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 Number = int | float
 
 _MAX_BITS = 10_000  # of an integer result of an operation
-_UNKNOWN_PART = "Invalid expression: only numbers, +, -, *, /, //, ** and parentheses are allowed"
+_INVALID_NODE_MESSAGE = "Invalid expression: only numbers, +, -, *, /, //, ** and parentheses are allowed"
 
 
 def evaluate(expression: str) -> str:
@@ -23,7 +23,7 @@ def evaluate(expression: str) -> str:
         TypeError, AttributeError: the expression is not text.
     """
     for character in expression:
-        # A plain `in`, so a value that is not text fails here with the reference's own error.
+        # For a value that is not text, this loop raises the same error as the reference.
         if character not in "0123456789+-*/(). ":
             raise ValueError("Invalid characters in expression")
     try:
@@ -31,51 +31,51 @@ def evaluate(expression: str) -> str:
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"Invalid expression: {error}") from None
     try:
-        return str(round(float(_value(tree.body)), 2))
+        return str(round(float(_evaluate_tree(tree.body)), 2))
     except ArithmeticError as error:
         raise ValueError(f"Cannot evaluate expression: {error}") from None
 
 
-def _value(root: ast.expr) -> Number:
+def _evaluate_tree(root: ast.expr) -> Number:
     """Evaluate the tree from its leaves, without recursion, because a sum may have thousands of terms."""
     stack: list[Number] = []
-    for node in _leaves_first(root):
+    for node in _iterate_leaves_first(root):
         match node:
             case ast.Constant(value=int() | float() as number):
                 stack.append(number)
-            case ast.UnaryOp(op=sign) if type(sign) in _SIGNS:
-                stack.append(_bounded(_SIGNS[type(sign)](stack.pop())))
-            case ast.BinOp(op=sign) if type(sign) in _OPERATIONS:
+            case ast.UnaryOp(op=operation) if type(operation) in _SIGNS:
+                stack.append(_check_size(_SIGNS[type(operation)](stack.pop())))
+            case ast.BinOp(op=operation) if type(operation) in _OPERATIONS:
                 right = stack.pop()
-                stack.append(_bounded(_OPERATIONS[type(sign)](stack.pop(), right)))
+                stack.append(_check_size(_OPERATIONS[type(operation)](stack.pop(), right)))
             case _:
-                raise ValueError(_UNKNOWN_PART)
+                raise ValueError(_INVALID_NODE_MESSAGE)
     return stack.pop()
 
 
-def _leaves_first(root: ast.expr) -> Iterator[ast.expr]:
+def _iterate_leaves_first(root: ast.expr) -> Iterator[ast.expr]:
     """Yield operands before their operation, left before right; the parts of any other node are omitted."""
-    order: list[ast.expr] = []
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        order.append(node)
+    nodes: list[ast.expr] = []
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        nodes.append(node)
         if isinstance(node, ast.BinOp):
-            waiting += (node.left, node.right)
+            pending += (node.left, node.right)
         elif isinstance(node, ast.UnaryOp):
-            waiting.append(node.operand)
-    return reversed(order)
+            pending.append(node.operand)
+    return reversed(nodes)
 
 
-def _bounded(value: Number) -> Number:
+def _check_size(value: Number) -> Number:
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         raise ValueError("Integer result is too large")
     return value
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    whole = isinstance(base, int) and isinstance(exponent, int)
-    if whole and exponent > 0 and abs(base) > 1 and _has_too_many_bits(abs(base), exponent):
+    are_integers = isinstance(base, int) and isinstance(exponent, int)
+    if are_integers and exponent > 0 and abs(base) > 1 and _has_too_many_bits(abs(base), exponent):
         raise ValueError("Exponentiation result is too large")
     value = base**exponent
     if isinstance(value, complex):

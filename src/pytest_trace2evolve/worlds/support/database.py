@@ -11,14 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 
 
-class Shape(BaseModel):
+class RetailModel(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class Variant(Shape):
+class Variant(RetailModel):
     """An item for sale: a product with one choice of options."""
 
     item_id: str
@@ -27,18 +27,18 @@ class Variant(Shape):
     price: float
 
 
-class Product(Shape):
+class Product(RetailModel):
     name: str
     product_id: str
     variants: dict[str, Variant]  # by item id
 
 
-class UserName(Shape):
+class UserName(RetailModel):
     first_name: str
     last_name: str
 
 
-class UserAddress(Shape):
+class UserAddress(RetailModel):
     address1: str
     address2: str
     city: str
@@ -47,20 +47,20 @@ class UserAddress(Shape):
     zip: str
 
 
-class CreditCard(Shape):
+class CreditCard(RetailModel):
     source: Literal["credit_card"]
     id: str
     brand: str
     last_four: str
 
 
-class GiftCard(Shape):
+class GiftCard(RetailModel):
     source: Literal["gift_card"]
     id: str
     balance: float  # held by the store
 
 
-class Paypal(Shape):
+class Paypal(RetailModel):
     source: Literal["paypal"]
     id: str
 
@@ -68,7 +68,7 @@ class Paypal(Shape):
 PaymentMethod = CreditCard | GiftCard | Paypal
 
 
-class User(Shape):
+class User(RetailModel):
     user_id: str
     name: UserName
     address: UserAddress
@@ -77,12 +77,12 @@ class User(Shape):
     orders: list[str]
 
 
-class OrderFulfilment(Shape):
+class OrderFulfilment(RetailModel):
     tracking_id: list[str]
     item_ids: list[str]
 
 
-class OrderItem(Shape):
+class OrderItem(RetailModel):
     name: str
     product_id: str
     item_id: str
@@ -90,13 +90,13 @@ class OrderItem(Shape):
     options: dict[str, str]
 
 
-class OrderPayment(Shape):
+class OrderPayment(RetailModel):
     transaction_type: Literal["payment", "refund"]
     amount: float
     payment_method_id: str
 
 
-class Order(Shape):
+class Order(RetailModel):
     """An order; a null field means that the event it describes has not happened."""
 
     order_id: str
@@ -123,7 +123,7 @@ class Order(Shape):
     return_payment_method_id: str | None = None
 
 
-class RetailDB(Shape):
+class RetailDB(RetailModel):
     """A whole database: tables by name, each with its records by key."""
 
     model_config = ConfigDict(extra="forbid")
@@ -137,9 +137,11 @@ class RetailDB(Shape):
         """Build a database from plain data, in which tables may be absent.
 
         Raises:
-            WorldError: the content has a different shape.
+            WorldError: the content does not match the schema.
         """
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise WorldError(f"the store has another shape: {problem_in(error, 'it')}") from None
+            raise WorldError(
+                f"the store does not have the expected shape: {first_problem(error, 'it')}"
+            ) from None

@@ -49,7 +49,7 @@ TOOL_TYPES: Mapping[str, ToolType] = MappingProxyType(
     }
 )
 
-_PARAMETERS = {
+_PARAMETER_DESCRIPTIONS = {
     "expression": "Numbers with + - * / and parentheses.",
     "order_id": "The order's id, with the # that it begins with.",
     "reason": "'no longer needed' or 'ordered by mistake'.",
@@ -72,7 +72,7 @@ _PARAMETERS = {
 }
 
 T = TypeVar("T")
-Direction = Literal["payment", "refund"]
+TransactionType = Literal["payment", "refund"]
 CancelReason = Literal["no longer needed", "ordered by mistake"]
 _CANCEL_REASONS = frozenset(get_args(CancelReason))
 
@@ -100,9 +100,9 @@ def tool_schemas() -> tuple[ToolSchema, ...]:
 
 
 def _parameter_schema(parameter: inspect.Parameter) -> dict[str, Any]:
-    text = {"type": "string"}
-    kind = text if parameter.annotation is str else {"type": "array", "items": text}
-    return {**kind, "description": _PARAMETERS[parameter.name]}
+    text_schema = {"type": "string"}
+    schema = text_schema if parameter.annotation is str else {"type": "array", "items": text_schema}
+    return {**schema, "description": _PARAMETER_DESCRIPTIONS[parameter.name]}
 
 
 # Defined inside functions of the same names, as in the reference, because errors quote
@@ -190,7 +190,7 @@ class RetailAgentTools:
         refunds = []
         for payment in order.payment_history:
             user_id = self._user(order.user_id).user_id
-            _book(self._payment_method(user_id, payment.payment_method_id), payment.amount)
+            _add_to_balance(self._payment_method(user_id, payment.payment_method_id), payment.amount)
             refunds.append(payment.model_copy(update={"transaction_type": "refund"}))
         order.status = "cancelled"
         order.cancel_reason = cast(CancelReason, reason)
@@ -217,17 +217,17 @@ class RetailAgentTools:
         _require_items(order, item_ids, "{} not found")
         if len(item_ids) != len(new_item_ids):
             raise ValueError("The number of items to be exchanged should match")
-        difference, variant = self._price_difference(order, item_ids, new_item_ids, may_stay=False)
+        difference, variant = self._price_difference(order, item_ids, new_item_ids, can_stay=False)
         method = self._payment_method(order.user_id, payment_method_id)
         _require_balance(method, difference, "Insufficient gift card balance to pay for the new item")
-        direction: Direction = "payment" if difference > 0 else "refund"
-        order.payment_history.append(_payment(direction, abs(difference), payment_method_id))
-        _book(method, -difference)
+        transaction_type: TransactionType = "payment" if difference > 0 else "refund"
+        order.payment_history.append(_make_payment(transaction_type, abs(difference), payment_method_id))
+        _add_to_balance(method, -difference)
         if variant is not None:
             # Every item gets the price and the options of the last new item, as in τ² retail and the gold
             # databases of its tasks. The loop may itself replace an item that it has just added.
             for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
-                item = _first(order, item_id)
+                item = _first_item(order, item_id)
                 item.item_id, item.price, item.options = new_item_id, variant.price, variant.options
         order.status = "pending (item modified)"
         return order.model_dump_json()
@@ -243,10 +243,13 @@ class RetailAgentTools:
         if old_id == payment_method_id:
             raise ValueError("The new payment method should be different from the current one")
         _require_balance(method, amount, "Insufficient gift card balance to pay for the order")
-        history += [_payment("payment", amount, payment_method_id), _payment("refund", amount, old_id)]
-        _book(method, -amount)
+        history += [
+            _make_payment("payment", amount, payment_method_id),
+            _make_payment("refund", amount, old_id),
+        ]
+        _add_to_balance(method, -amount)
         # Looked up last, so an order whose own payment method is gone fails after all changes above.
-        _book(self._payment_method(order.user_id, old_id), amount)
+        _add_to_balance(self._payment_method(order.user_id, old_id), amount)
         return order.model_dump_json()
 
     def modify_user_address(
@@ -286,8 +289,8 @@ class RetailAgentTools:
         _require_items(order, item_ids, "Number of {} not found.")
         if len(item_ids) != len(new_item_ids):
             raise ValueError("The number of items to be exchanged should match.")
-        exact, _ = self._price_difference(order, item_ids, new_item_ids, may_stay=True)
-        difference = round(exact, 2)
+        exact_difference, _ = self._price_difference(order, item_ids, new_item_ids, can_stay=True)
+        difference = round(exact_difference, 2)
         method = self._payment_method(order.user_id, payment_method_id)
         _require_balance(method, difference, "Insufficient gift card balance to pay for the price difference")
         order.status = "exchange requested"
@@ -298,7 +301,7 @@ class RetailAgentTools:
         return order.model_dump_json()
 
     def _order(self, order_id: str) -> Order:
-        return _find(self.db.orders, order_id, "Order not found")
+        return _find_record(self.db.orders, order_id, "Order not found")
 
     def _open_order(self, order_id: str) -> Order:
         order = self._order(order_id)
@@ -307,49 +310,49 @@ class RetailAgentTools:
         return order
 
     def _user(self, user_id: str) -> User:
-        return _find(self.db.users, user_id, "User not found")
+        return _find_record(self.db.users, user_id, "User not found")
 
     def _product(self, product_id: str) -> Product:
-        return _find(self.db.products, product_id, "Product not found")
+        return _find_record(self.db.products, product_id, "Product not found")
 
     def _payment_method(self, user_id: str, method_id: str) -> PaymentMethod:
-        return _find(self._user(user_id).payment_methods, method_id, "Payment method not found")
+        return _find_record(self._user(user_id).payment_methods, method_id, "Payment method not found")
 
     def _price_difference(
-        self, order: Order, item_ids: Sequence[str], new_item_ids: Sequence[str], *, may_stay: bool
+        self, order: Order, item_ids: Sequence[str], new_item_ids: Sequence[str], *, can_stay: bool
     ) -> tuple[float, Variant | None]:
         """The price difference in dollars, and the last new variant.
 
-        `may_stay`: whether an item may be exchanged for itself.
+        `can_stay`: whether an item may be exchanged for itself.
         """
         difference, variant = 0.0, None
         for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
-            if item_id == new_item_id and not may_stay:
+            if item_id == new_item_id and not can_stay:
                 raise ValueError("The new item id should be different from the old item id")
-            item = _first(order, item_id)
-            variant = _find(self._product(item.product_id).variants, new_item_id, "Variant not found")
+            item = _first_item(order, item_id)
+            variant = _find_record(self._product(item.product_id).variants, new_item_id, "Variant not found")
             if not variant.available:
                 raise ValueError(f"New item {new_item_id} not found or available")
             difference += variant.price - item.price
         return difference, variant
 
 
-def _find(records: Mapping[str, T], key: str, message: str) -> T:
+def _find_record(records: Mapping[str, T], key: str, message: str) -> T:
     if key not in records:
         raise ValueError(message)
     return records[key]
 
 
-def _first(order: Order, item_id: str) -> OrderItem:
+def _first_item(order: Order, item_id: str) -> OrderItem:
     """Return the first occurrence of an item that is known to be in the order."""
     return next(item for item in order.items if item.item_id == item_id)
 
 
 def _require_items(order: Order, item_ids: Sequence[str], message: str) -> None:
-    """Raise an error if the order holds an item less often than requested; `message` has `{}` for its id."""
-    held = [item.item_id for item in order.items]
+    """Raise an error if the order contains fewer of an item than requested; `{}` in `message` is the id."""
+    order_item_ids = [item.item_id for item in order.items]
     for item_id in item_ids:
-        if item_ids.count(item_id) > held.count(item_id):
+        if item_ids.count(item_id) > order_item_ids.count(item_id):
             raise ValueError(message.format(item_id))
 
 
@@ -358,11 +361,11 @@ def _require_balance(method: PaymentMethod, amount: float, message: str) -> None
         raise ValueError(message)
 
 
-def _book(method: PaymentMethod, amount: float) -> None:
+def _add_to_balance(method: PaymentMethod, amount: float) -> None:
     """Add an amount, which may be negative, to a gift card's balance; other methods have no balance."""
     if isinstance(method, GiftCard):
         method.balance = round(method.balance + amount, 2)
 
 
-def _payment(direction: Direction, amount: float, method_id: str) -> OrderPayment:
-    return OrderPayment(transaction_type=direction, amount=amount, payment_method_id=method_id)
+def _make_payment(transaction_type: TransactionType, amount: float, method_id: str) -> OrderPayment:
+    return OrderPayment(transaction_type=transaction_type, amount=amount, payment_method_id=method_id)

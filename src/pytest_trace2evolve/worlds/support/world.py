@@ -1,4 +1,4 @@
-"""The support world, which runs its domain's tools over any given retail database."""
+"""The support world, which runs its domain's tools over a given retail database."""
 
 import functools
 from collections import OrderedDict
@@ -23,10 +23,10 @@ from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 PROVIDER = "trace2evolve"
 DOMAIN = "support"
 
-_OFFERED: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES)}
-_WRITERS = frozenset(name for name, kind in TOOL_TYPES.items() if kind is ToolType.WRITE)
-_SORTED = frozenset({"list_all_product_types"})
-_KEPT_STORES = 256  # each holds references to all records of its original store
+_TOOLS: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES)}
+_WRITER_TOOLS = frozenset(name for name, kind in TOOL_TYPES.items() if kind is ToolType.WRITE)
+_SORTED_TOOLS = frozenset({"list_all_product_types"})
+_MAX_MERGED_STORES = 256  # each holds references to all records of its original store
 
 
 class SupportWorld(World):
@@ -81,7 +81,7 @@ class SupportWorld(World):
         return name in TOOL_TYPES
 
     def changes_state(self, name: str) -> bool:
-        return name in _WRITERS
+        return name in _WRITER_TOOLS
 
     def open(self, *, solo: bool = False) -> "SupportSession":
         return SupportSession(self._store, self._merged_stores, solo=solo)
@@ -108,9 +108,9 @@ class SupportSession(ToolkitSession):
         self._merged_stores = merged_stores
         super().__init__(
             agent=RetailAgentTools(OverlayDatabase(store, mode)),
-            tools=_OFFERED,
-            writers=_WRITERS,
-            sorted_tools=_SORTED,
+            tools=_TOOLS,
+            writers=_WRITER_TOOLS,
+            sorted_tools=_SORTED_TOOLS,
             mode=mode,
             solo=solo,
         )
@@ -118,8 +118,8 @@ class SupportSession(ToolkitSession):
     def check(self, assertion: Assertion) -> bool:
         """Always raises `WorldError`: the world has no functions for assertions."""
         raise WorldError(
-            f"domain 'support' has no assertion {assertion.func_name!r}, nor any other; its tasks are scored "
-            "by their gold actions: take it out of 'env_assertions'"
+            f"domain 'support' has no assertion {assertion.func_name!r} or any other; its tasks are scored "
+            "by their gold actions; remove it from 'env_assertions'"
         )
 
     def _function(self, call: FunctionCall) -> Callable[..., Any] | None:
@@ -140,22 +140,22 @@ class _MergedStores:
     """
 
     def __init__(self) -> None:
-        self._merged: OrderedDict[tuple[int, int], tuple[RetailDB, InitializationData, RetailDB]] = (
+        self._stores: OrderedDict[tuple[int, int], tuple[RetailDB, InitializationData, RetailDB]] = (
             OrderedDict()
         )
 
     def get(self, store: RetailDB, data: InitializationData) -> RetailDB:
         """The store with the data merged into it. Raises `WorldError` if the data do not fit."""
         key = id(store), id(data)
-        if key not in self._merged:
+        if key not in self._stores:
             view = OverlayDatabase(store, WriteMode())
             merge(view, data.agent_data or {})
             tables: dict[str, Any] = {name: dict(table.items()) for name, table in vars(view).items()}
-            self._merged[key] = store, data, RetailDB.model_construct(**tables)
-            if len(self._merged) > _KEPT_STORES:
-                self._merged.popitem(last=False)
-        self._merged.move_to_end(key)
-        return self._merged[key][-1]
+            self._stores[key] = store, data, RetailDB.model_construct(**tables)
+            if len(self._stores) > _MAX_MERGED_STORES:
+                self._stores.popitem(last=False)
+        self._stores.move_to_end(key)
+        return self._stores[key][-1]
 
 
 @functools.cache

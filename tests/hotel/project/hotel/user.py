@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.records.message import STOP, Message
+from pytest_trace2evolve.records.message import STOP_MARK, Message
 from pytest_trace2evolve.records.task import Task
 
 
@@ -26,7 +26,7 @@ class Guest:
             return self._scenario["known_info"].replace("Your", "My")
         if "yes or no" in heard:
             return "Yes, please." if self._agrees_to(heard) else "No, that is not what I want."
-        return f"Thank you, goodbye. {STOP}"
+        return f"Thank you, goodbye. {STOP_MARK}"
 
     def _agrees_to(self, proposal: str) -> bool:
         wanted = self._scenario["task_instructions"].partition("Say yes only to: ")[2]

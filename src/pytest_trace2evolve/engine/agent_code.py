@@ -26,23 +26,23 @@ T = TypeVar("T")
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
 
 MAX_FRAMES = 20
-"""The largest number of frames kept of an agent's traceback."""
+"""Maximum number of frames that are kept from an agent's traceback."""
 
-MAX_MESSAGE = 2_000
-"""The largest number of characters kept of an exception's message."""
+MAX_MESSAGE_LENGTH = 2_000
+"""Maximum number of characters that are kept from an exception's message."""
 
-_ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
+_EXPECTED_ERRORS = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
 """Errors with which an agent, or a model of this package that it calls, may end its simulation or the run."""
 
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """Disk errors, which do not count as failures of the agent."""
 
 
-def is_of_package(owner: object) -> bool:
-    """Whether an object is this package's code, by the definition of the object or of its class."""
+def is_package_code(owner: object) -> bool:
+    """Whether this package defines a function, a method or the class of an object."""
     # Reading an attribute of an instance, even `__class__`, may raise.
     definition = owner if type(owner) in (types.FunctionType, types.MethodType) else type(owner)
-    return _package(str(definition.__module__)) == _package(__name__)
+    return _top_level_package(str(definition.__module__)) == _top_level_package(__name__)
 
 
 def run_agent_code(
@@ -63,14 +63,14 @@ def run_agent_code(
         AgentCodeError: the code raised an exception, which may be `SystemExit`, or cancelled its own task.
         InfrastructureError: the code could not reach a service (see `is_network_error`) or write to the disk.
     """
-    if is_of_package(owner):
+    if is_package_code(owner):
         return call()
-    return _run_apart(name, call, world)
+    return _run_in_own_task(name, call, world)
 
 
-async def _run_apart(name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
+async def _run_in_own_task(name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
     context = contextvars.copy_context()
-    task = asyncio.create_task(_guarded(name, call, world), context=context)
+    task = asyncio.create_task(_attribute_errors(name, call, world), context=context)
     try:
         return await task
     except asyncio.CancelledError:
@@ -78,28 +78,28 @@ async def _run_apart(name: str, call: Callable[[], Awaitable[T]], world: object)
             raise
         raise AgentCodeError("CancelledError: the agent's code cancelled its own task") from None
     finally:
-        for variable, value in context.items():  # the agent's next call finds the values that this call set
+        for variable, value in context.items():  # the agent's next call must see these values
             if variable.get(None) is not value:
                 variable.set(value)
 
 
-async def _guarded(name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
+async def _attribute_errors(name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
     task = asyncio.current_task()
     try:
         return await call()
     except BaseException as error:
-        is_ended = isinstance(error, asyncio.CancelledError) and is_cancelled()
+        is_cancellation = isinstance(error, asyncio.CancelledError) and is_cancelled()
         # Python raises GeneratorExit in a coroutine that it discards; the coroutine's task does not run then.
         is_discarded = isinstance(error, GeneratorExit) and not _is_running(task)
-        is_the_worlds = isinstance(error, WorldError) and _is_raised_by(world, error)
-        if is_ended or is_discarded or is_the_worlds or isinstance(error, _ALLOWED):
+        is_world_error = isinstance(error, WorldError) and _is_raised_by(world, error)
+        if is_cancellation or is_discarded or is_world_error or isinstance(error, _EXPECTED_ERRORS):
             raise
-        text = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
+        text = f"{type(error).__name__}: {_error_message(error)}".rstrip(": ")
         if is_network_error(error):
             raise InfrastructureError(f"the agent's {name} could not reach a service: {text}") from error
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise InfrastructureError(f"the agent's {name} could not write to the disk: {text}") from error
-        raise AgentCodeError(text, _frames(error)) from error
+        raise AgentCodeError(text, _format_frames(error)) from error
 
 
 def _is_running(task: asyncio.Task[object] | None) -> bool:
@@ -114,25 +114,27 @@ def is_network_error(error: BaseException) -> bool:
 
     An exception group counts as a network error if each of its exceptions does.
     """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
+    seen_ids: set[int] = set()
+    current_error: BaseException | None = error
+    while current_error is not None and id(current_error) not in seen_ids:
+        seen_ids.add(id(current_error))
+        if isinstance(current_error, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
             return True
-        if isinstance(current, BaseExceptionGroup) and all(map(is_network_error, current.exceptions)):
+        if isinstance(current_error, BaseExceptionGroup) and all(
+            map(is_network_error, current_error.exceptions)
+        ):
             return True
-        status = _status(current)
+        status = _http_status(current_error)
         if isinstance(status, int) and (status in (408, 429) or status >= 500):
             return True
         # A library may wrap an error without naming its cause. If a built-in exception such as `KeyError` is
         # raised while a network error is handled, the handler is defective.
-        is_wrapper = type(current).__module__ != "builtins" and not current.__suppress_context__
-        current = current.__cause__ or (current.__context__ if is_wrapper else None)
+        is_wrapper = type(current_error).__module__ != "builtins" and not current_error.__suppress_context__
+        current_error = current_error.__cause__ or (current_error.__context__ if is_wrapper else None)
     return False
 
 
-def _status(error: BaseException) -> object:
+def _http_status(error: BaseException) -> object:
     try:
         response = getattr(error, "response", None)
         return getattr(error, "status_code", getattr(response, "status_code", None))
@@ -140,17 +142,17 @@ def _status(error: BaseException) -> object:
         return None
 
 
-def _message(error: BaseException) -> str:
-    """The message of an exception with control characters escaped, cut after `MAX_MESSAGE` characters."""
+def _error_message(error: BaseException) -> str:
+    """Escape control characters in an exception's message, and cut it after `MAX_MESSAGE_LENGTH`."""
     try:
         text = str(error)
-    except Exception as other:
-        return f"its message cannot be shown ({type(other).__name__})"
-    start = text[:MAX_MESSAGE]
-    shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in start)
-    if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
-        return shown
-    return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
+    except Exception as str_error:
+        return f"its message cannot be shown ({type(str_error).__name__})"
+    start = text[:MAX_MESSAGE_LENGTH]
+    printable = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in start)
+    if len(text) <= MAX_MESSAGE_LENGTH and len(printable) <= MAX_MESSAGE_LENGTH:
+        return printable
+    return f"{printable[:MAX_MESSAGE_LENGTH]}… ({len(text)} characters)"
 
 
 def is_cancelled() -> bool:
@@ -158,19 +160,19 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _frames(error: BaseException) -> str:
+def _format_frames(error: BaseException) -> str:
     """The traceback, starting at the first frame of the agent's code; the innermost frame is last."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = list(dropwhile(lambda frame: frame.filename.startswith(_PACKAGE_FOLDER), frames)) or frames
-    return "".join(traceback.format_list(own[-MAX_FRAMES:]))
+    agent_frames = list(dropwhile(lambda frame: frame.filename.startswith(_PACKAGE_FOLDER), frames)) or frames
+    return "".join(traceback.format_list(agent_frames[-MAX_FRAMES:]))
 
 
 def _is_raised_by(world: object, error: BaseException) -> bool:
     """Whether the world's code, or the code of this package, raised an error."""
     frames = list(traceback.walk_tb(error.__traceback__))
     module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
-    return module == type(world).__module__ or _package(module) == _package(__name__)
+    return module == type(world).__module__ or _top_level_package(module) == _top_level_package(__name__)
 
 
-def _package(module: str) -> str:
+def _top_level_package(module: str) -> str:
     return module.partition(".")[0]

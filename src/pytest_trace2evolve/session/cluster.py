@@ -1,0 +1,33 @@
+"""Makes the executor of a run on a Ray cluster, and extracts what the executor needs from a plan."""
+
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.factories import AnswerStores
+from pytest_trace2evolve.engine.live import LiveSettings, RaySettings
+from pytest_trace2evolve.engine.ray_actor import RemoteSuite, Side
+from pytest_trace2evolve.engine.ray_cluster import RunContext
+from pytest_trace2evolve.engine.ray_executor import DEFAULT_PER_ACTOR, RayExecutor
+from pytest_trace2evolve.project.project import LockedSuite
+from pytest_trace2evolve.session.plan import Plan
+
+
+def executor_of(settings: RaySettings) -> RayExecutor:
+    """Return the executor that the options `--t2e-ray` and `--t2e-ray-…` describe."""
+    per_actor, pip = settings.per_actor or DEFAULT_PER_ACTOR, settings.pip or ()
+    return RayExecutor(settings.address, per_actor=per_actor, pip=pip, env=settings.env)
+
+
+def work_of(plan: Plan, account: Account, stores: AnswerStores) -> RunContext:
+    """Return the suites, models and limits of a plan, for an executor."""
+    suites = {
+        name: RemoteSuite(
+            LockedSuite(planned_suite.suite, planned_suite.path, planned_suite.lock),
+            planned_suite.agent,
+            plan.candidate,
+            planned_suite.identity,
+        )
+        for name, planned_suite in plan.suites.items()
+        if planned_suite.recorded_runs is None
+    }
+    sides: dict[Side, LiveSettings | None] = {(name, "candidate"): plan.live for name in suites}
+    sides |= {(name, "baseline"): setup.live for name, setup in plan.baseline_sides.items()}
+    return RunContext(plan.project, account, plan.concurrency, suites, sides, stores=stores)
