@@ -89,10 +89,23 @@ class Completion(Record):
     cached: bool = False
 
 
+class HttpAnswer(Record):
+    """An endpoint's answer to an agent that calls its model itself, as the agent received it."""
+
+    content_type: str
+    body: str
+    usage: Usage = Usage()
+
+
 class Answer(Record):
-    """A stored answer: a completion, or in `context_window` the rejection of a conversation that is too long.
+    """A stored answer of a model.
 
     The request is not stored, and neither is anything that identifies its sender.
+
+    Attributes:
+        completion: The answer to agent `chat`, or to a model that plays the user.
+        context_window: The rejection of a conversation that is too long for the model.
+        http: The answer to an agent that calls its model itself.
     """
 
     trial: int
@@ -100,12 +113,15 @@ class Answer(Record):
     model: str
     completion: Completion | None = None
     context_window: str | None = None
+    http: HttpAnswer | None = None
 
     @model_validator(mode="after")
     def _check_one_outcome(self) -> Self:
-        if (self.completion is None) == (self.context_window is None):
+        outcomes = (self.completion, self.context_window, self.http)
+        if sum(outcome is not None for outcome in outcomes) != 1:
             raise ValueError(
-                "an answer must be either a completion or the rejection of a conversation that is too long"
+                "an answer must be exactly one of: a completion, the rejection of a conversation that is too "
+                "long, an HTTP answer"
             )
         return self
 

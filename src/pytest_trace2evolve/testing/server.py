@@ -18,6 +18,8 @@ from typing import Any, Self
 
 import h11
 
+from pytest_trace2evolve.utils.http_server import JSON_TYPE, Connection
+
 CHARACTERS_PER_TOKEN = 4
 """Characters of one token in `usage`."""
 
@@ -26,8 +28,6 @@ BYTE_PAUSE_SECONDS = 0.2
 
 HOLD_POLL_SECONDS = 0.005
 """Seconds between two checks of whether a held request may be answered."""
-
-JSON_TYPE = "application/json"
 
 
 class Fault(StrEnum):
@@ -319,58 +319,8 @@ class ChatServer:
         return ""
 
 
-class _Connection:
-    """One client's connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self._state = h11.Connection(h11.SERVER)
-
-    async def read(self) -> tuple[h11.Request, bytes] | None:
-        """Return the next request and its body; None if the client has hung up."""
-        head: h11.Request | None = None
-        body = bytearray()
-        while True:
-            event = self._state.next_event()
-            if event is h11.NEED_DATA:
-                self._state.receive_data(await self.reader.read(65536))
-            elif isinstance(event, h11.Request):
-                head = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage) and head is not None:
-                return head, bytes(body)
-            else:
-                return None
-
-    def prepare_for_reuse(self) -> bool:
-        """Prepare for another request; return False if the connection must close."""
-        if self._state.our_state is h11.MUST_CLOSE:
-            return False
-        self._state.start_next_cycle()
-        return True
-
-    async def send(
-        self,
-        status: int,
-        body: object,
-        headers: Collection[tuple[str, str]] = (),
-        content_type: str = JSON_TYPE,
-    ) -> bool:
-        """Send a complete answer, bytes unchanged and anything else as JSON; return True (stay connected)."""
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self._send_head(status, len(content), content_type, headers)
-        self.writer.write(self._state.send(h11.Data(data=content)) or b"")
-        self.writer.write(self._state.send(h11.EndOfMessage()) or b"")
-        await self.writer.drain()
-        return True
-
-    def _send_head(
-        self, status: int, length: int, content_type: str, headers: Collection[tuple[str, str]] = ()
-    ) -> None:
-        fields = [("content-type", content_type), ("content-length", str(length)), *headers]
-        self.writer.write(self._state.send(h11.Response(status_code=status, headers=fields)) or b"")
+class _Connection(Connection):
+    """One client's connection, on which the server can misbehave."""
 
     async def misbehave(self, misbehaviour: Misbehaviour, reply: dict[str, Any]) -> bool:
         """Fail in the given way; return False if the connection must close."""
@@ -395,7 +345,7 @@ class _Connection:
             case Fault.HANG_UP:
                 return False
             case Fault.HANG_UP_HALFWAY | Fault.SLOW:
-                self._send_head(200, len(content), JSON_TYPE)
+                self.send_head(200, len(content), JSON_TYPE)
                 self.writer.write(content[:middle])
                 await self.writer.drain()
                 for byte in content[middle:-1] if misbehaviour.fault is Fault.SLOW else b"":
