@@ -5,8 +5,8 @@ descriptor that was standard output. Output of the agent goes to standard error 
 with the events. Only the standard library and modules without dependencies are imported here, because each
 process pays for its imports.
 
-Requests: `import` (import the function), `make` (call it), `run` (the user's next message), `close`. While `run` is
-being answered, the child may send `call` events; the parent answers each with a `result`.
+Requests: `import` (import the function), `make` (call it), `run` (the user's next message), `close`. Before
+it answers `make` or `run`, the child may send `call` events; the parent answers each with a `result`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
-from pytest_trace2evolve.engine.guard import MAX_FRAMES, is_network_error
+from pytest_trace2evolve.engine.agent_code import MAX_FRAMES, is_network_error
 
 MAX_TEXT = 1_000_000
 """The largest number of characters of one reply that are sent to the parent."""
@@ -60,7 +60,7 @@ class Configuration:
     trial: int = 0
 
 
-class AgentCodeProblem(Exception):
+class UnusableResultError(Exception):
     """A result of the agent's code that cannot be used; the message is shown without a traceback."""
 
 
@@ -189,7 +189,7 @@ class Child:
         assert callable(self._agent)
         reply = self._finished(self._agent(message))
         if not isinstance(reply, str):
-            raise AgentCodeProblem(f"run returned {type(reply).__name__}, not a text")
+            raise UnusableResultError(f"run returned {type(reply).__name__}, not a text")
         return reply[:MAX_TEXT]
 
     def _close(self) -> None:
@@ -232,7 +232,7 @@ def import_path(path: str) -> Any:
     """Import `package.module:attribute`.
 
     Raises:
-        AgentCodeProblem: the module has no such attribute, or the attribute is not callable.
+        UnusableResultError: the module has no such attribute, or the attribute is not callable.
     """
     module, _, name = path.partition(":")
     value = importlib.import_module(module)
@@ -240,9 +240,9 @@ def import_path(path: str) -> Any:
         try:
             value = getattr(value, part)
         except AttributeError:
-            raise AgentCodeProblem(f"{path}: module {module} has no {name!r}") from None
+            raise UnusableResultError(f"{path}: module {module} has no {name!r}") from None
     if not callable(value):
-        raise AgentCodeProblem(f"{path}: is a {type(value).__name__}, not a function")
+        raise UnusableResultError(f"{path}: is a {type(value).__name__}, not a function")
     return value
 
 
@@ -251,7 +251,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         text = str(error)
     except Exception as other:
         text = f"its message cannot be shown ({type(other).__name__})"
-    if isinstance(error, AgentCodeProblem):
+    if isinstance(error, UnusableResultError):
         return {"event": "failed", "error": text, "frames": "", "network": False}
     frames = traceback.extract_tb(error.__traceback__)
     inner = [number for number, frame in enumerate(frames) if frame.filename == __file__]

@@ -83,7 +83,7 @@ class Child:
                 stderr=output,
                 cwd=function.folder,
                 env=environment,
-                limit=MAX_LINE,
+                max_bytes=MAX_LINE,
                 start_new_session=True,  # an interrupt of the run is not the agent's
             )
         return cls(function, process, token, log)
@@ -117,7 +117,8 @@ class Child:
         return answer
 
     async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(ConnectionError):  # the process has ended, as the empty line says
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             await self._process.stdin.drain()
@@ -195,8 +196,8 @@ class FunctionAgent:
             made = await self._child.ask(request, self._exchange)
             if made["event"] == "no history":
                 raise InfrastructureError(
-                    f"the task starts in the middle of a conversation, which {self.name} cannot continue; let "
-                    "it take a third argument named history, or leave the task out of the suite"
+                    f"the task starts in the middle of a conversation, but {self.name} cannot continue one; "
+                    "let it take a third argument named history, or leave the task out of the suite"
                 )
         self._is_idle = False
         last = history[-1]

@@ -22,15 +22,15 @@ from pytest_trace2evolve.errors import EndpointError, Trace2EvolveError
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import (
-    NOTHING_USED,
+    NO_USAGE,
     Answer,
     HttpAnswer,
     JournalEntry,
     Usage,
-    cached_tokens,
-    token_count,
+    parse_cached_tokens,
+    parse_token_count,
 )
-from pytest_trace2evolve.records.protocols import Answers, Journal, Meter
+from pytest_trace2evolve.records.protocols import AnswerStore, Journal, Meter
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.http import bounded_client, tls_context
 from pytest_trace2evolve.utils.http_server import Connection
@@ -68,7 +68,7 @@ class Exchange:
     journal: Journal | None
     before_use: Callable[[], Awaitable[None]]
     place: str = ""
-    usage: Usage = NOTHING_USED
+    usage: Usage = NO_USAGE
     is_fresh: bool = False
     failure: Trace2EvolveError | None = None
     pending: int = 0
@@ -77,7 +77,7 @@ class Exchange:
     def take_usage(self) -> tuple[Usage, bool]:
         """Return the usage since the last call, and whether all of it is of stored answers."""
         usage, is_cached = self.usage, not self.is_fresh and self.usage.calls > 0
-        self.usage, self.is_fresh = NOTHING_USED, False
+        self.usage, self.is_fresh = NO_USAGE, False
         return usage, is_cached
 
     def fail(self, error: Trace2EvolveError) -> None:
@@ -93,7 +93,7 @@ class RecordingProxy:
         settings: The endpoint, its key and the timeout of one request.
         prices: Prices of models by name.
         meter: Counts the usage, and decides when a request may be sent.
-        cache: Answers of earlier runs, which replace requests; None if the cache is not used.
+        cache: AnswerStore of earlier runs, which replace requests; None if the cache is not used.
         record: All answers of this run; None if nothing is recorded.
         played: The answers of a cassette, by key; None to ask the endpoint.
     """
@@ -104,8 +104,8 @@ class RecordingProxy:
         prices: Mapping[str, Price],
         meter: Meter,
         *,
-        cache: Answers | None = None,
-        record: Answers | None = None,
+        cache: AnswerStore | None = None,
+        record: AnswerStore | None = None,
         played: Mapping[str, Answer] | None = None,
     ) -> None:
         self._settings = settings
@@ -224,7 +224,8 @@ class RecordingProxy:
             answer = self._played.get(key)
             if answer is None:
                 raise EndpointError(
-                    "the cassette holds no answer to a request of the agent; record it again with --t2e-record"
+                    "the cassette holds no answer to a request of the agent; "
+                    "record it again with --t2e-record"
                 )
             return answer
         for store, place in ((self._record, key), (self._cache, cache_key)):
@@ -296,9 +297,9 @@ def read_usage(kind: str, content: bytes) -> Usage:
     if not isinstance(usage, dict):
         return Usage()
     return Usage(
-        prompt_tokens=token_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
-        completion_tokens=token_count(usage.get("completion_tokens", usage.get("output_tokens"))),
-        cached_tokens=cached_tokens(usage),
+        prompt_tokens=parse_token_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
+        completion_tokens=parse_token_count(usage.get("completion_tokens", usage.get("output_tokens"))),
+        cached_tokens=parse_cached_tokens(usage),
     )
 
 

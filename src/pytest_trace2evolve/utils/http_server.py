@@ -47,7 +47,11 @@ class Connection:
         return True
 
     async def send(
-        self, status: int, body: object, headers: Iterable[tuple[str, str]] = (), content_type: str = JSON_TYPE
+        self,
+        status: int,
+        body: object,
+        headers: Iterable[tuple[str, str]] = (),
+        content_type: str = JSON_TYPE,
     ) -> bool:
         """Send a complete answer, bytes unchanged and anything else as JSON; return True (stay connected)."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -57,7 +61,9 @@ class Connection:
         await self.writer.drain()
         return True
 
-    def send_head(self, status: int, length: int, content_type: str, headers: Collection[tuple[str, str]] = ()) -> None:
+    def send_head(
+        self, status: int, length: int, content_type: str, headers: Collection[tuple[str, str]] = ()
+    ) -> None:
         """Send the status line and the headers of an answer of `length` bytes."""
         fields = [("content-type", content_type), ("content-length", str(length)), *headers]
         self.writer.write(self.state.send(h11.Response(status_code=status, headers=fields)) or b"")

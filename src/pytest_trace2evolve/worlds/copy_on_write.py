@@ -59,17 +59,18 @@ def fingerprint(value: Any) -> str:
     tau2 hashes `json.dumps(model_dump(), sort_keys=True, default=str)`, so 1 and 1.0 differ, but the order of
     keys does not matter.
     """
-    return json.dumps(_to_plain(value), sort_keys=True, default=str)
+    return json.dumps(to_plain(value), sort_keys=True, default=str)
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
+    """Convert models and overlays in a value to dictionaries and lists."""
     if isinstance(value, BaseModel):
         # A tool may have assigned a value of an undeclared type, which tau2 dumps unchanged.
         return value.model_dump(warnings=False)
     if isinstance(value, Mapping):
-        return {key: _to_plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | OverlayList):
-        return [_to_plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value
 
 

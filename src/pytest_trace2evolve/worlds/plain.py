@@ -19,10 +19,9 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import RECORDS, problem_in, read_text
-from pytest_trace2evolve.worlds.copy_on_write import combine, fingerprint
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, first_problem, read_text
+from pytest_trace2evolve.worlds.copy_on_write import combine, fingerprint, to_plain
 from pytest_trace2evolve.worlds.tool_schemas import tool_methods
-from pytest_trace2evolve.worlds.toolkit import render
 
 DATABASE_EQUALS = "database_equals"
 """The assertion that compares the database with the expected one; every plain world has it."""
@@ -155,7 +154,7 @@ class World:
 
     def open(self, *, solo: bool = False) -> "PlainSession":
         """A session with its own copy of the database."""
-        return PlainSession(self._cls, self._methods, copy.deepcopy(self._database))
+        return PlainSession(self._cls, self._methods, self._database)
 
     def data_digest(self) -> str:
         """Digest of the initial database."""
@@ -175,7 +174,13 @@ class World:
 
 
 class PlainSession(WorldSession):
-    """An instance of the class of a plain world, with its own copy of the database."""
+    """An instance of the class of a plain world, with its own copy of the database.
+
+    Args:
+        cls: The class.
+        methods: Its tools by name.
+        database: The initial database, which is copied and never changed.
+    """
 
     def __init__(self, cls: type, methods: Mapping[str, Any], database: Any) -> None:
         self._methods = methods
@@ -215,10 +220,12 @@ class PlainSession(WorldSession):
     def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
         """Call a tool; an exception gives an error result, as in τ²."""
         try:
-            return ToolResult(content=render(self._invoke(name, arguments), is_record=True))
+            return ToolResult(content=_rendered(self._invoke(name, arguments)))
         except Exception as error:
             # The text may quote an argument with half a surrogate pair, which no record can hold.
-            text = f"Error: {error or type(error).__name__}".encode("utf-8", "replace").decode()
+            needs_type = isinstance(error, KeyError) or not str(error)
+            prefix = f"{type(error).__name__}: " if needs_type else ""
+            text = f"Error: {prefix}{error}".encode("utf-8", "replace").decode()
             return ToolResult(content=text, error=True)
 
     def perform(self, action: Action) -> None:
@@ -289,7 +296,14 @@ def _merged(database: Any, update: Mapping[str, Any]) -> Any:
     try:
         return type(database).model_validate(merged)
     except ValidationError as error:
-        raise WorldError(f"the task's data do not fit the database: {problem_in(error, 'data')}") from None
+        raise WorldError(f"the task's data do not fit the database: {first_problem(error, 'data')}") from None
+
+
+def _rendered(result: Any) -> str:
+    """The text that a model reads: a text unchanged, anything else as JSON."""
+    return (
+        result if isinstance(result, str) else json.dumps(to_plain(result), default=str, ensure_ascii=False)
+    )
 
 
 def _awaited(result: Any) -> Any:
@@ -342,7 +356,7 @@ def _validated(cls: type, data: Any) -> Any:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise WorldError(f"the data of {cls.__name__} do not fit: {problem_in(error, 'data')}") from None
+        raise WorldError(f"the data of {cls.__name__} do not fit: {first_problem(error, 'data')}") from None
 
 
 def _loaded(data: str | Path | Mapping[str, Any] | None, folder: Path) -> Any:
@@ -352,7 +366,7 @@ def _loaded(data: str | Path | Mapping[str, Any] | None, folder: Path) -> Any:
     if isinstance(data, Mapping):
         return copy.deepcopy(dict(data))
     path = folder / data
-    text = read_text(path, WorldError, limit=RECORDS)
+    text = read_text(path, WorldError, max_bytes=MAX_RECORD_BYTES)
     try:
         if path.suffix in (".yaml", ".yml"):
             import yaml
@@ -364,9 +378,7 @@ def _loaded(data: str | Path | Mapping[str, Any] | None, folder: Path) -> Any:
         cause = " ".join(str(error).split())[:200]
         raise WorldError(f"{path}: is neither JSON nor YAML ({cause}); correct the file") from None
     if not isinstance(loaded, dict):
-        raise WorldError(
-            f"{path}: holds a {type(loaded).__name__}, not a mapping of tables; correct the file"
-        )
+        raise WorldError(f"{path}: holds a {type(loaded).__name__}, not a mapping; correct the file")
     return loaded
 
 

@@ -12,7 +12,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import first_problem
 
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$")
 _ARGUMENT = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
@@ -40,7 +40,7 @@ class ToolMethod:
         try:
             model = self.arguments.model_validate(dict(arguments))
         except ValidationError as error:
-            raise ValueError(problem_in(error, "arguments")) from None
+            raise ValueError(first_problem(error, "arguments")) from None
         return {name: getattr(model, name) for name in model.model_fields_set}
 
 

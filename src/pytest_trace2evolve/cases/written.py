@@ -1,0 +1,284 @@
+"""Tasks that a person writes in YAML or JSONL, compiled to τ² tasks.
+
+- id: cancel-paid
+  user:
+    goal: Cancel booking B17.
+    knows: {name: Ann Lee, booking: B17}
+  expect:
+    data: {bookings: {B17: {status: cancelled}}}
+    says: [cancelled]
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
+
+from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.task import (
+    SCRIPT_KEY,
+    Action,
+    Assertion,
+    EvaluationCriteria,
+    ForbiddenCall,
+    InitializationData,
+    InitialState,
+    RewardBasis,
+    SlotScript,
+    Task,
+)
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, parse_json, first_problem, read_text, convert_failures
+from pytest_trace2evolve.worlds.plain import DATABASE_EQUALS
+
+DRAFT = "draft"
+"""The key of a task that `trace2evolve import` drafted and nobody accepted yet."""
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+def _to_text(value: object) -> object:
+    """A value of `knows` as text; YAML reads numbers and dates as such."""
+    return value if isinstance(value, str | dict | list) or value is None else str(value)
+
+
+def _to_call(value: object) -> object:
+    """A call may be written as the name of a tool alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Known = Annotated[Text, BeforeValidator(_to_text)]
+
+
+class ExpectedCall(Record):
+    """A call that the agent must make; without arguments, any call of the tool counts."""
+
+    name: Text
+    arguments: dict[str, Any] | None = None
+
+
+class WrittenUser(Record):
+    """The user of a task.
+
+    Attributes:
+        goal: What the user wants.
+        opening: The user's first message; by default the goal.
+        knows: The facts that the user tells if the agent asks for them, by name.
+        style: How the user writes, for a model that plays the user.
+        agrees_to: Words of proposals that the user agrees to; by default the words of the goal.
+    """
+
+    goal: Text
+    opening: Text | None = None
+    knows: dict[str, Known] = Field(default_factory=dict)
+    style: str = ""
+    agrees_to: tuple[Text, ...] = ()
+
+
+class Expectation(Record):
+    """What must be true after a simulation.
+
+    Attributes:
+        data: The expected changes of the database; an empty mapping means that nothing may change. Without
+            `data`, the database must equal that after `calls`, as in τ².
+        calls: Calls that the agent must make.
+        says: Texts that the agent must say, in any case.
+        not_calls: Calls that the agent must not make.
+        judged: Statements that a judge must find true (`--t2e-judge`).
+    """
+
+    data: dict[str, Any] | None = None
+    calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] | None = None
+    says: tuple[Text, ...] = ()
+    not_calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] = ()
+    judged: tuple[Text, ...] = ()
+
+
+class WrittenTask(Record):
+    """A task as a person writes it.
+
+    Attributes:
+        split: The split to which the task belongs, if the suite does not say it.
+        tags: Words by which tasks are grouped.
+        data: Changes of the initial database for this task.
+        history: Messages before the first turn, in OpenAI's format.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+    split: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] | None = None
+    tags: tuple[Text, ...] = ()
+    user: WrittenUser
+    expect: Expectation
+    data: dict[str, Any] = Field(default_factory=dict)
+    history: tuple[dict[str, Any], ...] = ()
+
+    def to_task(self) -> Task:
+        """Compile the task to a τ² task."""
+        script = SlotScript(
+            goal=self.user.goal,
+            opening=self.user.opening or self.user.goal,
+            knows=self.user.knows,
+            agrees_to=self.user.agrees_to,
+        )
+        scenario = {
+            "instructions": {
+                "task_instructions": self.user.goal,
+                "known_info": "\n".join(f"{name}: {value}" for name, value in self.user.knows.items()),
+            },
+            "persona": self.user.style or None,
+            SCRIPT_KEY: script.model_dump(mode="json", exclude_defaults=True) | {"kind": "slots"},
+        }
+        state = InitialState(
+            initialization_data=InitializationData(agent_data=self.data) if self.data else None,
+            message_history=[_message(message) for message in self.history] or None,
+        )
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "user_scenario": scenario,
+            "initial_state": state if self.data or self.history else None,
+            "evaluation_criteria": self._criteria(),
+        }
+        if self.tags:
+            fields["tags"] = list(self.tags)
+        return Task.model_validate({key: value for key, value in fields.items() if value is not None})
+
+    def _criteria(self) -> EvaluationCriteria:
+        expect = self.expect
+        calls = expect.calls or ()
+        basis = []
+        # The database after the calls is known only if every call has its arguments.
+        if expect.data is None and expect.calls is not None and all(call.arguments is not None for call in calls):
+            basis.append(RewardBasis.DB)
+        if expect.data is not None:
+            basis.append(RewardBasis.ENV_ASSERTION)
+        if calls or expect.not_calls:
+            basis.append(RewardBasis.ACTION)
+        if expect.says or not basis:
+            basis.append(RewardBasis.COMMUNICATE)
+        if expect.judged:
+            basis.append(RewardBasis.NL_ASSERTION)
+        forbidden = [
+            ForbiddenCall(name=call.name, arguments=call.arguments) for call in expect.not_calls
+        ]
+        return EvaluationCriteria.model_validate(
+            {
+                "actions": [_action(number, call) for number, call in enumerate(calls)],
+                "env_assertions": [] if expect.data is None else [_assertion(expect.data)],
+                "communicate_info": list(expect.says),
+                "nl_assertions": list(expect.judged) or None,
+                "reward_basis": basis,
+                **({"forbidden_calls": forbidden} if forbidden else {}),
+            }
+        )
+
+
+def _action(number: int, call: ExpectedCall) -> Action:
+    return Action(
+        name=call.name,
+        arguments=call.arguments or {},
+        action_id=f"call_{number}",
+        compare_args=[] if call.arguments is None else sorted(call.arguments),
+    )
+
+
+def _assertion(data: Mapping[str, Any]) -> Assertion:
+    return Assertion(env_type="assistant", func_name=DATABASE_EQUALS, arguments={"data": data})
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    """A message of OpenAI's format as a message of a trace.
+
+    Raises:
+        ValueError: the message has no known role, or a call's arguments are not a JSON object.
+    """
+    role = message.get("role")
+    if role == "tool":
+        fields = {"role": "tool", "id": message.get("tool_call_id"), "requestor": "assistant"}
+        return Message.model_validate({**fields, "content": message.get("content"), "error": False})
+    if role not in ("user", "assistant"):
+        raise ValueError(f"history: role {role!r} is not user, assistant or tool")
+    calls = [
+        {
+            "id": call.get("id"),
+            "name": call["function"]["name"],
+            "arguments": json.loads(call["function"].get("arguments") or "{}"),
+            "requestor": "assistant",
+        }
+        for call in message.get("tool_calls") or ()
+    ]
+    return Message.model_validate({"role": role, "content": message.get("content"), "tool_calls": calls or None})
+
+
+def read_written_tasks(path: Path) -> list[WrittenTask]:
+    """Read a file of written tasks: a YAML list, or JSONL with one task a line.
+
+    Raises:
+        CaseError: the file cannot be read, holds no task, a task is invalid or a draft, or two tasks share an
+            id. The message names the task.
+    """
+    tasks: dict[str, WrittenTask] = {}
+    for where, record in _records(path):
+        if isinstance(record, dict) and DRAFT in record:
+            raise CaseError(
+                f"{where}: is a draft that nobody accepted; review it with 'trace2evolve cases review'"
+            )
+        try:
+            task = WrittenTask.model_validate(record)
+            task.to_task()
+        except ValidationError as error:
+            raise CaseError(f"{where}: {first_problem(error, 'task')}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CaseError(f"{where}: {error}") from None
+        if task.id in tasks:
+            raise CaseError(f"{where}: task {task.id!r} occurs twice; rename one")
+        tasks[task.id] = task
+    if not tasks:
+        raise CaseError(f"{path}: holds no task; write one, or leave the file out of the suite")
+    return list(tasks.values())
+
+
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    text = read_text(path, CaseError, max_bytes=MAX_RECORD_BYTES)
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                where = f"{path}, line {number}"
+                with convert_failures(where, CaseError, "expected one JSON object a line"):
+                    record = parse_json(line, require_unique=True, allow_nul=False)
+                yield where, record
+        return
+    records = _parsed_yaml(path, text)
+    if not isinstance(records, list):
+        kind = "nothing" if records is None else f"a {type(records).__name__}"
+        raise CaseError(f"{path}: expected a list of tasks, got {kind}")
+    for number, record in enumerate(records, start=1):
+        name = record.get("id") if isinstance(record, dict) else None
+        yield f"{path}, task {name if isinstance(name, str) else number}", record
+
+
+def _parsed_yaml(path: Path, text: str) -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads dates as text, and rejects repeated keys."""
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            line = node.start_mark.line + 1
+            raise CaseError(f"{path}, line {line}: {twice[0]!r} occurs twice in one mapping; remove one")
+        return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
+    try:
+        return yaml.load(text, Loader=Loader)  # noqa: S506 - a subclass of SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise CaseError(f"{path}, line {line}: is not YAML: {error.problem}; correct the line") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise CaseError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}; correct the file") from None
