@@ -64,6 +64,13 @@ class Assertion(FunctionCall):
     message: str | None = None
 
 
+class ForbiddenCall(Record):
+    """A call that the agent must not make; without arguments, no call of the tool is allowed."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
 class InitializationData(Tau2Record):
     """Updates merged into the databases before a simulation."""
 
@@ -87,6 +94,7 @@ class EvaluationCriteria(Tau2Record):
     communicate_info: list[str] | None = None
     nl_assertions: list[str] | None = None
     reward_basis: list[RewardBasis] | None = None
+    forbidden_calls: list[ForbiddenCall] | None = None
 
     @property
     def basis(self) -> tuple[RewardBasis, ...]:
@@ -152,8 +160,14 @@ def normalise_task(task: Task) -> dict[str, Any]:
             "nl_assertions": criteria.nl_assertions or [],
             "reward_basis": sorted(criteria.basis),
             "state_compared": criteria.actions is not None or criteria.env_assertions is not None,
+            # Left out if there are none, so that the digests of all other tasks stay as they were.
+            **({"forbidden_calls": _normalise_forbidden(criteria)} if criteria.forbidden_calls else {}),
         },
     }
+
+
+def _normalise_forbidden(criteria: EvaluationCriteria) -> list[dict[str, Any]]:
+    return [call.model_dump(mode="json") for call in criteria.forbidden_calls or []]
 
 
 def _normalise_action(action: Action) -> dict[str, Any]:
@@ -325,15 +339,50 @@ class Script(Record):
         return not any(turn.has_allowed_request for turn in self.turns)
 
 
+class SlotScript(Record):
+    """A scripted user for any domain, who answers from a table of facts.
+
+    Attributes:
+        goal: What the user wants.
+        opening: The user's first message.
+        knows: The facts that the user tells if the agent asks for them, by name.
+        agrees_to: Words of proposals that the user agrees to; empty for the words of the goal.
+        patience: The maximum number of messages that the user sends.
+    """
+
+    kind: Literal["slots"] = "slots"
+    goal: Said
+    opening: Said
+    knows: dict[str, Said] = Field(default_factory=dict)
+    agrees_to: tuple[str, ...] = ()
+    patience: int = Field(default=MAX_PATIENCE, ge=2, le=MAX_PATIENCE)
+
+
+def slot_script_of(task: Task) -> SlotScript | None:
+    """Return the script of a written task's user; None if the task has none.
+
+    Raises:
+        CaseError: the script is damaged; the message names the task and the place.
+    """
+    scenario: Any = task.user_scenario
+    raw = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
+    if not isinstance(raw, dict) or raw.get("kind") != "slots":
+        return None
+    try:
+        return SlotScript.model_validate(raw)
+    except ValidationError as error:
+        raise CaseError(f"task {task.id!r}: its user's script is damaged: {first_problem(error)}") from None
+
+
 def script_of(task: Task) -> Script | None:
-    """Return the customer script of a task; None if it has none.
+    """Return the customer script of a case; None if the task has none.
 
     Raises:
         CaseError: the script is damaged, or does not fit its task; the message names the task and the place.
     """
     scenario: Any = task.user_scenario
     script_data = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
-    if script_data is None:
+    if script_data is None or (isinstance(script_data, dict) and script_data.get("kind") == "slots"):
         return None
     try:
         script = Script.model_validate(script_data)
