@@ -93,7 +93,7 @@ class Desk:
             suite=suite,
             lock=lock.digest,
             lock_parts=lock.parts,
-            candidate=self.project.candidates[step.candidate].ref(),
+            candidate=self.project.candidates[step.candidate].to_ref(),
             agent=Settings(implementation="listed"),
             run_id=f"run{self.runs}",
         )
@@ -141,7 +141,7 @@ class Desk:
             partial=False,
             policy="strict",
             goal=Goal.IMPROVE,
-            candidate=self.project.candidates[step.candidate].ref(),
+            candidate=self.project.candidates[step.candidate].to_ref(),
             suites=suites,
         )
         folder.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def judged(project: Project, decision: Decision | None, candidate: str = "v6+rea
         partial=False,
         policy="calibrated",
         goal=Goal.HOLD,
-        candidate=project.candidates[candidate].ref(),
+        candidate=project.candidates[candidate].to_ref(),
     )
 
 

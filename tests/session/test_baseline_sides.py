@@ -47,7 +47,7 @@ def found(candidates: Candidates, recorded: Settings, **changes: Any) -> Candida
         LIVE, LIVE, Adapters(NOWHERE), candidates, AGENT_ENDPOINT, prices={}, needs_prices=False
     )
     agent, identity = changes.pop("agent", CHAT), Identity(agent=Settings(code=changes.pop("code", None)))
-    provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].ref(), agent=recorded)
+    provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].to_ref(), agent=recorded)
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
     result = replace(sides, **changes).find({"desk": baseline}, {"desk": agent}, {"desk": identity}, 640)
     assert (len(result.sides), len(result.refusal_reasons)) in ((1, 0), (0, 1))
@@ -160,7 +160,7 @@ def test_an_unknown_candidate_is_a_reason(
 
 
 def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp_path: Path) -> None:
-    old = candidates["v0"].ref()
+    old = candidates["v0"].to_ref()
     (tmp_path / "v0.md").write_text("no front matter")
     sides = BaselineSetupFinder(
         LIVE, LIVE, Adapters(NOWHERE), Candidates(tmp_path), AGENT_ENDPOINT, prices={}, needs_prices=False

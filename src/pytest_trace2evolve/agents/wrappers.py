@@ -57,7 +57,7 @@ class OpenAIAgent:
 
     async def __call__(self, message: str) -> str:
         """Answer a message, with all earlier items of the conversation."""
-        from agents import Runner
+        from agents import Runner  # type: ignore[import-not-found,unused-ignore]
 
         result = await Runner.run(self._agent, [*self._items, {"role": "user", "content": message}])
         self._items = result.to_input_list()

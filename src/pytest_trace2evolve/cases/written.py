@@ -31,7 +31,14 @@ from pytest_trace2evolve.records.task import (
     SlotScript,
     Task,
 )
-from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, parse_json, first_problem, read_text, convert_failures
+from pytest_trace2evolve.utils.reading import (
+    MAX_RECORD_BYTES,
+    convert_failures,
+    first_problem,
+    parse_json,
+    read_text,
+)
+from pytest_trace2evolve.utils.yaml_text import parse_yaml
 from pytest_trace2evolve.worlds.plain import DATABASE_EQUALS
 
 DRAFT = "draft"
@@ -150,7 +157,11 @@ class WrittenTask(Record):
         calls = expect.calls or ()
         basis = []
         # The database after the calls is known only if every call has its arguments.
-        if expect.data is None and expect.calls is not None and all(call.arguments is not None for call in calls):
+        if (
+            expect.data is None
+            and expect.calls is not None
+            and all(call.arguments is not None for call in calls)
+        ):
             basis.append(RewardBasis.DB)
         if expect.data is not None:
             basis.append(RewardBasis.ENV_ASSERTION)
@@ -160,9 +171,7 @@ class WrittenTask(Record):
             basis.append(RewardBasis.COMMUNICATE)
         if expect.judged:
             basis.append(RewardBasis.NL_ASSERTION)
-        forbidden = [
-            ForbiddenCall(name=call.name, arguments=call.arguments) for call in expect.not_calls
-        ]
+        forbidden = [ForbiddenCall(name=call.name, arguments=call.arguments) for call in expect.not_calls]
         return EvaluationCriteria.model_validate(
             {
                 "actions": [_action(number, call) for number, call in enumerate(calls)],
@@ -209,7 +218,9 @@ def _message(message: Mapping[str, Any]) -> Message:
         }
         for call in message.get("tool_calls") or ()
     ]
-    return Message.model_validate({"role": role, "content": message.get("content"), "tool_calls": calls or None})
+    return Message.model_validate(
+        {"role": role, "content": message.get("content"), "tool_calls": calls or None}
+    )
 
 
 def read_written_tasks(path: Path) -> list[WrittenTask]:
@@ -250,35 +261,10 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
                     record = parse_json(line, require_unique=True, allow_nul=False)
                 yield where, record
         return
-    records = _parsed_yaml(path, text)
+    records = parse_yaml(text, path, CaseError)
     if not isinstance(records, list):
         kind = "nothing" if records is None else f"a {type(records).__name__}"
         raise CaseError(f"{path}: expected a list of tasks, got {kind}")
     for number, record in enumerate(records, start=1):
         name = record.get("id") if isinstance(record, dict) else None
         yield f"{path}, task {name if isinstance(name, str) else number}", record
-
-
-def _parsed_yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Reads dates as text, and rejects repeated keys."""
-
-    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            line = node.start_mark.line + 1
-            raise CaseError(f"{path}, line {line}: {twice[0]!r} occurs twice in one mapping; remove one")
-        return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
-    try:
-        return yaml.load(text, Loader=Loader)  # noqa: S506 - a subclass of SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise CaseError(f"{path}, line {line}: is not YAML: {error.problem}; correct the line") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise CaseError(f"{path}: is not YAML: {' '.join(str(error).split())[:200]}; correct the file") from None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pytest_trace2evolve.engine.agent_code import is_cancelled, is_package_code, run_agent_code
 from pytest_trace2evolve.engine.factories import ChatFactory
+from pytest_trace2evolve.engine.function_agent import FunctionAgent, FunctionFactory
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
@@ -112,7 +113,7 @@ async def _simulate(
     if journal is not None:
         if limits.timeout is not None:
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
-        if isinstance(factory, ChatFactory) and not factory.is_playback:
+        if isinstance(factory, ChatFactory | FunctionFactory) and not factory.is_playback:
             factory = factory.with_journal(journal, before_use, assignment.cache_partition)
     # A user class of the project may consume the gold actions of its task one by one.
     factory_task = task if is_package_code(factory) else task.model_copy(deep=True)
@@ -123,8 +124,10 @@ async def _simulate(
         agent, user = factory(factory_task, world, assignment.candidate, trial, **options)
         return agent, user
 
+    agent: Agent | None = None
     try:
-        agent, user = await run_agent_code(assignment.factory, "factory", make_participants, world)
+        participants = await run_agent_code(assignment.factory, "factory", make_participants, world)
+        agent, user = participants
         simulation = await converse(
             task, world, agent, user, limits=limits, trial=trial, seed=trial, **options
         )
@@ -134,6 +137,9 @@ async def _simulate(
         raise
     except BaseException as error:  # asyncio would let this exception end the loop
         raise _escaped_exception_error(assignment, error) from None
+    finally:
+        if isinstance(agent, FunctionAgent):
+            await agent.close()
     return simulation.mark_redrawn(REDRAWN_NOTE) if journal is not None and journal.is_redrawn else simulation
 
 

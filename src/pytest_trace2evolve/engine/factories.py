@@ -25,6 +25,7 @@ from pytest_trace2evolve.models.stored_answers import (
 )
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite
+from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.adapter import NO_CAPABILITY
 from pytest_trace2evolve.records.completion import ParticipantSide
 from pytest_trace2evolve.records.evidence import (
@@ -35,9 +36,11 @@ from pytest_trace2evolve.records.evidence import (
     ORACLE,
     REPLAY,
     SCRIPTED_USER,
+    WORLD_TEXTS,
     Code,
     Identity,
     Settings,
+    with_texts,
 )
 from pytest_trace2evolve.records.protocols import (
     Agent,
@@ -51,12 +54,14 @@ from pytest_trace2evolve.records.protocols import (
     World,
 )
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import Task, script_of
+from pytest_trace2evolve.records.task import Task, script_of, slot_script_of
 from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
 from pytest_trace2evolve.users.reference import DummyUser, GoldUser
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.users.slots import SlotUser
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.import_path import is_import_path
 
 
 def _make_oracle(
@@ -78,8 +83,15 @@ def _make_nop(
 def _make_user(task: Task, trial: int, *, solo: bool = False) -> User:
     if solo:
         return DummyUser()
+    return make_scripted_user(task, trial) or GoldUser(task)
+
+
+def make_scripted_user(task: Task, trial: int) -> User | None:
+    """Make the user that follows the script of a task; None if the task has no script."""
+    if (slots := slot_script_of(task)) is not None:
+        return SlotUser(slots)
     script = script_of(task)
-    return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
+    return None if script is None else ScriptedUser(script, seed=trial)
 
 
 AnswerStores = dict[Literal["cache", "record"], AnswerStore]
@@ -97,6 +109,7 @@ def supports_solo(factory: AgentFactory) -> bool:
 
 _USER_NAMES: Mapping[type, str] = {
     ScriptedUser: SCRIPTED_USER,
+    SlotUser: SCRIPTED_USER,
     GoldUser: GOLD_USER,
     DummyUser: DUMMY_USER,
     ChatUser: CHAT,
@@ -124,8 +137,9 @@ def identify(
     """
     if agent == REPLAY:
         return Identity()
-    if agent == CHAT:
-        return Identity(world=code)
+    texts = world_texts(suite.suite, world)
+    if agent == CHAT or is_import_path(agent):
+        return Identity(agent=with_texts(Settings(), texts), world=code)
     factory = agents[agent]
     is_built_in = BUILT_IN_AGENTS.get(agent) is factory
     tasks = world.tasks()
@@ -153,8 +167,19 @@ def identify(
     if not is_built_in:
         # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
         changes = {"implementation": agent, "code": code_of(factory)}
-        settings = _declared_settings(sample_agent).model_copy(update=changes)
+        settings = with_texts(_declared_settings(sample_agent).model_copy(update=changes), texts)
     return Identity(agent=settings, user=user_settings, world=code)
+
+
+def world_texts(suite: Suite, world: World) -> dict[str, str]:
+    """Return digests of the world's texts that the suite does not lock, by the keys of `WORLD_TEXTS`."""
+    policy_key, tools_key = WORLD_TEXTS
+    texts = {}
+    if not suite.is_locked("policy"):
+        texts[policy_key] = digest_text(world.policy())
+    if not suite.is_locked("tools"):
+        texts[tools_key] = digest([tool.model_dump(mode="json") for tool in world.tools("assistant")])
+    return texts
 
 
 def _user_settings(user: User | None) -> Settings:
@@ -238,7 +263,7 @@ class _Models:
 
 
 class ChatFactory:
-    """Makes agent `chat_model` and its user for each simulation; all simulations share the models.
+    """Makes agent `chat` and its user for each simulation; all simulations share the models.
 
     Attributes:
         is_playback: Whether answers come from a cassette.
@@ -308,6 +333,26 @@ class ChatFactory:
             cache_partition: The part of the cache whose answers may be used; see
                 `provenance.sealed_split_name`.
         """
+        return partial(self._make, self._journaled_models(journal, before_use, cache_partition))
+
+    def user_maker(
+        self,
+        journal: Journal | None = None,
+        before_use: Callable[[], Awaitable[None]] | None = None,
+        cache_partition: str = "",
+    ) -> Callable[[Task, World, int], User]:
+        """Return a function that makes the user of a task and trial, for an agent that is not `chat`.
+
+        Args: see `with_journal`; None for a simulation without a journal.
+        """
+        models = self._models
+        if journal is not None and before_use is not None and not self.is_playback:
+            models = self._journaled_models(journal, before_use, cache_partition)
+        return partial(self._make_user, models)
+
+    def _journaled_models(
+        self, journal: Journal, before_use: Callable[[], Awaitable[None]], cache_partition: str
+    ) -> _Models:
         shared_models, requests = self._models, self._requests
 
         def wrap(model: Model, name: str, side: ParticipantSide) -> Model:
@@ -318,14 +363,13 @@ class ChatFactory:
             )
             return JournaledModel(inner, requests[name], side, journal, before_use)
 
-        models = _Models(
+        return _Models(
             wrap(shared_models.agent, "agent", "agent"),
             wrap(shared_models.user, "user", "user"),
             {name: wrap(model, f"as {name}", "agent") for name, model in shared_models.routed_models.items()},
             shared_models.router
             and JournaledFirstTokens(shared_models.router, requests["agent"], journal, before_use),
         )
-        return partial(self._make, models)
 
     def __call__(
         self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
@@ -345,18 +389,22 @@ class ChatFactory:
         solo: bool = False,
     ) -> tuple[Agent, User]:
         instructions = candidate.instruction, self._settings.extra_instruction
+        own_tools = candidate.describe_tools(world.tools("assistant"))
         if solo:
-            prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *instructions)
-            tools = [*world.tools("assistant"), *world.tools("user")]
+            policy = candidate.prompt or world.policy(solo=True)
+            prompt = solo_prompt(policy, task.ticket or "", *instructions)
+            tools = [*own_tools, *world.tools("user")]
             return SoloChatAgent(models.agent, prompt, tools, trial=trial), DummyUser()
-        agent = self._make_agent(
-            models, agent_prompt(world.policy(), *instructions), world.tools("assistant"), trial
-        )
-        script = script_of(task) if self._settings.uses_scripts else None
-        if script is not None:
-            return agent, ScriptedUser(script, seed=trial)
+        prompt = agent_prompt(candidate.prompt or world.policy(), *instructions)
+        agent = self._make_agent(models, prompt, own_tools, trial)
+        return agent, self._make_user(models, task, world, trial)
+
+    def _make_user(self, models: _Models, task: Task, world: World, trial: int) -> User:
+        user = make_scripted_user(task, trial) if self._settings.uses_scripts else None
+        if user is not None:
+            return user
         user_system_prompt = user_prompt(world.guidelines(), task.user_scenario)
-        return agent, ChatUser(models.user, user_system_prompt, world.tools("user"), trial=trial)
+        return ChatUser(models.user, user_system_prompt, world.tools("user"), trial=trial)
 
     def _make_agent(self, models: _Models, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
         routes = self._settings.routes

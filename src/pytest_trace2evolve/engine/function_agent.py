@@ -9,16 +9,21 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import is_visible
+from pytest_trace2evolve.engine.factories import ChatFactory, make_scripted_user
+from pytest_trace2evolve.engine.live import AgentFunction, LiveSettings
 from pytest_trace2evolve.engine.proxy import PLACEHOLDER_KEY, Exchange, RecordingProxy
 from pytest_trace2evolve.errors import AgentCodeError, InfrastructureError
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import Agent, AnswerStore, Journal, Meter, User, World
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import storable_text
 
 MAX_LINE = 64 << 20
@@ -29,25 +34,6 @@ SHOWN_OUTPUT = 300
 
 END_SECONDS = 5.0
 """Seconds that an agent has to close before its process is ended."""
-
-
-@dataclass(frozen=True)
-class AgentFunction:
-    """The function that makes a project's agent.
-
-    Attributes:
-        path: The import path, `package.module:attribute`.
-        folder: The folder to import from.
-        timeout: Seconds that the agent has to be made, and to answer each message or tool result.
-        model: The name of the model that the agent should call; None if no option names one.
-        parameters: Parameters of the model.
-    """
-
-    path: str
-    folder: Path
-    timeout: float
-    model: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Child:
@@ -83,7 +69,7 @@ class Child:
                 stderr=output,
                 cwd=function.folder,
                 env=environment,
-                max_bytes=MAX_LINE,
+                limit=MAX_LINE,
                 start_new_session=True,  # an interrupt of the run is not the agent's
             )
         return cls(function, process, token, log)
@@ -239,10 +225,9 @@ class FunctionAgent:
 class ChildPool:
     """The child processes of one agent function."""
 
-    def __init__(self, function: AgentFunction, proxy: RecordingProxy, log_folder: Path) -> None:
+    def __init__(self, function: AgentFunction, proxy: RecordingProxy) -> None:
         self.function = function
         self._proxy = proxy
-        self._log_folder = log_folder
         self._idle: list[Child] = []
         self._all: list[Child] = []
 
@@ -255,7 +240,7 @@ class ChildPool:
                 break
         else:
             child = await Child.start(
-                self.function, self._proxy, self._log_folder / f"agent-{len(self._all) + 1}.log"
+                self.function, self._proxy, self.function.log_folder / f"agent-{len(self._all) + 1}.log"
             )
             self._all.append(child)
         self._proxy.attach(child.token, exchange)
@@ -283,3 +268,121 @@ class ChildPool:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await child.wait()
+
+
+async def _do_nothing() -> None:
+    """Do nothing before an answer is used, because no ledger has to name the draw."""
+
+
+class FunctionFactory:
+    """Makes the agent of a project's function, and its user, for each simulation.
+
+    Attributes:
+        is_playback: Whether answers come from a cassette.
+
+    Args:
+        settings: The function, the endpoint of its models, and the model of the user.
+        on_close: Registers a coroutine function that ends what was opened here.
+        meter: Counts the usage of the endpoints, and admits each request.
+        cache: The project's cache of answers; None if it is not used.
+        record: The store in which the processes of the run record answers; None if nothing is recorded.
+
+    Raises:
+        EndpointError: the key of the user's model is missing.
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        on_close: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        meter: Meter,
+        *,
+        cache: AnswerStore | None = None,
+        record: AnswerStore | None = None,
+    ) -> None:
+        assert settings.function is not None
+        self._settings = settings
+        cassette = settings.cassette
+        self.is_playback = cassette is not None
+        proxy = RecordingProxy(
+            settings.agent,
+            settings.function.prices,
+            meter,
+            cache=cache,
+            record=record,
+            played=None if cassette is None else cassette.answers,
+        )
+        self._pool = ChildPool(settings.function, proxy)
+        on_close(self._pool.close)
+        on_close(proxy.close)
+        self._users = None
+        if settings.has_user_model:
+            users = replace(settings, agent=settings.user, function=None)
+            self._users = ChatFactory(users, on_close, meter, cache=cache, record=record)
+
+    def with_journal(
+        self, journal: Journal, before_use: Callable[[], Awaitable[None]], cache_partition: str = ""
+    ) -> AgentFactory:
+        """Return a factory for one simulation that journals all its answers; see `ChatFactory`."""
+        users = self._users
+        make_user = users.user_maker(journal, before_use, cache_partition) if users is not None else None
+
+        def make(
+            task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+        ) -> tuple[Agent, User]:
+            exchange = Exchange(trial, journal, before_use, cache_partition)
+            return self._make(task, world, candidate, exchange, make_user)
+
+        return make
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """Make the agent and the user of one simulation without a journal; `solo` is rejected before."""
+        make_user = self._users.user_maker() if self._users is not None else None
+        return self._make(task, world, candidate, Exchange(trial, None, _do_nothing), make_user)
+
+    def _make(
+        self,
+        task: Task,
+        world: World,
+        candidate: Candidate,
+        exchange: Exchange,
+        make_user: Callable[[Task, World, int], User] | None,
+    ) -> tuple[Agent, User]:
+        trial = exchange.trial
+        user = make_user(task, world, trial) if make_user else make_scripted_user(task, trial)
+        if user is None:
+            raise InfrastructureError(
+                f"task {task.id!r} has no scripted user; name a model that plays it with --t2e-user-model"
+            )
+        instructions = [candidate.instruction, self._settings.extra_instruction]
+        prompt = [candidate.prompt or world.policy(), *(text for text in instructions if text)]
+        request = {
+            "agent": self._pool.function.path,
+            "tools": [
+                tool.model_dump(mode="json") for tool in candidate.describe_tools(world.tools("assistant"))
+            ],
+            "candidate": {
+                "id": candidate.id,
+                "prompt": "\n\n".join(prompt),
+                "instruction": candidate.instruction,
+                "model": self._settings.agent.model or None,
+                "parameters": dict(self._pool.function.parameters),
+                "trial": trial,
+            },
+        }
+        return FunctionAgent(self._pool, request, exchange), user
+
+
+def make_factory(
+    settings: LiveSettings,
+    on_close: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+    meter: Meter,
+    *,
+    cache: AnswerStore | None = None,
+    record: AnswerStore | None = None,
+) -> ChatFactory | FunctionFactory:
+    """Make the factory of a live run's agent; see `ChatFactory` and `FunctionFactory`."""
+    kind = ChatFactory if settings.function is None else FunctionFactory
+    return kind(settings, on_close, meter, cache=cache, record=record)

@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_trace2evolve.evidence.cassettes import Cassette
+from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.records.adapter import Skill
-from pytest_trace2evolve.records.evidence import CHAT, Settings
+from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Code, Settings
 from pytest_trace2evolve.serving.folder import (
     CONFIG_FILE,
     ModelFolder,
@@ -65,6 +67,29 @@ class Routes:
 
 
 @dataclass(frozen=True)
+class AgentFunction:
+    """The function of a project that makes its agent.
+
+    Attributes:
+        path: The import path, `package.module:attribute`.
+        folder: The folder to import from.
+        log_folder: The folder of the output of the agent's processes.
+        timeout: Seconds that the agent has to be made, and to answer each message or tool result.
+        parameters: The parameters of the model that the candidate or an option sets.
+        prices: Prices of models by name.
+        code: The code of the agent.
+    """
+
+    path: str
+    folder: Path
+    log_folder: Path
+    timeout: float
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict, repr=False, compare=False)
+    code: Code = field(default_factory=Code, repr=False)
+
+
+@dataclass(frozen=True)
 class LiveSettings:
     """The models of a live run.
 
@@ -78,6 +103,8 @@ class LiveSettings:
         cassette: The recorded answers that replace the models; None if models are called.
         routes: The models that a routed agent chooses from; None if the agent is one model.
         each_turn: Whether a routed agent chooses at each turn.
+        function: The function that makes the project's own agent; None for agent `chat`. The agent's model is
+            then the endpoint of the agent's requests, and its name may be empty.
     """
 
     agent: ModelSettings
@@ -89,6 +116,7 @@ class LiveSettings:
     cassette: Cassette | None = field(default=None, repr=False)
     routes: Routes | None = None
     each_turn: bool = False
+    function: AgentFunction | None = None
 
     def require_endpoints(self) -> None:
         """Check that every model that will be called has a key and a URL.
@@ -97,7 +125,9 @@ class LiveSettings:
             EndpointError: the variable that should hold a key is empty, or a base URL is invalid.
         """
         for model in () if self.cassette else self.models:
-            model.key()
+            # An agent of the project may call no model, or one that needs no key.
+            if self.function is None or model is not self.agent:
+                model.key()
             model.require_url()
 
     @property
@@ -105,7 +135,18 @@ class LiveSettings:
         """All models of the run: those of the agent, then the user's."""
         routes = self.routes
         yield from (self.agent,) if routes is None else (routes.base, *routes.models.values())
-        yield self.user
+        if self.has_user_model:
+            yield self.user
+
+    @property
+    def agent_name(self) -> str:
+        """The name of the agent: `chat`, or the import path of a project's own agent."""
+        return CHAT if self.function is None else self.function.path
+
+    @property
+    def has_user_model(self) -> bool:
+        """Whether a model plays the user; users of tasks without a script need one."""
+        return self.function is None or not self.uses_scripts
 
     def map_models(self, function: Callable[[ModelSettings], ModelSettings]) -> "LiveSettings":
         """The same settings with `function` applied to all models."""
@@ -117,6 +158,15 @@ class LiveSettings:
 
     def agent_settings(self) -> Settings:
         """The settings of the agent as evidence records them."""
+        if self.function is not None:
+            record = self.agent.to_record()
+            endpoint = {name: record[name] for name in ("endpoint", "weights") if name in record}
+            return Settings(
+                implementation=self.function.path,
+                model=self.agent.model or None,
+                arguments={**self.function.parameters, **endpoint},
+                code=self.function.code,
+            )
         arguments = self.agent.to_record()
         if self.extra_instruction:
             arguments["extra_instruction"] = self.extra_instruction
@@ -126,6 +176,8 @@ class LiveSettings:
 
     def user_settings(self) -> Settings:
         """The settings of the user simulator as evidence records them."""
+        if not self.has_user_model:
+            return Settings(implementation=SCRIPTED_USER)
         return Settings(implementation=CHAT, model=self.user.model, arguments=self.user.to_record())
 
 

@@ -238,7 +238,7 @@ class RecordingProxy:
     ) -> tuple[int, str, bytes]:
         assert self._client is not None
         await self._meter.admit()
-        names = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        names = _decoded_headers(head)
         kept = {name: names[name] for name in ("accept", "content-type", "openai-beta") if name in names}
         headers = {**kept, **self._authorization()}
         asks_usage = True
@@ -324,3 +324,8 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 
 def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "trace2evolve", "param": None, "code": None}}
+
+
+def _decoded_headers(head: h11.Request) -> dict[str, str]:
+    raw_headers: list[tuple[bytes, bytes]] = list(head.headers)
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}

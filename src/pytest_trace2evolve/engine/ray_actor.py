@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 import pytest_trace2evolve
 from pytest_trace2evolve import errors
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
-from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, AnswerStores, ChatFactory, identify
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, AnswerStores, identify
+from pytest_trace2evolve.engine.function_agent import make_factory
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2EvolveError
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
@@ -310,7 +311,7 @@ class RayActor:
         root = Path.cwd()
         self.project = project = Project(root, root / setup.suites_folder)
         extensions = project.extensions
-        worlds = Worlds(extensions.worlds)
+        worlds = Worlds(extensions.worlds, root)
         agents = {**BUILT_IN_AGENTS, **extensions.agents}
         stores: AnswerStores = {name: _RemoteAnswers(self._channel, name) for name in setup.stores}
         for name, suite in setup.suites.items():
@@ -318,9 +319,8 @@ class RayActor:
             self._worlds[name] = project.world(suite.locked.suite, worlds)
         for (name, side), live in secrets.sides.items():
             agent = setup.suites[name].agent
-            if agent == CHAT:
-                assert live is not None
-                factory = ChatFactory(live, self.closers.append, self._meter, **stores)
+            if live is not None and agent == live.agent_name:
+                factory = make_factory(live, self.closers.append, self._meter, **stores)
                 self._factories[name, side] = factory
             else:
                 self._factories[name, side] = agents[agent]

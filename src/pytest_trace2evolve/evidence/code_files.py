@@ -47,10 +47,12 @@ class CodeFiles:
 
     Attributes:
         is_sliced: Whether to include only those definitions of a module that are referred to.
+        has_docstrings: Whether docstrings of these definitions count.
         distributions: Versions of installed distributions by name.
     """
 
     is_sliced: bool
+    has_docstrings: bool = True
     distributions: dict[str, str] = field(default_factory=dict)
     _modules: dict[Path, Module] = field(default_factory=dict)
     _whole_modules: set[Path] = field(default_factory=set)
@@ -68,7 +70,8 @@ class CodeFiles:
                 digests_by_path.setdefault(module.key, []).append(digest_text(module.text))
             elif path in self._statements:
                 nodes = [module.tree.body[index] for index in sorted(self._statements[path])]
-                text = "\n".join(module.source_of(node) for node in nodes)
+                sources = [module.source_of(node, with_docstrings=self.has_docstrings) for node in nodes]
+                text = "\n".join(sources if self.has_docstrings else map(_without_empty_lines, sources))
                 digests_by_path.setdefault(module.key, []).append(digest_text(text))
         return digests_by_path
 
@@ -278,6 +281,10 @@ class CodeFiles:
         roots = module.import_root, module.data_roots[-1]
         names = (path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root))
         self._data_keys[path] = next(names, path.name)
+
+
+def _without_empty_lines(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if line.strip())
 
 
 def _is_excluded_folder(folder: Path) -> bool:

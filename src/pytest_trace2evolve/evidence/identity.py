@@ -15,18 +15,25 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.code_files import CodeFiles, UnknownCodeError
-from pytest_trace2evolve.evidence.python_modules import is_foreign, passes_test, strip_conftest_package
+from pytest_trace2evolve.evidence.python_modules import (
+    is_foreign,
+    locate_module,
+    passes_test,
+    strip_conftest_package,
+)
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
 
 
-def code_of(*roots: object, only_referenced: bool = False, owner: object = None) -> Code:
+def code_of(
+    *roots: object, only_referenced: bool = False, has_docstrings: bool = True, owner: object = None
+) -> Code:
     """Identify the code that objects depend on.
 
     Args:
@@ -34,6 +41,7 @@ def code_of(*roots: object, only_referenced: bool = False, owner: object = None)
             `fingerprint`, which then stands for all roots.
         only_referenced: Whether to count only those definitions of a module that the objects refer to, and
             not other code in the same file. Statements that are not definitions always count.
+        has_docstrings: Whether the docstrings of these definitions count.
         owner: The result of the objects, such as a world. Its `fingerprint` takes precedence over the
             `fingerprint` of the first root.
 
@@ -51,11 +59,36 @@ def code_of(*roots: object, only_referenced: bool = False, owner: object = None)
         return Code(unknown=" ".join(f"its fingerprint raises {type(error).__name__}: {error}".split()))
     if fingerprint:
         return Code(fingerprint=fingerprint)
-    collector = _CodeCollector(CodeFiles(is_sliced=only_referenced))
-    try:
+    collector = _CodeCollector(CodeFiles(is_sliced=only_referenced, has_docstrings=has_docstrings))
+
+    def collect() -> None:
         for root in roots:
             if root is not None:
                 collector.add(root)
+
+    return _collected_code(collector, collect)
+
+
+def code_of_module(name: str) -> Code:
+    """Identify the code of a module and of all project modules that it imports, without importing it.
+
+    Returns:
+        The code. If the module cannot be found or read, `unknown` holds the reason.
+    """
+    collector = _CodeCollector(CodeFiles(is_sliced=False))
+
+    def collect() -> None:
+        path = locate_module(name)
+        if path is None:
+            raise UnknownCodeError(f"module {name!r} is not found")
+        collector.files.add(name, str(path), None)
+
+    return _collected_code(collector, collect)
+
+
+def _collected_code(collector: "_CodeCollector", collect: Callable[[], None]) -> Code:
+    try:
+        collect()
         return Code(files=collector.digests(), distributions=collector.files.distributions)
     except UnknownCodeError as error:
         return Code(unknown=" ".join(f"{error}".split()))

@@ -179,11 +179,26 @@ class Module:
                     return True
         return False
 
-    def source_of(self, node: ast.stmt) -> str:
+    def source_of(self, node: ast.stmt, *, with_docstrings: bool = True) -> str:
+        """Return the lines of a statement, with its decorators."""
         decorators = getattr(node, "decorator_list", ())
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         # `splitlines` would split at form feeds too, which Python does not count as lines.
-        return "\n".join(self.text.split("\n")[first - 1 : node.end_lineno])
+        lines = self.text.split("\n")[first - 1 : node.end_lineno]
+        if not with_docstrings:
+            for start, end in _docstring_lines(node):
+                lines[start - first : end - first + 1] = [""] * (end - start + 1)
+        return "\n".join(lines)
+
+
+def _docstring_lines(node: ast.stmt) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each docstring in a statement, if no code shares these lines."""
+    for definition in ast.walk(node):
+        if isinstance(definition, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = definition.body[0]
+            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            if is_docstring and first.lineno > definition.lineno and first.end_lineno is not None:
+                yield first.lineno, first.end_lineno
 
 
 def is_project_root(folder: Path) -> bool:

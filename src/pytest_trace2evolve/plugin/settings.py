@@ -59,7 +59,9 @@ def resources_of(config: pytest.Config) -> "Resources":
     try:
         _ = project.splits
         agents = {**BUILT_IN_AGENTS, **read_hook(config, "agents")}
-        return Resources(project, Worlds(read_hook(config, "worlds")), agents, read_hook(config, "checks"))
+        return Resources(
+            project, Worlds(read_hook(config, "worlds"), project.root), agents, read_hook(config, "checks")
+        )
     except (Trace2EvolveError, OSError) as error:
         raise usage_error(error) from None
 

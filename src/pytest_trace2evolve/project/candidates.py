@@ -8,21 +8,23 @@ the project's adapters.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
-from pytest_trace2evolve.errors import AdapterError, CandidateError, shorten, similar_names
+from pytest_trace2evolve.errors import AdapterError, CandidateError, name_suggestion, shorten, similar_names
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
+from pytest_trace2evolve.project.tool_settings import ImportPath
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
-from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.protocols import Agent, ToolSchema, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.reading import first_problem, read_text
+from pytest_trace2evolve.utils.yaml_text import parse_yaml
 
 DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that does not name one."""
@@ -48,6 +50,26 @@ def _check_iso_day(value: object) -> object:
     return value
 
 
+class ToolText(Record):
+    """The descriptions of a tool and of its parameters that a model reads."""
+
+    description: str | None = None
+    parameters: dict[str, str] = Field(default_factory=dict)
+
+
+class ModelParameters(Record):
+    """Parameters of a model; None leaves those of the run."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    reasoning_effort: str | None = None
+    extra_body: dict[str, object] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The parameters that are set."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
 class Candidate(Record):
     """One candidate.
 
@@ -61,6 +83,13 @@ class Candidate(Record):
             `parameters`. A run in which one of these differs from the baseline is rejected unless the change
             is named here.
         instruction: The text added after the policy in the agent's prompt; may be empty.
+        prompt: The text that replaces the world's policy; empty for the policy. The front matter names its
+            file, relative to the project's root.
+        tools: Descriptions of tools that replace those of the world, by the tools' names.
+        model: The name of the model that the agent uses; None for that of the run.
+        parameters: Parameters of the model that replace those of the run.
+        agent: The import path of the function that makes the agent; None for that of the run.
+        ref: The git commit whose code makes the agent; None for the code of the working tree.
         weights: Digest of its adapters; empty without an adapter, and for every candidate read from a file.
     """
 
@@ -71,6 +100,12 @@ class Candidate(Record):
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
     changes: tuple[Change, ...] = ()
     instruction: str = ""
+    prompt: str = ""
+    tools: dict[str, ToolText] = Field(default_factory=dict)
+    model: Annotated[str, Field(min_length=1)] | None = None
+    parameters: ModelParameters = ModelParameters()
+    agent: ImportPath | None = None
+    ref: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
     weights: str = ""
 
     @model_validator(mode="after")
@@ -91,16 +126,63 @@ class Candidate(Record):
 
     @property
     def digest(self) -> str:
-        """Identifies the candidate: its instruction, the changes it declares, and the adapters' weights."""
+        """Identifies the candidate: its texts, its settings, the declared changes, the adapters' weights."""
         text = digest_text(self.instruction)
         if self.changes:
             text = digest([text, {"changes": sorted(set(self.changes))}])
+        # Settings that are not given are left out, so that the digests of older candidates do not change.
+        if settings := self.settings:
+            text = digest([text, {"settings": settings}])
         return digest([text, self.weights]) if self.weights else text
 
     @property
+    def settings(self) -> dict[str, object]:
+        """The settings that the candidate sets besides its instruction, as JSON."""
+        names = {"prompt", "tools", "model", "parameters", "agent", "ref"}
+        return self.model_dump(mode="json", include=names, exclude_defaults=True)
+
+    @property
     def declared_changes(self) -> frozenset[str]:
-        """The declared changes. An adapter counts as a change of the model without a declaration."""
-        return frozenset(self.changes) | ({"model"} if self.weights else set())
+        """The declared changes; a setting or an adapter counts as a change without a declaration."""
+        implied = {
+            "model": bool(self.weights or self.model),
+            "parameters": self.parameters != ModelParameters(),
+            "agent": bool(self.agent or self.ref),
+        }
+        return frozenset(self.changes) | {name for name, is_changed in implied.items() if is_changed}
+
+    def describe_tools(self, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
+        """Return tools with the candidate's descriptions.
+
+        Raises:
+            CandidateError: the candidate describes a tool or a parameter that does not exist.
+        """
+        if not self.tools:
+            return list(tools)
+        names = [tool.name for tool in tools]
+        for name in self.tools:
+            if name not in names:
+                raise CandidateError(
+                    f"candidate {self.id!r} describes tool {name!r}, which does not exist; "
+                    f"{name_suggestion(name, names)}"
+                )
+        return [self._describe_tool(tool) if tool.name in self.tools else tool for tool in tools]
+
+    def _describe_tool(self, tool: ToolSchema) -> ToolSchema:
+        text = self.tools[tool.name]
+        properties = dict(tool.parameters.get("properties") or {})
+        for name, description in text.parameters.items():
+            if name not in properties:
+                raise CandidateError(
+                    f"candidate {self.id!r} describes parameter {name!r} of tool {tool.name!r}, which does "
+                    f"not exist; {name_suggestion(name, list(properties))}"
+                )
+            properties[name] = {**properties[name], "description": description}
+        return ToolSchema(
+            name=tool.name,
+            description=tool.description if text.description is None else text.description,
+            parameters={**tool.parameters, "properties": properties},
+        )
 
     def with_adapters(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
         """Return a child of this candidate that uses an adapter, or routes to several.
@@ -121,10 +203,16 @@ class Candidate(Record):
             informed_by=tuple(dict.fromkeys(sources)),
             changes=self.changes,
             instruction=self.instruction,
+            prompt=self.prompt,
+            tools=self.tools,
+            model=self.model,
+            parameters=self.parameters,
+            agent=self.agent,
+            ref=self.ref,
             weights=digest({adapter.name: adapter.digest for adapter in adapters}),
         )
 
-    def ref(self) -> CandidateRef:
+    def to_ref(self) -> CandidateRef:
         """The part of a candidate that evidence records."""
         return CandidateRef(id=self.id, digest=self.digest, parent=self.parent, informed_by=self.informed_by)
 
@@ -221,17 +309,25 @@ def read_candidate(path: Path) -> Candidate:
     return parse_candidate(read_text(path, CandidateError), path)
 
 
-def parse_candidate(text: str, path: Path) -> Candidate:
+def parse_candidate(text: str, path: Path, read_prompt: Callable[[str], str] | None = None) -> Candidate:
     """Parse a candidate from the text of a current or earlier version of its file.
+
+    Args:
+        text: The text of the file.
+        path: The path of the file, which gives the id.
+        read_prompt: Reads the file that the front matter names as `prompt`; None reads the current one.
 
     Raises:
         CandidateError: its front matter is invalid; the message names file, place and remedy.
     """
     lines, instruction = _split_front_matter(path, text)
-    fields = _parse_front_matter(path, lines)
+    lines, blocks = _split_blocks(path, lines)
+    fields = {**_parse_front_matter(path, lines), **blocks}
     for name, reason in _FORBIDDEN_FIELDS.items():
         if name in fields:
             raise CandidateError(f"{path}: {name}: {reason}")
+    if isinstance(prompt := fields.get("prompt"), str):
+        fields["prompt"] = _read_prompt(path, prompt) if read_prompt is None else read_prompt(prompt)
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
@@ -269,6 +365,45 @@ def _split_front_matter(path: Path, text: str) -> tuple[list[str], str]:
             f"{path}: the front matter has more than {_MAX_FRONT_MATTER_LINES} lines; shorten it"
         )
     return lines[1:end], "\n".join(lines[end + 1 :]).strip()
+
+
+_BLOCK_START = re.compile(r"^(tools|parameters)[ \t]*:")
+"""The first line of a field of front matter that holds nested YAML."""
+
+
+def _split_blocks(path: Path, lines: list[str]) -> tuple[list[str], dict[str, object]]:
+    """Return the lines without the fields that hold nested YAML, which become empty, and these fields."""
+    remaining, blocks = list(lines), dict[str, object]()
+    start = 0
+    while start < len(lines):
+        end = start + 1
+        if match := _BLOCK_START.match(lines[start]):
+            while end < len(lines) and (not lines[end].strip() or lines[end][0] in " \t"):
+                end += 1
+            if match[1] in blocks:
+                raise CandidateError(f"{path}: line {start + 2} repeats {match[1]!r}; remove one of them")
+            # Blocks start on line 2 of the file, after the opening '---'.
+            block = parse_yaml("\n".join(lines[start:end]), path, CandidateError, first_line=start + 2)
+            blocks |= {key: value for key, value in block.items() if value is not None}
+            remaining[start:end] = [""] * (end - start)
+        start = end
+    return remaining, blocks
+
+
+def _read_prompt(path: Path, name: str) -> str:
+    """Read the prompt of a candidate's file; its path is relative to the project's root.
+
+    Raises:
+        CandidateError: the file is missing, empty or outside the project.
+    """
+    root = path.parent.parent
+    prompt_path = root / name
+    if Path(name).is_absolute() or not prompt_path.resolve().is_relative_to(root.resolve()):
+        raise CandidateError(f"{path}: prompt {name!r} lies outside the project; name a file inside it")
+    text = read_text(prompt_path, CandidateError).strip()
+    if not text:
+        raise CandidateError(f"{path}: prompt {name!r} is empty; write the agent's prompt into it")
+    return text
 
 
 def _parse_front_matter(path: Path, lines: list[str]) -> dict[str, object]:

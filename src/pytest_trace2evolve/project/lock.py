@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -74,8 +75,8 @@ def lock_suite(
         provider_version=world.version(),
         domain=suite.domain,
         scorer_version=scorer_version,
-        policy=digest_text(world.policy(solo=suite.solo)),
-        tools=digest(tools),
+        policy=digest_text(world.policy(solo=suite.solo)) if suite.is_locked("policy") else "",
+        tools=digest(tools if suite.is_locked("tools") else _without_descriptions(tools)),
         data=world.data_digest(),
         code=code,
         splits={
@@ -83,6 +84,20 @@ def lock_suite(
             for split, ids in splits.items()
         },
     )
+
+
+def _without_descriptions(value: Any) -> Any:
+    """Schemas of tools without the descriptions that a model reads."""
+    if isinstance(value, dict):
+        # A parameter may be named "description"; its value is a schema, and not a text.
+        return {
+            key: _without_descriptions(item)
+            for key, item in value.items()
+            if not (key == "description" and isinstance(item, str))
+        }
+    if isinstance(value, list):
+        return [_without_descriptions(item) for item in value]
+    return value
 
 
 def lock_differences(saved_lock: SuiteLock, current_lock: SuiteLock) -> Iterator[str]:

@@ -23,10 +23,12 @@ from pytest_trace2evolve.project.suites import (
     Role,
     Split,
     Suite,
+    TaskFile,
     read_splits,
     read_suite,
     split_registry,
 )
+from pytest_trace2evolve.project.tool_settings import ToolSettings, read_tool_settings
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
@@ -35,9 +37,14 @@ from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.cases.written import WrittenTask
     from pytest_trace2evolve.project.adapters import Adapters
     from pytest_trace2evolve.project.candidates import Candidates
     from pytest_trace2evolve.project.extensions import Extensions
+
+
+DEFAULT_TASK_SPLIT = "heldout"
+"""The split of a written task that names none."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ class Project:
 
     def open_worlds(self) -> Worlds:
         """Worlds of all providers that a command knows, including those of the project's hooks."""
-        return Worlds(lambda: self.extensions.worlds)
+        return Worlds(lambda: self.extensions.worlds, self.root)
 
     @property
     def suite_names(self) -> list[str]:
@@ -193,18 +200,47 @@ class Project:
     def _path_of(self, suite: str) -> Path:
         return self.suites_folder / f"{suite}.toml"
 
+    @cached_property
+    def settings(self) -> ToolSettings:
+        """The settings of `pyproject.toml`. Raises `ConfigError` if one is invalid."""
+        return read_tool_settings(self.root)
+
     def suite(self, name: str) -> Suite:
-        return read_suite(self.suite_path(name), self.splits)
+        return read_suite(
+            self.suite_path(name),
+            self.splits,
+            default_world=self.settings.world,
+            read_task_splits=lambda file: self._splits_of_tasks(name, file),
+        )
+
+    def _splits_of_tasks(self, suite: str, file: str) -> list[str]:
+        """The splits that the written tasks of a file name, in the order of the registry."""
+        named = {task.split or DEFAULT_TASK_SPLIT for task in self._written_tasks(suite, file)}
+        return [*(name for name in self.splits if name in named), *sorted(named - self.splits.keys())]
+
+    def _written_tasks(self, suite: str, file: str) -> "list[WrittenTask]":
+        from pytest_trace2evolve.cases.written import read_written_tasks
+
+        try:
+            return read_written_tasks(self.resolve_path(file))
+        except CaseError as error:
+            raise SuiteError(f"{self._path_of(suite)}: {error}") from None
 
     def world(self, suite: Suite, worlds: Worlds) -> World:
-        """The world of a suite, with the synthetic cases of the suite's files among its tasks."""
-        if not suite.case_splits:
+        """The world of a suite, with the cases and the written tasks of the suite's files."""
+        files = tuple(
+            self.root / name
+            for name in (
+                *(spec.cases for spec in suite.case_splits.values()),
+                *dict.fromkeys(spec.tasks for spec in suite.task_splits.values()),
+            )
+        )
+        if not files:
             return worlds.open(suite.provider, suite.domain)
-        files = tuple(self.root / spec.cases for spec in suite.case_splits.values())
         return worlds.open_extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
 
     def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
-        """Read the tasks of a suite's files of cases, and check that no id and no case occurs twice."""
+        """Read the tasks of a suite's files, and check that no id and no case occurs twice."""
         from pytest_trace2evolve.cases.case import read_cases
 
         path = self._path_of(suite.name)
@@ -228,7 +264,30 @@ class Project:
             for content in dict.fromkeys(case.script.content for case in cases):
                 self._check_content(path, split, content, split_of)
             tasks_by_split[spec.split] = [case.task for case in cases]
+        for split, task_file in suite.task_splits.items():
+            tasks_by_split[task_file.world_split] = self._tasks_of_file(suite, split, task_file, ids)
         return tasks_by_split
+
+    def _tasks_of_file(self, suite: Suite, split: str, spec: TaskFile, owners: dict[str, str]) -> list[Task]:
+        """The written tasks of one split; `owners` maps ids to the files that hold them."""
+        path = self._path_of(suite.name)
+        tasks = []
+        for task in self._written_tasks(suite.name, spec.tasks):
+            if spec.split is None and task.split not in (None, split):
+                raise SuiteError(
+                    f"{path}: split {split!r}: task {task.id!r} of {spec.tasks} says that its split is "
+                    f"{task.split!r}; remove one of the two"
+                )
+            if spec.split is not None and (task.split or DEFAULT_TASK_SPLIT) != spec.split:
+                continue
+            if task.id in owners:
+                raise SuiteError(
+                    f"{path}: split {split!r}: task {task.id!r} of {spec.tasks} is also in "
+                    f"{owners[task.id]}; a task belongs to one split"
+                )
+            owners[task.id] = spec.tasks
+            tasks.append(task.to_task())
+        return tasks
 
     def _check_content(self, path: Path, split: str, content: Content, split_of: dict[Content, str]) -> None:
         """Check that a split to learn from shares no content with a split of any other role.

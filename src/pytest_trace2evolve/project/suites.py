@@ -12,10 +12,10 @@ synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
@@ -24,6 +24,7 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 SPLITS_NAME = "_splits.toml"
@@ -34,6 +35,10 @@ _ID_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
 TrialCount = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 PositiveCount = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
+
+
+LockedText = Literal["policy", "tools"]
+"""A text that a suite can lock: the world's policy, or the descriptions of its tools."""
 
 
 class Role(StrEnum):
@@ -94,10 +99,35 @@ class CaseFile(Record):
         return f"cases:{self.cases}"
 
 
+class TaskFile(Record):
+    """The written tasks of a file, whose path is relative to the project's root.
+
+    Attributes:
+        tasks: The file.
+        split: The split whose tasks are taken; None takes all tasks of the file.
+    """
+
+    tasks: Annotated[str, Field(min_length=1)]
+    split: str | None = None
+
+    @field_validator("tasks")
+    @classmethod
+    def _check_path(cls, value: str) -> str:
+        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
+            raise ValueError("a file of tasks must be inside the project's root")
+        return value
+
+    @property
+    def world_split(self) -> str:
+        """The name of the world's split that holds these tasks. No benchmark split has such a name."""
+        return f"tasks:{self.tasks}:{self.split or ''}"
+
+
 _SPLIT_FORMS: dict[str, type[Record]] = {
     "benchmark": BenchmarkSplit,
     "rest": RemainingTasks,
     "cases": CaseFile,
+    "tasks": TaskFile,
 }
 
 
@@ -107,11 +137,11 @@ def _parse_members(value: object) -> object:
         return form.model_validate(value)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    if isinstance(value, BenchmarkSplit | RemainingTasks | CaseFile):
+    if isinstance(value, BenchmarkSplit | RemainingTasks | CaseFile | TaskFile):
         return value
     raise ValueError(
-        'a split must be a list of ids as text, { benchmark = "NAME" }, { rest = "NAME" } '
-        'or { cases = "FILE" }'
+        'a split must be a list of ids as text, { benchmark = "NAME" }, { rest = "NAME" }, '
+        '{ cases = "FILE" } or { tasks = "FILE" }'
     )
 
 
@@ -119,8 +149,11 @@ class Suite(Record):
     """A suite as its file defines it. Its tasks are known once its world is open.
 
     Attributes:
+        provider: The name of the world's provider, or the import path of a world of the project.
         timeout: The time limit of one simulation in seconds of wall-clock time; None sets no limit.
         solo: Whether the agent works without a user. It then reads a ticket and also has the user's tools.
+        default_agent: The agent of runs that name none; the key `agent` is a shorter name for it.
+        locks: The texts that are part of the benchmark. A text that is not locked belongs to the candidate.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -133,10 +166,12 @@ class Suite(Record):
     timeout: PositiveSeconds | None = None
     solo: Annotated[bool, Field(strict=True)] = False
     default_agent: str | None = None
+    locks: tuple[LockedText, ...] | None = None
     splits: dict[
         str,
         Annotated[
-            BenchmarkSplit | RemainingTasks | CaseFile | tuple[str, ...], BeforeValidator(_parse_members)
+            BenchmarkSplit | RemainingTasks | CaseFile | TaskFile | tuple[str, ...],
+            BeforeValidator(_parse_members),
         ],
     ] = Field(min_length=1)
 
@@ -146,6 +181,7 @@ class Suite(Record):
         excluded = {"description", "default_agent", "trials"}
         # Fields that were added later count only if they are set. This keeps older locks valid.
         excluded |= {name for name in ("solo", "timeout") if not getattr(self, name)}
+        excluded |= {"locks"} if self.locks is None else set()
         return digest(self.model_dump(mode="json", exclude=excluded))
 
     @property
@@ -157,9 +193,19 @@ class Suite(Record):
         return {name: spec for name, spec in self.splits.items() if isinstance(spec, CaseFile)}
 
     @property
+    def task_splits(self) -> dict[str, TaskFile]:
+        return {name: spec for name, spec in self.splits.items() if isinstance(spec, TaskFile)}
+
+    @property
     def is_scripted(self) -> bool:
-        """Whether every task is a synthetic case, whose customer has a script."""
-        return len(self.case_splits) == len(self.splits)
+        """Whether every task is a synthetic case or a written task, whose user has a script."""
+        return len(self.case_splits) + len(self.task_splits) == len(self.splits)
+
+    def is_locked(self, text: LockedText) -> bool:
+        """Whether a text belongs to the benchmark; by default, only those of a project's own world do not."""
+        if self.locks is None:
+            return not is_import_path(self.provider)
+        return text in self.locks
 
     def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
         """Return the task ids of each split, in the order of the file.
@@ -197,14 +243,22 @@ class Suite(Record):
         return {name: members[name] for name in self.splits}
 
 
-def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
+def read_suite(
+    path: Path,
+    splits: Mapping[str, Split],
+    *,
+    default_world: str | None = None,
+    read_task_splits: Callable[[str], Sequence[str]] | None = None,
+) -> Suite:
     """Read one suite's file.
 
     Args:
         path: The TOML file; its stem is the suite's name.
         splits: The registry of splits; a suite may use only these.
+        default_world: The import path of the world of a suite that names none.
+        read_task_splits: Returns the splits that the tasks of a file name, for a suite with the key `tasks`.
     """
-    record = read_toml(path, SuiteError)
+    record = _with_short_keys(read_toml(path, SuiteError), path, default_world, read_task_splits)
     if record.get("name", path.stem) != path.stem:
         raise SuiteError(f"{path}: a suite is named after its file; remove 'name' or rename the file")
     try:
@@ -218,6 +272,41 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
                 f"{SPLITS_NAME}"
             )
     return suite
+
+
+def _with_short_keys(
+    record: dict[str, Any],
+    path: Path,
+    default_world: str | None,
+    read_task_splits: Callable[[str], Sequence[str]] | None,
+) -> dict[str, Any]:
+    """Replace the keys `world`, `agent` and `tasks` of a suite's file by those that they stand for."""
+    record = dict(record)
+    world = record.pop("world", None)
+    if world is None and "provider" not in record:
+        world = default_world
+    if world is not None:
+        if "provider" in record:
+            raise SuiteError(f"{path}: 'world' and 'provider' name the same thing; remove one")
+        if not isinstance(world, str) or not is_import_path(world):
+            raise SuiteError(f"{path}: world {world!r} is not an import path such as 'app.hotel:world'")
+        module, _, name = world.partition(":")
+        domain = module.rpartition(".")[2] if name == "world" else name
+        record = {"domain": domain, **record, "provider": world}
+    if "agent" in record:
+        if "default_agent" in record:
+            raise SuiteError(f"{path}: 'agent' and 'default_agent' name the same thing; remove one")
+        record["default_agent"] = record.pop("agent")
+    tasks = record.pop("tasks", None)
+    if tasks is not None and read_task_splits is not None:
+        if not isinstance(tasks, str):
+            raise SuiteError(f"{path}: tasks is a {type(tasks).__name__}, not the path of a file")
+        named = read_task_splits(tasks)
+        record["splits"] = {
+            **record.get("splits", {}),
+            **{split: TaskFile(tasks=tasks, split=split) for split in named},
+        }
+    return record
 
 
 def split_registry(project_splits: Sequence[Split] = ()) -> dict[str, Split]:
@@ -285,8 +374,10 @@ def _check_solo_tasks(ids: Sequence[str], split: str, world: World, path: Path) 
 
 
 def _split_members(
-    spec: BenchmarkSplit | CaseFile | tuple[str, ...], split: str, world: World, path: Path
+    spec: BenchmarkSplit | CaseFile | TaskFile | tuple[str, ...], split: str, world: World, path: Path
 ) -> list[str]:
+    if isinstance(spec, TaskFile):
+        return list(world.splits()[spec.world_split])
     if isinstance(spec, CaseFile):
         return list(world.splits()[spec.split])  # the world of a suite has each of its case files as a split
     if isinstance(spec, BenchmarkSplit):

@@ -3,7 +3,7 @@
 The module also identifies each side by its agent, user, world and settings, and names both for reports.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -182,6 +182,36 @@ class Settings(Record):
         if record.get("code") is None:
             record.pop("code", None)
         return record
+
+
+WORLD_TEXTS = ("(policy)", "(tools)")
+"""The keys, among the files of an agent's code, of the world's texts that belong to the candidate."""
+
+
+def with_texts(settings: Settings, texts: Mapping[str, str]) -> Settings:
+    """Return an agent's settings with digests of the world's texts that belong to the candidate.
+
+    Args:
+        settings: The settings of an agent.
+        texts: Digests by the keys of `WORLD_TEXTS`; empty if the suite locks both texts.
+    """
+    if not texts:
+        return settings
+    code = settings.code or Code()
+    if code.fingerprint:
+        code = code.model_copy(update={"fingerprint": digest([code.fingerprint, dict(texts)])})
+    return settings.model_copy(update={"code": code.model_copy(update={"files": {**code.files, **texts}})})
+
+
+def split_texts(settings: Settings) -> tuple[Settings, dict[str, str]]:
+    """Return an agent's settings without the world's texts, and these texts: the reverse of `with_texts`."""
+    code = settings.code
+    texts = {} if code is None else {key: code.files[key] for key in WORLD_TEXTS if key in code.files}
+    if code is None or not texts:
+        return settings, {}
+    files = {key: value for key, value in code.files.items() if key not in texts}
+    rest = code.model_copy(update={"files": files})
+    return settings.model_copy(update={"code": None if rest == Code() else rest}), texts
 
 
 class Identity(Record):

@@ -351,9 +351,9 @@ class SlotScript(Record):
     """
 
     kind: Literal["slots"] = "slots"
-    goal: Said
-    opening: Said
-    knows: dict[str, Said] = Field(default_factory=dict)
+    goal: SpokenText
+    opening: SpokenText
+    knows: dict[str, SpokenText] = Field(default_factory=dict)
     agrees_to: tuple[str, ...] = ()
     patience: int = Field(default=MAX_PATIENCE, ge=2, le=MAX_PATIENCE)
 

@@ -1,29 +1,42 @@
 """Applies the adapter (`v6+NAME`) or the router (`v6+routed`) of a candidate to the models of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from pytest_trace2evolve.engine.live import LiveSettings, Routes, with_adapter
 from pytest_trace2evolve.errors import AdapterError, ConfigError
+from pytest_trace2evolve.evidence.identity import code_of_module
+from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapter, Adapters, latest_promotions
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, ROUTED, Candidate
+from pytest_trace2evolve.records.evidence import CHAT, Code
 from pytest_trace2evolve.session.cassettes import check_weights
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.git import checked_out
+from pytest_trace2evolve.utils.import_path import add_to_path
 
 
-def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapters) -> LiveSettings | None:
+def models_of(
+    candidate: Candidate,
+    live: LiveSettings | None,
+    adapters: Adapters,
+    prices: Mapping[str, Price] = MappingProxyType({}),
+) -> LiveSettings | None:
     """Return the models that a candidate uses.
 
     Args:
         candidate: The candidate.
         live: The models from the options, without the candidate's adapter; None if the agent is not a model.
         adapters: The project's adapters.
+        prices: Prices of models by name.
 
     Raises:
-        ConfigError: the agent is not a model, the options name an adapter too, or answers of a routed
-            candidate would be stored.
+        ConfigError: the agent is not a model, the candidate's commit cannot be read, the options name an
+            adapter too, or answers of a routed candidate would be stored.
         CassetteError: the cassette holds the answers of a different candidate.
         AdapterError: the adapter is unknown or of a different base, or no adapter is promoted.
         ModelFolderError: an adapter cannot be served with the model.
@@ -32,6 +45,13 @@ def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapter
     if live is not None and live.cassette is not None:
         check_weights(live.cassette, candidate)
         return live
+    if live is not None and live.cassette is None:
+        live = _with_settings(live, candidate, prices, adapters.folder.parent)
+    elif live is None and (candidate.model or candidate.parameters.given):
+        raise ConfigError(
+            f"candidate {candidate.id!r} sets a model or its parameters, but this run's agent is not a "
+            "model; give --t2e-model, or an agent of your own with --t2e-agent module:function"
+        )
     if not name:
         return live
     if live is None:
@@ -46,6 +66,40 @@ def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapter
     if name == ROUTED:
         return _with_routes(live, candidate, adapters)
     return replace(live, agent=_with_adapter(live.agent, adapters[name]))
+
+
+def _with_settings(
+    live: LiveSettings, candidate: Candidate, prices: Mapping[str, Price], root: Path
+) -> LiveSettings:
+    """Apply the model, the parameters and the agent that a candidate sets."""
+    given: dict[str, Any] = candidate.parameters.given
+    agent = live.agent
+    if candidate.model is not None:
+        if agent.folder is not None:
+            raise ConfigError(
+                f"candidate {candidate.id!r} sets model {candidate.model!r}, but --t2e-model is a folder; "
+                "give the name of a model at an endpoint"
+            )
+        agent = replace(agent, model=candidate.model, price=prices.get(candidate.model))
+    function = live.function
+    if function is None:
+        if candidate.agent or candidate.ref:
+            raise ConfigError(
+                f"candidate {candidate.id!r} sets an agent, but this run's agent is {CHAT!r}; leave "
+                "--t2e-model out, or remove the candidate's agent"
+            )
+        return replace(live, agent=replace(agent, **given))
+    path = candidate.agent or function.path
+    parameters = {**function.parameters, **given}
+    if candidate.ref is not None:
+        folder, commit = checked_out(root, candidate.ref)
+        code = Code(files={"(commit)": commit})
+    else:
+        folder = function.folder
+        add_to_path(folder)
+        code = code_of_module(path.partition(":")[0])
+    function = replace(function, path=path, folder=folder, parameters=parameters, code=code)
+    return replace(live, agent=agent, function=function)
 
 
 def _with_routes(live: LiveSettings, candidate: Candidate, adapters: Adapters) -> LiveSettings:

@@ -15,7 +15,8 @@ from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
 from pytest_trace2evolve.engine.engine import POLL_SECONDS
-from pytest_trace2evolve.engine.factories import ChatFactory, open_answer_stores
+from pytest_trace2evolve.engine.factories import open_answer_stores
+from pytest_trace2evolve.engine.function_agent import make_factory
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import (
     ConfigError,
@@ -26,7 +27,7 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.project.candidates import AgentFactory
-from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Settings
+from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score, Status
@@ -292,7 +293,8 @@ class CaseRunner:
             assert account is not None
             cache, record = self._plan.project.answers_cache, recording_path(self._plan.run_folder)
             stores = self._exit_stack.enter_context(open_answer_stores(self._plan.live, cache, record))
-            return CHAT, ChatFactory(self._plan.live, self._loop.on_close, account, **stores)
+            live = self._plan.live
+            return live.agent_name, make_factory(live, self._loop.on_close, account, **stores)
         name = self._plan.agent
         if name is None:
             raise ConfigError(

@@ -131,7 +131,7 @@ def export_cassette(
     path = live.record
     header = {
         "partial": partial_reason,
-        "candidate": candidate.ref(),
+        "candidate": candidate.to_ref(),
         "suites": {suite.name: suite.lock.digest for suite in sorted(suites, key=lambda suite: suite.name)},
         "agent": live.agent_settings(),
         "user": live.user_settings(),

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -362,12 +363,21 @@ def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime
     for line in output.splitlines():
         commit, _, author_date = line.partition(" ")
         try:
-            committed = parse_candidate(_git_output(root, "show", f"{commit}:./{name}") or "", path)
+            committed = parse_candidate(
+                _git_output(root, "show", f"{commit}:./{name}") or "",
+                path,
+                partial(_committed_text, root, commit),
+            )
         except CandidateError:  # the file was invalid or did not exist
             continue
         if committed.digest == candidate.digest:
             return datetime.fromisoformat(author_date)
     return None
+
+
+def _committed_text(root: Path, commit: str, name: str) -> str:
+    """Return the text of a file at a commit; empty if the commit does not have it."""
+    return (_git_output(root, "show", f"{commit}:./{name}") or "").strip()
 
 
 def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:

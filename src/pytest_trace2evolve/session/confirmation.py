@@ -12,12 +12,12 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, describe_source
 from pytest_trace2evolve.records.evidence import (
-    CHAT,
     CandidateRef,
     Code,
     Identity,
     Settings,
     code_differences,
+    split_texts,
 )
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.candidate_models import models_of
@@ -89,10 +89,24 @@ class BaselineSetupFinder:
                 f"baseline {baseline.name!r} was measured with agent {origin.agent.implementation!r}, "
                 f"but this run's agent is {agent!r}"
             )
-        if agent == CHAT:
-            return CandidateSetup(candidate, self._live_settings(origin.agent, candidate))
+        if self.live is not None:
+            recorded_settings, recorded_texts = split_texts(origin.agent)
+            self._check_same_texts(baseline.name, recorded_texts, split_texts(identity.agent)[1])
+            return CandidateSetup(candidate, self._live_settings(baseline.name, recorded_settings, candidate))
         self._check_same_code(baseline.name, origin.agent.code, identity.agent.code)
         return CandidateSetup(candidate, None)
+
+    @staticmethod
+    def _check_same_texts(
+        baseline: str, recorded_texts: Mapping[str, str], current_texts: Mapping[str, str]
+    ) -> None:
+        """Check that the world's texts that the candidate owns are those that the baseline measured."""
+        names = sorted(recorded_texts.keys() | current_texts.keys())
+        if changed := [name for name in names if recorded_texts.get(name) != current_texts.get(name)]:
+            raise _CannotRunError(
+                f"the texts of the world changed since baseline {baseline!r} was saved "
+                f"({_first_names(changed)}), but only the current texts can be used"
+            )
 
     @staticmethod
     def _check_same_code(baseline: str, recorded_code: Code | None, current_code: Code | None) -> None:
@@ -120,23 +134,28 @@ class BaselineSetupFinder:
             )
         return candidate
 
-    def _live_settings(self, recorded_settings: Settings, candidate: Candidate) -> LiveSettings:
+    def _live_settings(
+        self, baseline: str, recorded_settings: Settings, candidate: Candidate
+    ) -> LiveSettings:
         """Return this run's settings with the model and request settings that the baseline recorded."""
         endpoint = self.endpoint
         assert self.live is not None
         if recorded_settings == self.live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return self.live
         try:
-            live = (
-                models_of(candidate, self.live_without_adapter, self.adapters)
-                if candidate.adapter
-                else self.live
-            )
-        except (ConfigError, AdapterError, ModelFolderError) as error:
+            own_live = models_of(candidate, self.live_without_adapter, self.adapters, self.prices)
+        except (ConfigError, CandidateError, AdapterError, ModelFolderError) as error:
             raise _CannotRunError(str(error)) from None
-        assert live is not None
-        if recorded_settings == live.agent_settings() and endpoint == AGENT_ENDPOINT:
-            return live
+        assert own_live is not None
+        if recorded_settings == own_live.agent_settings() and endpoint == AGENT_ENDPOINT:
+            return own_live
+        if own_live.function is not None:
+            self._check_same_code(baseline, recorded_settings.code, own_live.function.code)
+            raise _CannotRunError(
+                f"baseline {baseline!r} was measured with a different model or other parameters than those "
+                "of its candidate and of this run's options"
+            )
+        live = own_live if candidate.adapter or candidate.settings else self.live
         arguments = dict(recorded_settings.arguments or {})
         instruction = arguments.pop("extra_instruction", "")
         weights = arguments.get("weights")

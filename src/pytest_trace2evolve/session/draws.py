@@ -18,6 +18,7 @@ from pytest_trace2evolve.records.ledger import ContentVersion, DatedEntry, Draw,
 from pytest_trace2evolve.session.plan import SCRIPTED_AGENTS, Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import (
     LEDGER_ROLES,
+    agent_settings,
     conditions_digest,
     provenance_of,
     tested_agent_digest,
@@ -218,7 +219,7 @@ class Draws:
         plan = self._plan
         setup = plan.setup_of(suite, baseline=baseline)
         assert setup.live is not None
-        agent = digest(setup.live.agent_settings().model_dump(mode="json"))
+        agent = digest(agent_settings(plan.suites[suite], setup.live).model_dump(mode="json"))
         identity = (setup.candidate.digest, agent, conditions_digest(plan, plan.suites[suite]))
         if identity not in self._stores:
             project = plan.project

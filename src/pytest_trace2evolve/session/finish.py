@@ -108,7 +108,7 @@ def _run_verdict(
         others_failed=others_failed,
         policy=policy,
         goal=plan.goal,
-        candidate=plan.candidate.ref(),
+        candidate=plan.candidate.to_ref(),
         suites=suites,
     )
 

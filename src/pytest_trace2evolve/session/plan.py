@@ -70,6 +70,7 @@ class Options:
     """The options of a run as plain values; None means not given.
 
     Attributes:
+        own_agent_settings: The settings of the models if the agent is an agent of the project.
         embedded_settings: The embedded model, if no option names an agent.
         unused_option: An option of live runs that was given without a model; empty if there is none.
         is_fresh: Whether the run makes every simulation itself instead of reusing those of earlier runs.
@@ -92,6 +93,7 @@ class Options:
     goal: Goal = Goal.IMPROVE
     run_folder: Path | None = None
     live: LiveSettings | None = None
+    own_agent_settings: LiveSettings | None = None
     embedded_settings: LiveSettings | None = None
     unused_option: str = ""
     is_fresh: bool = False

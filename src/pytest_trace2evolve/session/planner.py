@@ -35,6 +35,7 @@ from pytest_trace2evolve.session.evidence_sources import (
 )
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
 from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -66,7 +67,7 @@ def resources_of(project: Project) -> Resources:
     """
     extensions = project.extensions
     agents = {**BUILT_IN_AGENTS, **extensions.agents}
-    return Resources(project, Worlds(extensions.worlds), agents, extensions.checks)
+    return Resources(project, Worlds(extensions.worlds, project.root), agents, extensions.checks)
 
 
 def make_plan(
@@ -95,8 +96,6 @@ def make_plan(
         WorldError: a world cannot be opened.
     """
     project, worlds = resources.project, resources.worlds
-    _check_options(options)
-    _check_prices(options, project)
     lineage = tuple(project.candidates.lineage(options.candidate or DEFAULT_CANDIDATE))
     candidate = lineage[0]
     policy = None
@@ -104,6 +103,9 @@ def make_plan(
         policy = find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
     recorded_runs = read_replays(options.replays)
     selected_suites = _select_suites(options, project, suite_names, recorded_runs)
+    options = use_own_agent(options, candidate, selected_suites, project)
+    _check_options(options)
+    _check_prices(options, project)
     check_replayed_suites(recorded_runs, selected_suites, require_all_suites=bool(options.suites))
     check_replayed_candidate(recorded_runs, candidate)
     notes = [note for runs in recorded_runs.values() for note in runs.notes]
@@ -114,7 +116,9 @@ def make_plan(
         selected_suites = served_suites
     live_without_adapter = options.live
     if not is_listing and not options.replays:
-        options = replace(options, live=models_of(candidate, live_without_adapter, project.adapters))
+        prices = read_prices(project.root / PRICES_NAME)
+        live = models_of(candidate, live_without_adapter, project.adapters, prices)
+        options = replace(options, live=live)
         _check_routes(options, selected_suites)
     agent_names = resources.agent_names
     agents = {
@@ -196,6 +200,38 @@ def make_plan(
         concurrency=options.concurrency,
         ray=options.ray,
     )
+
+
+def use_own_agent(
+    options: Options, candidate: Candidate, suites: Sequence[Suite], project: Project
+) -> Options:
+    """Use the project's own agent if the options, the candidate, a suite or the project name one.
+
+    Returns:
+        The options with the agent's settings; unchanged if the agent is not one of the project's own.
+
+    Raises:
+        ConfigError: the suites name different agents, or an option was given that needs a model.
+    """
+    settings = options.own_agent_settings
+    if settings is None or settings.function is None:
+        return options
+    names = {
+        candidate.agent or options.agent or suite.default_agent or options.default_agent for suite in suites
+    } or {candidate.agent or options.agent or options.default_agent}
+    own_names = sorted(name for name in names if name is not None and is_import_path(name))
+    if not own_names:
+        if options.live is None and options.embedded_settings is None and options.unused_option:
+            raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
+        return options
+    if len(names) > 1:
+        others = ", ".join(sorted(str(name) for name in names))
+        raise ConfigError(
+            f"the suites of this run have different agents ({others}); run one of them with --t2e-suite, or "
+            "name one agent with --t2e-agent"
+        )
+    function = replace(settings.function, path=own_names[0])
+    return replace(options, agent=None, live=replace(settings, function=function), embedded_settings=None)
 
 
 def use_embedded_model(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
@@ -312,8 +348,9 @@ def _check_stage_baselines(suites: Iterable[PlannedSuite], schedule: Sequence[in
 def _check_prices(options: Options, project: Project) -> None:
     if options.live is None or options.budgets.cost is None:
         return
-    for model in (options.live.agent, options.live.user):
-        if model.price is None:
+    for model in options.live.models:
+        # An agent of the project may choose its model itself; the proxy then checks each request.
+        if model.price is None and model.model:
             raise ConfigError(
                 f"--t2e-max-cost needs the price of model {model.model!r}: "
                 f"add it to {project.root / PRICES_NAME}"
@@ -381,7 +418,11 @@ def _agent_name(
 ) -> str:
     if suite.mode in recorded_runs:
         return REPLAY
-    name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
+    name = (
+        options.live.agent_name
+        if options.live
+        else options.agent or options.default_agent or suite.default_agent
+    )
     if name is None:
         raise ConfigError(
             f"suite {suite.name!r} has no agent: give --t2e-model, --t2e-agent or --t2e-results, "
@@ -389,7 +430,7 @@ def _agent_name(
         )
     if name == REPLAY:
         raise ConfigError("agent 'replay' needs recorded runs: give --t2e-results PATH")
-    if name not in names:
+    if not options.live and name not in names:
         raise ConfigError(f"unknown agent {name!r}; {name_suggestion(name, [*names, REPLAY])}")
     return name
 
@@ -397,7 +438,9 @@ def _agent_name(
 def _case_agent_name(options: Options, names: Sequence[str]) -> str | None:
     if options.replays:
         return REPLAY
-    name = CHAT if options.live else options.agent or options.default_agent
+    if options.live:
+        return options.live.agent_name
+    name = options.agent or options.default_agent
     if name not in (None, REPLAY, *names):
         raise ConfigError(f"unknown agent {name!r}; {name_suggestion(str(name), [*names, REPLAY])}")
     return name

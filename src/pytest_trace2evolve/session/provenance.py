@@ -1,9 +1,16 @@
 """Determines the provenance of evidence, and digests that identify simulations and tests."""
 
-from pytest_trace2evolve.engine.live import CandidateSetup
+from pytest_trace2evolve.engine.live import CandidateSetup, LiveSettings
 from pytest_trace2evolve.evidence.draws import simulation_key
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Provenance, Settings
+from pytest_trace2evolve.records.evidence import (
+    DUMMY_USER,
+    SCRIPTED_USER,
+    Provenance,
+    Settings,
+    split_texts,
+    with_texts,
+)
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.session.evidence_sources import file_provenance
@@ -21,7 +28,7 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
         "lock_parts": planned_suite.lock.parts,
         "provider_version": planned_suite.lock.provider_version,
         "scorer_version": SCORER_VERSION,
-        "candidate": plan.candidate.ref(),
+        "candidate": plan.candidate.to_ref(),
         "judge": getattr(plan.judge, "model", None),
         "run_id": plan.run_id,
         "created_at": plan.started_at,
@@ -33,12 +40,19 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
     return Provenance(
         **common_fields,
         world=planned_suite.identity.world,
-        agent=plan.live.agent_settings() if plan.live else planned_suite.identity.agent,
+        agent=agent_settings(planned_suite, plan.live),
         user=user_settings(plan, planned_suite),
         max_steps=planned_suite.suite.max_steps,
         max_errors=planned_suite.suite.max_errors,
         timeout=planned_suite.suite.timeout,
     )
+
+
+def agent_settings(planned_suite: PlannedSuite, live: LiveSettings | None) -> Settings:
+    """Return the agent's settings, as evidence records them, in a suite that is not replayed."""
+    if live is None:
+        return planned_suite.identity.agent
+    return with_texts(live.agent_settings(), split_texts(planned_suite.identity.agent)[1])
 
 
 def user_settings(plan: Plan, planned_suite: PlannedSuite) -> Settings:
@@ -73,7 +87,7 @@ def trial_key(
             "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
             # Code that cannot be identified gives a key that no other run has.
             **({} if world is None else {"code": world.digest or plan.run_id}),
-            "agent": live.agent_settings().model_dump(mode="json"),
+            "agent": agent_settings(planned_suite, live).model_dump(mode="json"),
             "user": user_settings(plan, planned_suite).model_dump(mode="json"),
             "trial": trial,
             # A cassette's answers differ from those of a live model with the same settings.

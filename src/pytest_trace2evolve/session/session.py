@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
-from pytest_trace2evolve.engine.factories import ChatFactory, open_answer_stores
+from pytest_trace2evolve.engine.factories import open_answer_stores
+from pytest_trace2evolve.engine.function_agent import make_factory
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove_answer_file
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.project.candidates import AgentFactory
-from pytest_trace2evolve.records.evidence import CHAT, SimulationEvidence
+from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export_cassette, recording_path
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
@@ -178,7 +179,7 @@ class Session:
         plan, agents = self.plan, dict(self._resources.agents)
         on_close, stores = self._loop.on_close, self._stores
         if plan.live is not None:
-            agents[CHAT] = ChatFactory(plan.live, on_close, self.account, **stores)
+            agents[plan.live.agent_name] = make_factory(plan.live, on_close, self.account, **stores)
         factories: dict[tuple[str, SideName], AgentFactory] = {
             (name, "candidate"): agents[planned_suite.agent]
             for name, planned_suite in plan.suites.items()
@@ -188,7 +189,7 @@ class Session:
             if setup.live is None or setup.live == plan.live:
                 factories[name, "baseline"] = agents[plan.suites[name].agent]
             else:
-                factories[name, "baseline"] = ChatFactory(setup.live, on_close, self.account, **stores)
+                factories[name, "baseline"] = make_factory(setup.live, on_close, self.account, **stores)
         return factories
 
     def _estimate_work(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_trace2evolve.engine.live import (
     DEFAULT_CONCURRENCY,
+    AgentFunction,
     LiveSettings,
     RaySettings,
     ServedModel,
@@ -104,9 +105,16 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
     is_agent_named = values.t2e_model or values.t2e_agent or context.agent or values.t2e_base_url
     uses_embedded = not (is_agent_named or values.t2e_results or values.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if uses_embedded else values.t2e_model
-    live = _live_settings(
-        values, model, base_folder, read_prices(context.root / PRICES_NAME), context.server_addresses
-    )
+    prices = read_prices(context.root / PRICES_NAME)
+    live = None
+    if model is not None or values.t2e_playback is not None:
+        live = _live_settings(values, model, base_folder, prices, context.server_addresses)
+    own_agent = None
+    if not (values.t2e_playback or values.t2e_results):
+        settings = _live_settings(
+            values, values.t2e_model or "", base_folder, prices, context.server_addresses
+        )
+        own_agent = _own_agent(values, settings, context, prices)
     return Options(
         candidate=values.t2e_candidate,
         suites=tuple(values.t2e_suite or ()),
@@ -121,6 +129,7 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
         goal=Goal(values.t2e_goal or Goal.IMPROVE),
         run_folder=base_folder / values.t2e_run_folder if values.t2e_run_folder else None,
         live=None if uses_embedded else live,
+        own_agent_settings=own_agent,
         embedded_settings=live if uses_embedded and can_embed else None,
         unused_option=_first_set_flag(values, _MODEL_OPTIONS) if values.t2e_model is None else "",
         budgets=Budgets(
@@ -217,7 +226,8 @@ def _live_settings(
     base_folder: Path,
     prices: Mapping[str, Price],
     server_addresses: Mapping[str, ServedModel],
-) -> LiveSettings | None:
+) -> LiveSettings:
+    """Read the settings of the models; an empty model name is that of an own agent that no option names."""
     if values.t2e_playback is not None:
         if useless_flag := _first_set_flag(values, _PLAYBACK_CONFLICTS):
             raise ConfigError(
@@ -225,10 +235,7 @@ def _live_settings(
                 "the cassette determines the models and their settings"
             )
         return playback_settings(base_folder / values.t2e_playback, read_extra_instruction())
-    if model is None:
-        if useless_flag := _first_set_flag(values, _MODEL_OPTIONS):
-            raise ConfigError(f"{useless_flag} has no effect without --t2e-model")
-        return None
+    assert model is not None
     agent = ModelSettings(
         model=model,
         base_url=values.t2e_base_url,
@@ -254,13 +261,13 @@ def _live_settings(
         extra_body={},
         price=prices.get(values.t2e_user_model or agent.model),
     )
-    if agent.base_url is None and is_model_folder(agent.model, base_folder):
+    if agent.model and agent.base_url is None and is_model_folder(agent.model, base_folder):
         agent, own_temperature = _use_folder(agent, base_folder, prices, server_addresses, values.t2e_adapter)
         if values.t2e_temperature is None:
             agent = replace(agent, temperature=own_temperature)
-    elif values.t2e_adapter is not None:
+    elif agent.model and values.t2e_adapter is not None:
         raise ConfigError("--t2e-adapter needs a model that is a folder: --t2e-model ./path")
-    if user.base_url is None and is_model_folder(user.model, base_folder):
+    if user.model and user.base_url is None and is_model_folder(user.model, base_folder):
         user, _ = _use_folder(user, base_folder, prices, server_addresses)
     baseline_api_key_env = values.t2e_baseline_api_key_env or agent.api_key_env
     _check_api_key_envs(agent.api_key_env, user.api_key_env, baseline_api_key_env)
@@ -273,6 +280,27 @@ def _live_settings(
         record=base_folder / values.t2e_record if values.t2e_record else None,
         each_turn=values.t2e_route == "turn",
     )
+
+
+def _own_agent(
+    values: Any, settings: LiveSettings, context: Context, prices: Mapping[str, Price]
+) -> LiveSettings:
+    """The settings of an agent of the project, whose import path is not known yet."""
+    parameters = {
+        "temperature": values.t2e_temperature,
+        "reasoning_effort": values.t2e_reasoning_effort,
+        "extra_body": _parse_extra_body(values.t2e_extra_body) or None,
+        "seed": values.t2e_seed,
+    }
+    function = AgentFunction(
+        path="",
+        folder=context.root,
+        log_folder=context.root / ".trace2evolve" / "agents",
+        timeout=settings.agent.timeout,
+        parameters={name: value for name, value in parameters.items() if value is not None},
+        prices=prices,
+    )
+    return replace(settings, function=function)
 
 
 def _parse_extra_body(text: str | None) -> dict[str, Any]:

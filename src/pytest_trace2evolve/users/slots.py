@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve.records.message import STOP, Message
+from pytest_trace2evolve.records.message import STOP_MARK, Message
 from pytest_trace2evolve.records.task import SlotScript
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message, question_texts
 
@@ -48,9 +48,12 @@ _GENERIC = frozenset({"id", "number", "code", "reference", "date", "time", "name
 """Words that are too common to identify a fact whose name has another word."""
 
 _PROCEDURAL = frozenset(
-    "a about ahead all also an and any anything are as be before can confirm confirmed continue correct could "
-    "do does for go going good have i if in is it just let like may me my now of ok okay on or please proceed "
-    "ready right see shall should so sure that the this to want we will with would yes no you your y n".split()
+    """
+    a about ahead all also an and any anything are as be before can confirm confirmed continue correct
+    could do does for go going good have i if in is it just let like may me my now of ok okay on or
+    please proceed ready right see shall should so sure that the this to want we will with would yes no
+    you your y n
+    """.split()  # noqa: SIM905 - a list of this length is unreadable
 )
 """Words of a bare question such as "Shall I go ahead?"."""
 
@@ -92,8 +95,8 @@ class SlotUser:
         for text in _messages_to_user(history):
             reply = self._answer(state, parse_message(text), text)
             state.sent += 1
-            if state.sent >= self._script.patience and STOP not in reply:
-                reply = f"I have to go now. {STOP}"
+            if state.sent >= self._script.patience and STOP_MARK not in reply:
+                reply = f"I have to go now. {STOP_MARK}"
         return Message(role="user", content=reply)
 
     def _answer(self, state: _State, parsed: ParsedMessage, text: str) -> str:
@@ -111,12 +114,12 @@ class SlotUser:
         if parsed.is_refusal and not state.agreed:
             state.refusals += 1
             if state.refusals > 1:
-                return f"All right, thank you. {STOP}"
+                return f"All right, thank you. {STOP_MARK}"
             return f"Are you sure? {self._script.goal}"
         if parsed.asks_for_request:
             return self._said(state, self._script.goal)
         if parsed.is_closing or parsed.says_all_done:
-            return f"No, that is all. Thank you. {STOP}"
+            return f"No, that is all. Thank you. {STOP_MARK}"
         if parsed.announces_work and not questions:
             return self._waited(state)
         if questions:
@@ -133,29 +136,36 @@ class SlotUser:
     def _fits(self, text: str) -> bool:
         """Whether a proposal names nothing that contradicts the facts, and something that the goal names."""
         words = {word.lower().strip(".") for word in _WORD.findall(text)}
-        if any(_is_id(word) and _shape(word) in self._id_shapes and word not in self._known_words for word in words):
+        if any(
+            _is_id(word) and _shape(word) in self._id_shapes and word not in self._known_words
+            for word in words
+        ):
             return False
         content = {word for word in words if word not in _PROCEDURAL}
         if not content:
             return True  # "Shall I go ahead?" refers to what was said before
-        return bool(content & self._known_words - _PROCEDURAL) or bool({_stem(word) for word in content} & self._topic)
+        return bool(content & self._known_words - _PROCEDURAL) or bool(
+            {_stem(word) for word in content} & self._topic
+        )
 
     def _asked_facts(self, questions: str) -> dict[str, str]:
         """The facts for which a text asks."""
         if not questions:
             return {}
-        return {name: value for name, value in self._script.knows.items() if _asks_for(questions.lower(), name)}
+        return {
+            name: value for name, value in self._script.knows.items() if _asks_for(questions.lower(), name)
+        }
 
     def _said(self, state: _State, answer: str) -> str:
         """Give an answer; after too many repeats, give up because the agent does not listen."""
         state.given[answer] += 1
         state.idle = 0
-        return answer if state.given[answer] <= MAX_SAME else f"This leads nowhere. Goodbye. {STOP}"
+        return answer if state.given[answer] <= MAX_SAME else f"This leads nowhere. Goodbye. {STOP_MARK}"
 
     def _waited(self, state: _State) -> str:
         state.idle += 1
         if state.idle >= MAX_IDLE:
-            return f"That is all, thank you. {STOP}" if state.agreed else f"I give up. {STOP}"
+            return f"That is all, thank you. {STOP_MARK}" if state.agreed else f"I give up. {STOP_MARK}"
         return "All right."
 
 

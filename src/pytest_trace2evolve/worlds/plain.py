@@ -19,7 +19,14 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, first_problem, read_text
+from pytest_trace2evolve.utils.reading import (
+    MAX_RECORD_BYTES,
+    convert_failures,
+    first_problem,
+    parse_json,
+    read_text,
+)
+from pytest_trace2evolve.utils.yaml_text import parse_yaml
 from pytest_trace2evolve.worlds.copy_on_write import combine, fingerprint, to_plain
 from pytest_trace2evolve.worlds.tool_schemas import tool_methods
 
@@ -317,7 +324,7 @@ def _awaited(result: Any) -> Any:
 
 
 def _constructor_parameters(cls: type) -> list[inspect.Parameter]:
-    if cls.__init__ is object.__init__:
+    if "__init__" not in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         return []
     return list(inspect.signature(cls).parameters.values())
 
@@ -330,7 +337,7 @@ def _database_model(cls: type) -> type[BaseModel] | None:
     """The pydantic model of the database, by the constructor's hint or the hint of `db`; None if neither."""
     try:
         parameters = _constructor_parameters(cls)
-        hints = typing.get_type_hints(cls.__init__ if parameters else cls)
+        hints = typing.get_type_hints(inspect.getattr_static(cls, "__init__") if parameters else cls)
         hint = hints.get(parameters[0].name if parameters else "db")
     except Exception:  # a hint is any expression, and a class without readable hints has a plain database
         return None
@@ -367,19 +374,17 @@ def _loaded(data: str | Path | Mapping[str, Any] | None, folder: Path) -> Any:
         return copy.deepcopy(dict(data))
     path = folder / data
     text = read_text(path, WorldError, max_bytes=MAX_RECORD_BYTES)
-    try:
-        if path.suffix in (".yaml", ".yml"):
-            import yaml
-
-            loaded = yaml.safe_load(text)
-        else:
-            loaded = json.loads(text)
-    except Exception as error:  # parsers of JSON and YAML raise different errors
-        cause = " ".join(str(error).split())[:200]
-        raise WorldError(f"{path}: is neither JSON nor YAML ({cause}); correct the file") from None
+    loaded = (
+        parse_yaml(text, path, WorldError) if path.suffix in (".yaml", ".yml") else _parsed_json(text, path)
+    )
     if not isinstance(loaded, dict):
         raise WorldError(f"{path}: holds a {type(loaded).__name__}, not a mapping; correct the file")
     return loaded
+
+
+def _parsed_json(text: str, path: Path) -> Any:
+    with convert_failures(path, WorldError, "correct the file"):
+        return parse_json(text, require_unique=True)
 
 
 def _policy_text(policy: str | Path, folder: Path) -> str:

@@ -13,6 +13,7 @@ from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.utils.import_path import is_import_path, load_object
 from pytest_trace2evolve.utils.optional import describe_entry_point, entry_points
 
 WorldFactory = Callable[[str], World]
@@ -42,12 +43,16 @@ class Worlds:
     Args:
         extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that returns these
             providers. The callable is called when providers are first needed.
+        folder: The project's root, from which worlds with an import path are imported.
     """
 
     def __init__(
-        self, extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None
+        self,
+        extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._load_extra = extra if callable(extra) else lambda: extra or {}
+        self._folder = folder
         self._open_worlds: dict[WorldName, World] = {}
         self._code: dict[WorldName, Code] = {}
         self._extended_worlds: dict[tuple[str, str, tuple[Path, ...]], World] = {}
@@ -96,8 +101,11 @@ class Worlds:
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
-            self._code[key] = code_of(
-                self._find_factory(provider), type(world), only_referenced=True, owner=world
+            roots = getattr(world, "code_roots", None)
+            self._code[key] = (
+                code_of(self._find_factory(provider), type(world), only_referenced=True, owner=world)
+                if roots is None
+                else code_of(*roots(), only_referenced=True, has_docstrings=False)
             )
         return self._code[key]
 
@@ -123,6 +131,8 @@ class Worlds:
         return provider, domain
 
     def _find_factory(self, provider: str) -> WorldFactory:
+        if is_import_path(provider):
+            return self._import(provider)
         if provider in self._extra:
             return self._extra[provider]
         if provider in _installed_providers():
@@ -131,6 +141,29 @@ class Worlds:
             raise WorldError(f"unknown provider {provider!r}; {name_suggestion(provider, self.providers())}")
         module, name = _BUILT_IN_PROVIDERS[provider]
         return cast(WorldFactory, getattr(importlib.import_module(module), name))
+
+    def _import(self, path: str) -> WorldFactory:
+        """Import a world, or a function that opens one, from the project.
+
+        Raises:
+            WorldError: it cannot be imported, or is neither.
+        """
+        try:
+            value = load_object(path, self._folder or Path.cwd())
+        except WorldError as error:
+            raise WorldError(f"world {path!r}: {error}") from None
+        except Exception as error:
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise WorldError(
+                f"world {path!r} cannot be imported: {cause}; correct the path or the module"
+            ) from error
+        if isinstance(value, type) or callable(value):
+            return cast(WorldFactory, value)
+        if not hasattr(value, "open"):
+            raise WorldError(
+                f"world {path!r} is a {type(value).__name__}, not a world; make one with World.from_tools"
+            )
+        return lambda domain: cast(World, value)
 
 
 def provider_owners() -> dict[str, str]:

@@ -1,0 +1,53 @@
+"""Reads a project's git repository."""
+
+import io
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ConfigError
+
+GIT_SECONDS = 60
+"""Seconds that a git command may take."""
+
+
+def git_output(root: Path, *arguments: str) -> bytes | None:
+    """Return the output of a git command in a folder; None if git fails or is not installed."""
+    try:
+        process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return process.stdout if process.returncode == 0 else None
+
+
+def checked_out(root: Path, ref: str) -> tuple[Path, str]:
+    """Return a folder with the project as it was at a commit, and the commit's full id.
+
+    The folder lies in `.trace2evolve/commits` and is made once.
+
+    Raises:
+        ConfigError: the commit does not exist or cannot be read.
+    """
+    output = git_output(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    if output is None:
+        raise ConfigError(
+            f"commit {ref!r} is not in the git repository of {root}; fetch it, or correct the candidate's ref"
+        )
+    commit = output.decode().strip()
+    folder = root / ".trace2evolve" / "commits" / commit
+    if not folder.is_dir():
+        # In a folder inside the repository, git archives that folder alone.
+        archive = git_output(root, "archive", "--format=tar", commit)
+        if archive is None:
+            raise ConfigError(f"commit {ref!r} cannot be read by git archive in {root}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        new_folder = Path(tempfile.mkdtemp(dir=folder.parent))
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(new_folder, filter="data")
+        try:
+            new_folder.rename(folder)
+        except OSError:  # another run was faster
+            shutil.rmtree(new_folder, ignore_errors=True)
+    return folder, commit
