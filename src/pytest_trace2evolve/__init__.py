@@ -5,15 +5,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.api import Comparison, Event, Project, Run, compare, evaluate
+    from pytest_trace2evolve.worlds.plain import World
 
 __version__ = "0.1.0"
 
-__all__ = ["Comparison", "Event", "Project", "Run", "__version__", "compare", "evaluate"]
+__all__ = ["Comparison", "Event", "Project", "Run", "World", "__version__", "compare", "evaluate"]
+
+_MODULES = {"World": "pytest_trace2evolve.worlds.plain"}
+"""Modules of public names that are not in `api`."""
 
 
 def __getattr__(name: str) -> object:
     """Load the API on first use, because pytest imports this package in every session."""
     if name in __all__:
-        value: object = getattr(import_module("pytest_trace2evolve.api"), name)
+        module = import_module(_MODULES.get(name, "pytest_trace2evolve.api"))
+        value: object = getattr(module, name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

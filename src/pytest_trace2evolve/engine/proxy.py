@@ -239,8 +239,8 @@ class RecordingProxy:
         assert self._client is not None
         await self._meter.admit()
         names = _decoded_headers(head)
-        kept = {name: names[name] for name in ("accept", "content-type", "openai-beta") if name in names}
-        headers = {**kept, **self._authorization()}
+        headers = self._authorization()
+        headers |= {name: names[name] for name in ("accept", "content-type", "openai-beta") if name in names}
         asks_usage = True
         if request is not None and request.get("stream") and path.startswith("/chat/completions"):
             options = request.get("stream_options") or {}

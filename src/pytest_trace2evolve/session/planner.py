@@ -103,6 +103,7 @@ def make_plan(
         policy = find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
     recorded_runs = read_replays(options.replays)
     selected_suites = _select_suites(options, project, suite_names, recorded_runs)
+    options = replace(options, default_agent=options.default_agent or project.settings.agent)
     options = use_own_agent(options, candidate, selected_suites, project)
     _check_options(options)
     _check_prices(options, project)

@@ -103,7 +103,8 @@ class SlotUser:
         if parsed.is_transfer:
             return TRANSFER
         questions = " ".join(question_texts(text))
-        facts = self._asked_facts(questions)
+        # A question that names the fact itself, such as "Shall I cancel B17?", does not ask for it.
+        facts = {name: value for name, value in self._asked_facts(questions).items() if value not in text}
         if parsed.asks_for_confirmation and not facts:
             return self._to_proposal(state, text)
         if facts:
