@@ -91,7 +91,7 @@ def test_a_declared_change_is_compared_and_shown(project: DeskProject) -> None:
     shown = [
         "baseline: agent listed; user gold",
         "candidate: agent oracle; user gold",
-        "declared by the candidate: another agent",
+        "declared changes: agent",
     ]
     result.stdout.fnmatch_lines(shown)
     text = (project.root / "s.md").read_text(encoding="utf-8")

@@ -340,7 +340,7 @@ class ComparedSides(Record):
             return [f"both sides: {self.baseline.text}"]
         lines = [f"baseline: {self.baseline.text}", f"candidate: {self.candidate.text}"]
         changes = ", ".join(self.declared)
-        return [*lines, f"declared by the candidate: another {changes}"] if changes else lines
+        return [*lines, f"declared changes: {changes}"] if changes else lines
 
 
 def describe_side(origin: Provenance) -> SideDescription:
