@@ -18,7 +18,7 @@ from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFacto
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import LockedSuite, Project
-from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.project.suites import LockedText, Suite
 from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.task import natural_sort_key
@@ -127,6 +127,8 @@ def make_plan(
         for suite in selected_suites
     }
     suites = [_lock_suite(suite, resources, verify_world=not is_listing) for suite in selected_suites]
+    if not is_listing:
+        _check_texts(candidate, suites, resources)
     _check_solo(suites, agents, resources.agents)
 
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -367,6 +369,28 @@ def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
             f"suite {solo_suite!r} is a solo suite, but a router reads a customer's first message; omit the "
             "suite, or name one adapter"
         )
+
+
+def _check_texts(candidate: Candidate, suites: Sequence[LockedSuite], resources: Resources) -> None:
+    """Check that the candidate replaces only texts that the suites do not lock, and that the tools exist.
+
+    Raises:
+        ConfigError: a suite locks a text that the candidate replaces.
+        CandidateError: the candidate describes a tool or a parameter that a suite's world does not have.
+    """
+    for locked_suite in suites:
+        suite = locked_suite.suite
+        replaced: dict[LockedText, bool] = {"policy": bool(candidate.prompt), "tools": bool(candidate.tools)}
+        for text, is_replaced in replaced.items():
+            if is_replaced and suite.is_locked(text):
+                field = "prompt" if text == "policy" else "tools"
+                raise ConfigError(
+                    f"candidate {candidate.id!r} sets {field!r}, but suite {suite.name!r} locks its {text}; "
+                    f"run a suite that does not lock it, or use the candidate's instruction instead"
+                )
+        if candidate.tools:
+            world = resources.project.world(suite, resources.worlds)
+            candidate.describe_tools(world.tools("assistant"))
 
 
 def _check_solo(
