@@ -281,7 +281,7 @@ def test_a_file_of_another_encoding_is_told(tmp_path):
 
 def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
     known = build_case("policy_edge", SeededChoices("only"), TRAIN)
-    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", lambda *_: known)
     made = generate("s", 5, TRAIN, ["policy_edge"])
     assert next(made) == known
     told = "family 'policy_edge' gave no new case in 1000 tries, after 1 of 5 cases; ask for fewer cases, or"

@@ -95,7 +95,7 @@ def test_a_generation_that_fails_half_way_leaves_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = read_cases(FROZEN)[0]
-    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", lambda *_: known)
     assert generate("--count", "2", "--out", "a.jsonl") == 2
     assert "gave no new case in 1000 tries, after 1 of 2 cases" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
@@ -108,7 +108,7 @@ def test_a_file_that_appears_meanwhile_is_kept(
         (folder / "a.jsonl").write_text("theirs")
         return read_cases(FROZEN)[0]
 
-    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", other)
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build_case", other)
     assert generate("--count", "1", "--out", "a.jsonl") == 2
     assert "--out a.jsonl already exists; delete it or choose a different name" in capsys.readouterr().err
     assert [one.read_text() for one in folder.iterdir()] == ["theirs"]

@@ -131,7 +131,9 @@ def test_what_cannot_be_done_is_said_in_a_line(
 def test_one_trial_a_task_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = saved(tmp_path, side(1.0, 0.0), "one.json")
     assert main(["calibrate", str(one)]) == 2
-    assert capsys.readouterr().err.startswith("trace2evolve: one.json: every task has one trial")
+    assert capsys.readouterr().err.startswith(
+        "trace2evolve: one.json: every task has only one trial, so the "
+    )
 
 
 def trials_with_changed_tasks(changed: int) -> Side:
@@ -197,7 +199,7 @@ def test_an_error_of_the_remaining_tasks_names_those_left_out(
     mixed = saved(tmp_path, records, "mixed.json")
     assert main(["calibrate", str(mixed)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("trace2evolve: mixed.json: every task has one trial")
+    assert error.startswith("trace2evolve: mixed.json: every task has only one trial, so the ")
     assert error.endswith("; left out for differing content: 0\n")
 
 

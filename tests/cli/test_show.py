@@ -180,7 +180,7 @@ def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
     )
     (elsewhere / "suites").mkdir()
     error = shown(capsys, "copied", "close")[2]
-    assert error.endswith(f"suites/suites.lock does not hold: {lost}")
+    assert error.endswith(f"suites/suites.lock lacks, so {lost}")
 
 
 def test_a_run_is_its_own_projects_wherever_the_reader_stands(

@@ -157,7 +157,7 @@ def test_killed_nodes_lose_nothing_and_count_nothing_twice(cluster: Any, project
     assert measured(done[0]) == {"heldout": (160, 160, 1.0), "discovery": (120, 120, 1.0)}
     assert executor.losses in (1, 2)  # the run may end before the second node does
     assert executor.resumed >= 1
-    assert f"{executor.resumed} were resumed on others" in "".join(done[0].notes)
+    assert f"{executor.resumed} were resumed on other processes" in "".join(done[0].notes)
     answers = usage_of_run(done[0])["calls"]
     # The endpoint counts answers on their way to a process that ended, and the run cannot.
     assert 0 <= counts[0] - answers <= executor.resumed

@@ -107,9 +107,8 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    where = run(
-        "-c", "from pytest_trace2evolve.utils import resources; print(resources.template())", folder=tmp_path
-    )
+    program = "from pytest_trace2evolve.utils import resources; print(resources.template_folder())"
+    where = run("-c", program, folder=tmp_path)
     assert where == f"{installed / 'pytest_trace2evolve' / 'template'}\n"
     told = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
     assert "next: cd project && pytest --candidate v6" in told

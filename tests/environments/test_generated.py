@@ -175,7 +175,7 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
         (
             GOOD.replace(RANDOM, '    drawn = random.Random(f"{scenario}/{seed}")\n'),  # its address
             "same seed, new process",
-            "another scenario or grade there",
+            "a different scenario or grade in a new process, first: seed ",
         ),
         (
             spoiled('"users": {user_id: user},', '"users": {},'),

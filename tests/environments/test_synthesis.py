@@ -85,7 +85,7 @@ def test_a_module_is_mended_until_it_holds_and_then_used_like_any_other(
     assert "line 1" in rounds[0]
     assert "os" in rounds[0]
     assert "unpaid: " in rounds[1] or "expert" in rounds[1]
-    assert rounds[2] == "round 3: admitted, and calibrated"
+    assert rounds[2] == "round 3: admitted and calibrated"
     assert "admitted in round 3, calibrated at difficulty 1 (mean reward 0." in captured.out
     assert len(asked) == 3
     assert "os" in str(asked[1]["messages"][-1]["content"])

@@ -81,7 +81,9 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 9")
     connection.close()
-    with pytest.raises(ConfigError, match=r"answers\.sqlite: format 9 is not 1; do this"):
+    with pytest.raises(
+        ConfigError, match=r"answers\.sqlite: has format 9, but this version reads format 1; do this"
+    ):
         AnswerFile(path, "do this")
     with pytest.raises(ConfigError, match="cannot be opened"):
         AnswerFile(path / "below", "do this")

@@ -127,7 +127,7 @@ def test_an_edited_journal_is_named(killed: Path, tmp_path: Path, edit: object, 
     (told,) = store.find_problems()
     assert told.startswith(f"{killed}: was changed at line {line}; restore it, use --t2e-fresh, or begin")
     assert told.endswith(
-        f"deleting {store.path.name} in {store.path.parent}: the ledger counts either as a further draw"
+        f"deleting {store.path.name} in {store.path.parent}; the ledger counts either as a further draw"
     )
     with pytest.raises(ResultsError, match=f"was changed at line {line}"):
         store.begin_journal(store.draw_key("a"))

@@ -91,8 +91,8 @@ def test_held_out_tasks_of_the_project_are_looked_for(
     firsts: list[object] = []
 
     def admit(*given: object, **others: object) -> AdmissionReport:
-        asked.append(others["held_out"])
-        firsts.append(others["first"])
+        asked.append(others["held_out_identifiers"])
+        firsts.append(others["first_seed"])
         return report(passed=True)
 
     monkeypatch.setattr(required, "admit", admit)

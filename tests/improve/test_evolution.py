@@ -121,7 +121,7 @@ def test_a_gate_that_the_settings_turn_off_is_a_usage_error(support: pytest.Pyte
 def test_an_impossible_budget_ends_it_before_the_session(support: pytest.Pytester) -> None:
     result = support.runpytest_inprocess("--t2e-evolve", "--t2e-evolve-options=--max-rollouts 5")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--max-rollouts 5: up to " in result.stderr.str()
+    assert "--max-rollouts 5: the plan needs up to " in result.stderr.str()
     assert not runs_of(support.path)
 
 

@@ -69,8 +69,8 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
     def budget(**changes: object) -> tuple[int, float]:
         told = {
             "max_adapters": most,
-            "heldout": heldout,
-            "parallel": parallel,
+            "heldout_scenarios": heldout,
+            "max_parallel": parallel,
             "recipe": Recipe(steps=steps),
             **changes,
         }
@@ -79,7 +79,11 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
         return found.total, found.minutes
 
     rollouts, minutes = budget()
-    for more in ({"max_adapters": most + 1}, {"recipe": Recipe(steps=steps + 1)}, {"heldout": heldout + 2}):
+    for more in (
+        {"max_adapters": most + 1},
+        {"recipe": Recipe(steps=steps + 1)},
+        {"heldout_scenarios": heldout + 2},
+    ):
         assert budget(**more) > (rollouts, minutes)
     faster = budget(max_parallel=parallel + 1)
     assert faster[0] == rollouts

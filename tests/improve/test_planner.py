@@ -171,7 +171,7 @@ def test_an_impossible_budget_is_an_error_before_the_run(
     assert main(["evolve", "--max-rollouts", "10"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("evolving v0 on pocket: 3 adapters at most, up to ")
-    assert "--max-rollouts 10: up to " in error
+    assert "--max-rollouts 10: the plan needs up to " in error
     assert not (project.root / ".trace2evolve" / "evolving").exists()
 
 

@@ -86,14 +86,14 @@ def test_a_process_that_outlives_a_killed_evolution_holds_its_lock(tmp_path: Pat
     code = (
         "import sys, os, signal\n"
         "from pathlib import Path\n"
-        "from pytest_trace2evolve.improve.loop import locked\n"
+        "from pytest_trace2evolve.improve.loop import evolution_lock\n"
         "from pytest_trace2evolve.improve.trainings import Training, run_trainings\n"
         "here = Path(sys.argv[1])\n"
         "code = 'import os, time; print(\"up\", flush=True)\\n' + sys.argv[2]\n"
         "training = Training('a', ['-c', code], here, here / 'log')\n"
         "def die(*line):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "with locked(here) as lock:\n"
+        "with evolution_lock(here) as lock:\n"
         "    run_trainings([training], lock, 1, die)\n"
     )
     end = tmp_path / "end"

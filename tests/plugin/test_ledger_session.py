@@ -238,7 +238,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     assert (
         "v2 against v0: PROMOTE · development evidence, 1 trial, policy strict, goal hold · run" in lines[4]
     )
-    assert lines[5].startswith("  the next new candidate is test 2: level 0.0057 at alpha 0.05, 0.0076 with")
+    assert lines[5].startswith("  the next new candidate is test 2: level 0.0057 at alpha 0.05, 0.0076 over ")
 
 
 def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +287,7 @@ def test_a_deleted_head_is_found_by_the_scoreboard(
     (project.root / "ledger" / f"{entry.name}.json").unlink()
     status, _, (error,) = told(project, capsys)
     assert status == 1
-    assert f"has no entry of run {entry.run} on desk::heldout" in error
+    assert f"holds no entry of run {entry.run} on desk::heldout" in error
 
 
 def test_a_scoreboard_that_cannot_be_read_is_named(

@@ -30,9 +30,9 @@ UNSUPPORTED, INVALID = "unsupported_value", "invalid_value"
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
-        ({"n": 2}, UNSUPPORTED, "n is not supported: remove it (or give 1)"),
+        ({"n": 2}, UNSUPPORTED, "n is not supported: remove it, or set it to 1"),
         ({"n": True}, UNSUPPORTED, "n is not supported"),
-        ({"stream": True}, UNSUPPORTED, "stream is not supported: remove it (or give false)"),
+        ({"stream": True}, UNSUPPORTED, "stream is not supported: remove it, or set it to false"),
         ({"response_format": {"type": "json_object"}}, UNSUPPORTED, "response_format is not supported"),
         ({"frequency_penalty": 0.5}, UNSUPPORTED, "frequency_penalty is not supported"),
         ({"logit_bias": {"5": 100}}, UNSUPPORTED, "logit_bias is not supported"),

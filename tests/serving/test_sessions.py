@@ -111,7 +111,7 @@ def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProj
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
     for arguments, told in (
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
-        ([f"--t2e-model={models / 'one'}"], "one: holds no config.json: not a model's folder"),
+        ([f"--t2e-model={models / 'one'}"], "one: has no config.json: not a model's folder"),
         (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter needs a model that is a folder"),
         (
             ["--t2e-model=~nobody-here/m"],
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
         ),
         (
             [f"--t2e-model={models / 'base'}", f"--t2e-adapter={models / 'base'}"],
-            "holds no adapter_config.json: not an adapter's folder",
+            "has no adapter_config.json: not an adapter's folder",
         ),
     ):
         result = project.pytester.runpytest_inprocess(*arguments)

@@ -95,7 +95,8 @@ def test_what_was_never_measured_is_not_promoted(own: Project) -> None:
     write_adapter(own.root / "adapters", "adding", heldout={})
     record = judged(own, Decision.PROMOTE, "v6+adding")
     told = (
-        r"^adapters/adding: .* the adapter was measured in no other environment: it is inconclusive; train "
+        r"^adapters/adding: .*, but the adapter was measured in no other environment, so it is "
+        r"inconclusive; train "
     )
     with pytest.raises(ConfigError, match=told):
         check_adapter_losses(own, record)

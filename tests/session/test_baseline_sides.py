@@ -112,7 +112,7 @@ def test_an_endpoint_that_was_named_is_asked_whatever_was_recorded(candidates: C
         ),
         (
             Settings(implementation=CHAT, model="n", arguments={"endpoint": HERE}),
-            {"priced": True},
+            {"needs_prices": True},
             "--t2e-max-cost needs the price of its model 'n'",
         ),
         (

@@ -25,7 +25,7 @@ __all__ = ["key", "project", "tape"]
     ("damage", "told"),
     [
         (lambda text: text[:-20], ":*: is cut off in the middle of a line; restore it, or record it again *"),
-        (lambda text: "\n".join(text.split("\n")[:-3]) + "\n", ":*: ends after * answers of *; restore it*"),
+        (lambda text: "\n".join(text.split("\n")[:-3]) + "\n", ":*: ends after * of * answers; restore it*"),
         (lambda text: text.replace('{"key"', '{"kez"', 1), ":2: damaged at key: expected a text; *"),
         (lambda text: text.replace('"side":"', '"side":"x', 1), ":*: damaged at side: *"),
         (lambda text: text.replace('"completion":{', '"completion":{,', 1), ":*: not valid JSON*"),
@@ -34,7 +34,10 @@ __all__ = ["key", "project", "tape"]
             lambda text: text.replace('"temperature":0.0', '"temperature":"a"', 1),
             ":1: damaged at temperature: *",
         ),
-        (lambda text: text.replace('"version":1', '"version":9', 1), ":1: version 9 is not 1, *"),
+        (
+            lambda text: text.replace('"version":1', '"version":9', 1),
+            ":1: has version 9, but this release reads version 1; *",
+        ),
         (lambda text: '{"candidate": "v0"}\n', ":1: is not a cassette of --t2e-record"),
         (lambda text: "PK\x03\x04\n", ":1: not valid JSON*"),
         (lambda text: "", ":1: not valid JSON*"),

@@ -180,7 +180,7 @@ def test_a_baseline_of_an_older_version_is_known_from_the_first_run_that_used_it
     assert "v1.json: was edited: its evidence has digest" in command("check").stdout
     result = project.run("--candidate=v2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: * and run * used * under this name *"])
+    result.stderr.fnmatch_lines(["ERROR: *v1.json: was edited: *, but run * used * under this name *"])
 
 
 def test_other_outcomes_than_an_older_run_used_are_named(project: DeskProject, command: Command) -> None:

@@ -16,21 +16,21 @@ import os
 from pathlib import Path
 from pytest_trace2evolve.utils import files as atomic
 
-_staged = atomic.staged
+_staged_file = atomic.staged_file
 _code = os.environ.get("FULL")
 
 
-def staged(path, parts):
+def staged_file(path, parts):
     # Small files still fit, as on a disk that is nearly full; every process has its own count.
     text = "".join(parts)
     if len(text) > int(os.environ["FITS"]) and os.environ["AT"] in str(path):
         raise OSError(getattr(errno, _code), os.strerror(getattr(errno, _code)), str(path))
-    return _staged(path, [text])
+    return _staged_file(path, [text])
 
 
 if _code:
     from pytest_trace2evolve.evidence import draws
-    atomic.staged = draws.staged = staged
+    atomic.staged_file = draws.staged_file = staged_file
 """
 
 

@@ -384,7 +384,7 @@ def test_a_loss_that_is_not_finite_ends_it_before_the_weights_change(
 
     monkeypatch.setattr(GRPOTrainer, "compute_loss", broken)
     assert message(toy_plan(base, tmp_path, steps=4)) == (
-        "step 3: the loss is nan: the training diverged; lower the rate"
+        "step 3: the loss is nan, so the training diverged; lower the rate"
     )
     kept = load_file(tmp_path / "step-000002" / "adapter.safetensors")
     assert all(bool(weight.isfinite().all()) for weight in kept.values())

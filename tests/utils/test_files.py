@@ -31,9 +31,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks are ta
 HOLD_FILE = """
 import sys
 from pathlib import Path
-from pytest_trace2evolve.utils.files import staged
+from pytest_trace2evolve.utils.files import staged_file
 path = Path(sys.argv[1])
-with staged(path, ["text"]) as temporary:
+with staged_file(path, ["text"]) as temporary:
     print(temporary, flush=True)
     input()
     temporary.replace(path)
@@ -41,9 +41,9 @@ with staged(path, ["text"]) as temporary:
 
 HOLD_FOLDER = """
 import sys, tempfile
-from pytest_trace2evolve.utils.files import Scratch
+from pytest_trace2evolve.utils.files import ScratchFolder
 tempfile.tempdir = sys.argv[1]
-folder = Scratch("box-")
+folder = ScratchFolder("box-")
 (folder.path / "account.sqlite").write_text("x")
 print(folder.path, flush=True)
 input()

@@ -201,7 +201,7 @@ TRAIN = Command(
         integer_option("--seed", "N", "seed (default: 1)"),
         integer_option("--steps", "N", "number of optimiser steps"),
         integer_option(
-            "--difficulty", "D", "difficulty, from 1 to 5 (default: the tuned difficulty, else 1)"
+            "--difficulty", "D", "only this difficulty, from 1 to 5 (default: the tuned difficulty, else 1)"
         ),
         CANDIDATE_OPTION,
         path_option("--out", "DIR", "folder of the adapter (default: adapters/NAME)"),

@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
@@ -11,6 +11,7 @@ from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_file_p
 from pytest_trace2evolve.evidence.run_folder import RunStore, results_header
 from pytest_trace2evolve.evidence.saving import save_baseline
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append_lines
+from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst_decision
 from pytest_trace2evolve.records.budget import RunTotals, SimulationState
 from pytest_trace2evolve.records.score import Status
@@ -188,10 +189,22 @@ def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
         "simulations": {state.value: totals.states.get(state, 0) for state in SimulationState},
         "fresh": totals.fresh,
         "seconds": round(totals.seconds, 3),
-        "stage": None if plan.stage is None else asdict(plan.stage),
+        "stage": None if plan.stage is None else _stage_record(plan.stage),
         "stopped": stop_reason or None,
     }
     write_atomic(plan.run_folder / "run.json", json.dumps(record, indent=1) + "\n")
+
+
+def _stage_record(stage: Stage) -> dict[str, Any]:
+    """A stage as stored in `run.json`. The stored names do not follow those of the fields."""
+    return {
+        "number": stage.number,
+        "of": stage.count,
+        "trials": stage.trials,
+        "alpha": stage.alpha,
+        "most": stage.max_trials,
+        "schedule": stage.schedule,
+    }
 
 
 def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:

@@ -176,11 +176,11 @@ WALKS = {
     ),
     "a generator's frame": _walks(
         "_make().gi_frame.f_builtins['open']",
-        "is not allowed: names like it lead to frames",
+        "is not allowed: such names lead to frames",
         before=_GENERATOR,
     ),
     "a generator's code": _walks(
-        "_make().gi_code and open", "names like it lead to frames", before="open = open\n" + _GENERATOR
+        "_make().gi_code and open", "such names lead to frames", before="open = open\n" + _GENERATOR
     ),
     "the callers' frames": _walks(
         "_caught().__traceback__.tb_frame.f_back.f_back.f_builtins['open']", "is not allowed", before=_CATCH
@@ -223,7 +223,7 @@ WALKS = {
         "            return g['__builtins__'].open\n",
         line=2,
     ),
-    "a name of another alphabet": _walks("ｅｖａｌ('ｏｐｅｎ')", "names are of ASCII letters"),
+    "a name of another alphabet": _walks("ｅｖａｌ('ｏｐｅｎ')", "names must consist of ASCII letters"),
     "an async function": _walks(
         "_make().cr_frame.f_builtins['open'] if not close(_make()) else 1",
         "`AsyncFunctionDef` is not allowed",

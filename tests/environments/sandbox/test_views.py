@@ -148,7 +148,10 @@ def test_without_the_rules_there_is_no_clock_either() -> None:
     ]
     with WithoutRules("".join(readers), loads="import datetime\n") as box:
         for place in range(len(sources)):
-            with pytest.raises(GeneratedCodeError, match="there is no clock here"):
+            with pytest.raises(
+                GeneratedCodeError,
+                match="the clock is not available: a scenario must depend only on its seed",
+            ):
                 box.call(f"read_{place}")
 
 
