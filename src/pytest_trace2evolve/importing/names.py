@@ -1,0 +1,153 @@
+"""Finds names of persons in texts: by phrases, greetings, signatures and common first names."""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterator
+from importlib import resources
+
+LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def word_set(words: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(words.split())
+
+
+PARTICLES = word_set(
+    "mr mrs ms miss mx dr prof jr sr de da di du la le van von der den dos del bin al el and of"
+)
+
+
+@functools.cache
+def _words(file: str) -> tuple[frozenset[str], ...]:
+    text = (resources.files("pytest_trace2evolve.importing") / file).read_text(encoding="utf-8")
+    return tuple(frozenset(part.casefold().split()) for part in text.split("# may be names\n"))
+
+
+def common_words() -> frozenset[str]:
+    """Words that are no names, unless a phrase such as "my name is" leaves no doubt."""
+    return _words("common_words.txt")[0]
+
+
+def ambiguous_words() -> frozenset[str]:
+    """Common words that are names too, such as Mark."""
+    return _words("common_words.txt")[1]
+
+
+def first_names() -> frozenset[str]:
+    """Common first names that are no ordinary words."""
+    return _words("first_names.txt")[0] - common_words() - ambiguous_words()
+
+
+def folded(text: str) -> str:
+    """A name without case and accents."""
+    plain = unicodedata.normalize("NFKD", text)
+    return "".join(letter for letter in plain if not unicodedata.combining(letter)).casefold()
+
+
+_STRONG = re.compile(
+    r"(?i)\b(?:(?:my|his|her|their|whose|the|your|full|first|last|middle|maiden|legal|user'?s?"
+    r"|passenger|guest|customer|account|cardholder|contact|given|family)\s+"
+    r"(?:full |first |last |middle |maiden |sur|complete |given |family |legal )?names?(?:\s+(?:on"
+    r"|for|of|under) (?:the |my |this |that )?(?:account|card|booking|order|reservation|ticket|file"
+    r"|profile|it))?(?:\s+(?:is|was|are)|'s|:|=|,)"
+    r"|name'?s|surname is|names? (?:is|are)|named|call me|goes by|me llamo|mi nombre es"
+    r"|je m'?appelle|mein name ist|ich hei(?:ß|ss)e|mi chiamo|meu nome [ée]"
+    r"|(?:in|under) the name(?: of)?|on behalf of|(?:registered|addressed|issued|belongs|belonging) to"
+    r"|(?:speaking|spoke|speak|talk|talked|talking|chatting) (?:to|with)|signed(?: by)?|attn:?|c/o"
+    r"|(?:passengers?|guests?|travell?ers?|cardholder|recipient|customer|contact person"
+    r"|account holder)(?: (?:is|are|name|named)|:)"
+    r"|(?:my|his|her|our) (?:wife|husband|partner|son|daughter|mother|father|mom|mum|dad|friend"
+    r"|colleague|boss|brother|sister|assistant|spouse|girlfriend|boyfriend|roommate"
+    r"|fianc[ée]e?)(?:,| is|'s name is| named)?"
+    r"|(?<!\w)(?:mr|mrs|ms|miss|mx|dr|prof|herr|frau|se[ñn]ora?|monsieur|madame"
+    r"|mme)\.?)\s+[\"'“(]?(?=[^\W\d_])"
+)
+_WEAK = re.compile(
+    r"(?i)(?:\b(?:i am|i'?m|i’m|this is|it is|it's|it’s|its|ich bin|soy|je suis|here is|here's"
+    r"|thanks|thank you(?: so much| very much)?|cheers|welcome(?: back)?|sorry|hello|hi|hey|dear"
+    r"|greetings"
+    r"|good (?:morning|afternoon|evening|day)|great|perfect|sure|understood|apologies|of course"
+    r"|certainly|absolutely|okay|ok|yes|no|bye|goodbye|nice to meet you|how are you|hallo|hola"
+    r"|bonjour|ciao|liebe[r]?|best|regards|kind regards|warm regards|best wishes|sincerely|yours"
+    r"|yours truly|love|for|from|with|and|to|by|passenger|customer|guest|user|client|agent|contact"
+    r"|about|name)"
+    r"[,:!.]?\s+(?:there,?\s+|again,?\s+|[-–—]+\s*)?|^\s*[-–—~]+\s*"
+    r"|\n\s*[-–—~]+\s*)(?=[A-ZÀ-Þ\u0100-\u024f])"
+)
+_ENDS_OPEN = word_set("for from with and to by about")
+_BEFORE = re.compile(r"(?i)^[ ,]{1,2}(?:here|speaking|calling|writing|again)\b")
+_TITLED = re.compile(r"((?:[A-ZÀ-Þ][\w'’-]+ ){0,2}[A-ZÀ-Þ][\w'’-]+),? (?:here|speaking)\b")
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*\.?")
+_HARD_STOPS = word_set(
+    "i i'm i’m you he she it we they the a an is are was and or but not on in at to for from with of "
+    "my your his her our their this that calling writing here speaking please can could would have "
+    "has am so if when because as who which order booking account email phone address"
+)
+
+
+def name_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the places of names that a phrase, a greeting, a signature or a common first name gives away."""
+    for match in _STRONG.finditer(text):
+        end = _name_end(text, match.end(), strong=True)
+        while end > match.end():
+            yield match.end(), end
+            joint = re.compile(r"\s*(?:,|&|\band\b)\s+").match(text, end)
+            if joint is None or not text[joint.end() : joint.end() + 1].isupper():
+                break
+            start, end = joint.end(), _name_end(text, joint.end(), strong=False)
+            if end > start:
+                yield start, end
+            break
+    for match in _WEAK.finditer(text):
+        lead = match[0].split()[0].casefold().rstrip(",:!.") if match[0].split() else ""
+        end = _name_end(text, match.end(), strong=False)
+        if end > match.end() and (lead not in _ENDS_OPEN or _is_full_name(text[match.end() : end])):
+            yield match.end(), end
+    for match in _TITLED.finditer(text):
+        if _name_end(text, match.start(1), strong=False) == match.end(1):
+            yield match.span(1)
+    listed = first_names()
+    for match in _WORD.finditer(text):
+        first = match[0].rstrip(".").partition("'")[0].partition("’")[0].partition("-")[0]
+        if first[:1].isupper() and folded(first) in listed:
+            yield match.start(), max(_name_end(text, match.start(), strong=False), match.start() + len(first))
+
+
+def _is_full_name(text: str) -> bool:
+    """Whether two or three words, none of them common, look like a first and a last name."""
+    words = text.split()
+    return 2 <= len(words) <= 3 and not any(folded(word) in common_words() for word in words)
+
+
+def _name_end(text: str, start: int, *, strong: bool) -> int:
+    """The end of the name that starts at a place; the place itself if none does."""
+    end, place, count, capital = start, start, 0, False
+    while count < 4 and (match := _WORD.match(text, place)):
+        word = match[0].rstrip(".")
+        bare = re.sub(r"['’]s$", "", word)
+        plain = bare.casefold()
+        is_capital = bare[:1].isupper() or not (bare.islower() or bare.isupper())
+        is_particle = count > 0 and plain in PARTICLES and plain not in ("and", "of")
+        if count == 0:
+            capital = is_capital
+        if plain in _HARD_STOPS or (not is_particle and capital and not is_capital):
+            break
+        if not (strong and is_capital and count == 0) and plain in common_words():
+            break
+        if not strong and not is_capital and not is_particle:
+            break
+        if plain not in PARTICLES:
+            end = match.start() + len(bare)
+            count += 1
+        elif count == 0 and not strong:
+            break
+        is_initial = len(word) == 1 and match[0].endswith(".")
+        if bare != word or (match[0].endswith(".") and not is_initial and plain not in PARTICLES):
+            break
+        gap = re.compile(r"[ \t]{1,2}").match(text, match.start() + len(match[0]))
+        if gap is None:
+            break
+        place = gap.end()
+    return end if count else start
