@@ -227,9 +227,9 @@ def kind_name(value: Any) -> str:
 def merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
     """Join the records of a conversation's model calls, each of which repeats some of what came before.
 
-    A record that begins with all earlier messages replaces them; one that overlaps with the end of the earlier
-    messages, or only has new ones, is added. Records of other conversations, such as those of a sub-agent, are
-    left out: the longest conversation is returned, the first if several are.
+    A record that begins with all earlier messages replaces them. One that overlaps with the end of the
+    earlier messages, or only has new ones, is added. Records of other conversations, such as those of a
+    sub-agent, are left out: the longest conversation is returned, the first if several are.
     """
     threads: list[list[Turn]] = []
     for snapshot in snapshots:
@@ -243,7 +243,7 @@ def _extend(thread: list[Turn], turns: list[Turn]) -> bool:
     """Add what is new in `turns` to a thread; false if they belong to another conversation."""
     old, new = [turn.content for turn in thread], [turn.content for turn in turns]
     if new[: len(old)] == old or old[: len(new)] == new:
-        thread[:] = max(turns, thread, key=len)
+        thread[:] = turns if len(turns) > len(thread) else thread
         return True
     common = next((size for size in range(min(len(old), len(new)), 0, -1) if old[-size:] == new[:size]), 0)
     shared = sum(1 for _ in _common_start(old, new))

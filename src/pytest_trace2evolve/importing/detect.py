@@ -262,6 +262,11 @@ def _kind_of_name_or_id(
     return ""
 
 
+def is_product_key(key: str) -> bool:
+    """Whether the name of a field says that it holds products, whose ids stay."""
+    return bool(set(words_of_key(key)) & _PRODUCT_WORDS)
+
+
 def kind_of_key(path: tuple[str, ...], key: str) -> str:
     """`ID` if the name of a field is itself an id, as in `{"orders": {"W123": …}}`; otherwise empty."""
     if not path or path[-1].casefold() not in _PLURALS or not any(map(str.isdigit, key)):
@@ -368,11 +373,15 @@ _STREET_FIRST = re.compile(
     r"(?:[Ss]tra(?:ß|ss)e|[Ss]tr\.|[Ww]eg|[Gg]asse|[Pp]latz|[Aa]llee|[Rr]ing|[Dd]amm|[Uu]fer|straat"
     r"|laan|plein|gracht|kade|gatan|vägen|gade|vej)"
     r"\s+\d{1,4}\s?[a-zA-Z]?\b"
-    r"|(?<!\w)(?:\d{1,4}(?: ?bis)?,?\s+)?(?i:rue|via|viale|piazza|calle|avenida|carrer|rua|paseo"
-    r"|corso|plaza|avenue|boulevard)"
-    r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos"
-    r"|das))*(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3}(?:,?\s+(?:n[.º°]?\s*)?\d{1,4}\b)?"
-    r"|(?i)(?<!\w)P\.?\s?O\.?\s?Box\s+\d{1,7}".replace("(?i)", "")
+    r"|(?<!\w)\d{1,4}(?: ?bis| ?ter)?,?\s+"
+    r"(?i:rue|via|viale|piazza|calle|avenida|carrer|rua|paseo|corso|plaza|avenue|boulevard|place)"
+    r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos|das))*"
+    r"(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3}"
+    r"|(?<!\w)"
+    r"(?i:rue|via|viale|piazza|calle|avenida|carrer|rua|paseo|corso|plaza|avenue|boulevard|place)"
+    r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos|das))*"
+    r"(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3},?\s+(?:n[.º°]?\s*)?\d{1,4}\b"
+    r"|(?<!\w)P\.?\s?O\.?\s?Box\s+\d{1,7}"
 )
 _ZIP = re.compile(
     r"\b(?:AL|AK|AZ|AR|CA|CO|CT|DE|FL|GA|HI|IA|ID|IL|IN|KS|KY|LA|MA|MD|ME|MI|MN|MO|MS|MT|NC|ND|NE"
@@ -460,11 +469,12 @@ _NOUNS = (
     r"|client|claim|passport|licen[cs]e|loyalty|frequent flyer|pnr|ref|ssn|social security|policy"
     r"|contract|parcel|shipment|transaction|employee|patient|login|username"
 )
+_MARK = r"number|num|no\.|nr\.?|ids?|code|locator|ref|reference|#"
 _AFTER_NOUN = re.compile(
-    rf"(?i)\b({_NOUNS})(?:\s*(?:number|num|no\.?|nr\.?|id|ids|code|locator|ref|reference|#|is|was"
-    rf"|are|:|=|-|\(|'|\"|`|for))*[\s:#('\"`]*"
+    rf"(?i)\b({_NOUNS})((?:[ \t]{{0,2}}(?:{_MARK}|is|was|are|:|=|-|\(|'|\"|`)){{0,5}})[\s:#('\"`]{{0,4}}"
     r"(?<![^\W_])([A-Za-z0-9][\w-]{0,40})"
 )
+_MARKED = re.compile(rf"(?i){_MARK}|:")
 _LISTED_ID = re.compile(r"(?:,| and| or|&)\s*(?:and\s+)?#?([A-Za-z]{0,4}-?\d[\w-]{1,30})")
 _GENERIC_ID = re.compile(
     r"(?<![\w@.-])#?(?:[A-Za-z]{1,5}[-_]?\d{5,20}|[A-Z]{2,6}[-_/]\d{2,}(?:[-_/]\w{1,12})*"
@@ -480,11 +490,13 @@ def labelled_ids(text: str, kept: Collection[str]) -> Iterator[Span]:
     if not any(map(str.isdigit, text)) and not _STRONG_CODE.search(text):
         return
     for match in _AFTER_NOUN.finditer(text):
-        value = match[2]
+        value = match[3]
+        if value.isdigit() and len(value) < 4 and not (_MARKED.search(match[2]) or "#" in match[0]):
+            continue  # "a reservation for 2"
         is_code = re.fullmatch(r"[A-Z]{5,8}", value) is not None and value.casefold() not in common_words()
         if (any(map(str.isdigit, value)) or is_code) and plain_id(value) not in kept:
             label = re.sub(r"s$", "", match[1].casefold()).replace(" ", "_")
-            yield Span(*match.span(2), ID, label)
+            yield Span(*match.span(3), ID, label)
             place = match.end()
             while more := _LISTED_ID.match(text, place):
                 yield Span(*more.span(1), ID, label)
@@ -520,3 +532,12 @@ def pairs_in(text: str) -> Iterator[tuple[str, str]]:
         for match in _PAIR.finditer(text):
             value = match[2] or match[3] or match[4]
             yield " ".join(match[1].split()[-3:]), value.strip().rstrip(".!?)")
+
+
+def may_be_pair(kind: str, value: str) -> bool:
+    """Whether a value in a text, such as `Phone: 555 1234`, has the form of its kind."""
+    if kind == BIRTH:
+        return len(value) <= 20
+    if kind == ADDRESS:
+        return len(value.split()) <= 5
+    return bool(kind) and kind not in (PRODUCT, DOMAIN, IP)

@@ -1,4 +1,4 @@
-"""Reads the JSON documents of a log file: one, one a line, one after another, or the members of a zip archive."""
+"""Reads the JSON documents of a log: one, one a line, several in a row, or the members of a zip archive."""
 
 import io
 import re
@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,7 +96,7 @@ def _texts(path: Path, data: bytes) -> Iterator[Document | Damage]:
 
 def _is_sequence(data: bytes, starts: list[int]) -> bool:
     """Whether the first of several documents, which begin at the start of a line, is JSON by itself."""
-    return any(_is_json(data[start:end]) for start, end in zip(starts[:3], starts[1:4], strict=False))
+    return any(_is_json(data[start:end]) for start, end in pairwise(starts[:4]))
 
 
 def _parsed(pieces: Iterator[tuple[str, bytes]]) -> Iterator[Document | Damage]:

@@ -64,20 +64,25 @@ _STRONG = re.compile(
     r"|(?<!\w)(?:mr|mrs|ms|miss|mx|dr|prof|herr|frau|se[ñn]ora?|monsieur|madame"
     r"|mme)\.?)\s+[\"'“(]?(?=[^\W\d_])"
 )
-_WEAK = re.compile(
-    r"(?i)(?:\b(?:i am|i'?m|i’m|this is|it is|it's|it’s|its|ich bin|soy|je suis|here is|here's"
-    r"|thanks|thank you(?: so much| very much)?|cheers|welcome(?: back)?|sorry|hello|hi|hey|dear"
-    r"|greetings"
-    r"|good (?:morning|afternoon|evening|day)|great|perfect|sure|understood|apologies|of course"
-    r"|certainly|absolutely|okay|ok|yes|no|bye|goodbye|nice to meet you|how are you|hallo|hola"
-    r"|bonjour|ciao|liebe[r]?|best|regards|kind regards|warm regards|best wishes|sincerely|yours"
-    r"|yours truly|love|for|from|with|and|to|by|passenger|customer|guest|user|client|agent|contact"
-    r"|about|name)"
-    r"[,:!.]?\s+(?:there,?\s+|again,?\s+|[-–—]+\s*)?|^\s*[-–—~]+\s*"
-    r"|\n\s*[-–—~]+\s*)(?=[A-ZÀ-Þ\u0100-\u024f])"
+_CAPITAL = r"(?=[A-ZÀ-Þ\u0100-\u024f])"
+_SELF = re.compile(
+    r"(?i:\b(?:i am|i'?m|i’m|this is|it is|it's|it’s|ich bin|soy|je suis|here is|here's|passenger|customer|guest"
+    rf"|client|agent|contact))[,:]?\s+{_CAPITAL}"
 )
-_ENDS_OPEN = word_set("for from with and to by about")
-_BEFORE = re.compile(r"(?i)^[ ,]{1,2}(?:here|speaking|calling|writing|again)\b")
+_GREETING = re.compile(
+    r"(?i:\b(?:hello|hi|hey|dear|greetings|good (?:morning|afternoon|evening|day)|hallo|hola|bonjour|ciao|liebe[r]?"
+    rf"|thanks|thank you(?: so much| very much)?|cheers|welcome(?: back)?)),?\s+(?:(?:there|again),?\s+)?{_CAPITAL}"
+)
+_REPLY = re.compile(
+    r"(?i:\b(?:sorry|great|perfect|sure|understood|apologies|of course|certainly|absolutely|okay|ok|yes|no|bye"
+    rf"|goodbye|nice to meet you|got it|no problem|done|all set)),\s+{_CAPITAL}"
+)
+_FULL = re.compile(rf"(?i:\b(?:for|with|by|about|and|of)\s+){_CAPITAL}")
+_SIGNATURE = re.compile(
+    r"(?i:(?:^|\n)[ \t]*(?:(?:kind|best|warm|many)?\s?(?:regards|wishes)|best|sincerely|cheers|thanks|thank you|yours"
+    rf"(?: truly| sincerely)?|love|greetings|br|take care|all the best)[,!.]?\s*\n\s*|[-–—~]\s*){_CAPITAL}"
+)
+_CLOSING = re.compile(r"[ \t]{0,3}(?:[,.!?:;\n—–]|-\s|$)")
 _TITLED = re.compile(r"((?:[A-ZÀ-Þ][\w'’-]+ ){0,2}[A-ZÀ-Þ][\w'’-]+),? (?:here|speaking)\b")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*\.?")
 _HARD_STOPS = word_set(
@@ -100,10 +105,17 @@ def name_spans(text: str) -> Iterator[tuple[int, int]]:
             if end > start:
                 yield start, end
             break
-    for match in _WEAK.finditer(text):
-        lead = match[0].split()[0].casefold().rstrip(",:!.") if match[0].split() else ""
+    for pattern, must_close in ((_SELF, False), (_GREETING, False), (_REPLY, True), (_SIGNATURE, True)):
+        for match in pattern.finditer(text):
+            end = _name_end(text, match.end(), strong=False)
+            closes = _CLOSING.match(text, end)
+            if pattern is _SIGNATURE and closes and text[end:].strip(" .\n"):
+                closes = None  # a list, not the end of the message
+            if end > match.end() and (closes or not must_close):
+                yield match.end(), end
+    for match in _FULL.finditer(text):
         end = _name_end(text, match.end(), strong=False)
-        if end > match.end() and (lead not in _ENDS_OPEN or _is_full_name(text[match.end() : end])):
+        if _is_full_name(text[match.end() : end]):
             yield match.end(), end
     for match in _TITLED.finditer(text):
         if _name_end(text, match.start(1), strong=False) == match.end(1):
@@ -111,8 +123,12 @@ def name_spans(text: str) -> Iterator[tuple[int, int]]:
     listed = first_names()
     for match in _WORD.finditer(text):
         first = match[0].rstrip(".").partition("'")[0].partition("’")[0].partition("-")[0]
-        if first[:1].isupper() and folded(first) in listed:
+        is_place = _PLACE_BEFORE.search(text, max(0, match.start() - 8), match.start())
+        if first[:1].isupper() and folded(first) in listed and not is_place:
             yield match.start(), max(_name_end(text, match.start(), strong=False), match.start() + len(first))
+
+
+_PLACE_BEFORE = re.compile(r"\b(?:San|Los|Las|Santa|Fort|Saint|St\.?|Port|Mount|Lake) $")
 
 
 def _is_full_name(text: str) -> bool:
@@ -132,9 +148,13 @@ def _name_end(text: str, start: int, *, strong: bool) -> int:
         is_particle = count > 0 and plain in PARTICLES and plain not in ("and", "of")
         if count == 0:
             capital = is_capital
-        if plain in _HARD_STOPS or (not is_particle and capital and not is_capital):
+        if not strong and len(word) <= 4 and len(word) > 1 and word.isupper() and not text.isupper():
+            break  # an abbreviation, such as the code of an airport
+        if plain.partition("'")[0].partition("’")[0] in _HARD_STOPS or (
+            not is_particle and capital and not is_capital
+        ):
             break
-        if not (strong and is_capital and count == 0) and plain in common_words():
+        if not (strong and is_capital and count == 0) and folded(plain) in common_words():
             break
         if not strong and not is_capital and not is_particle:
             break

@@ -43,7 +43,7 @@ def read_conversations(path: Path, format: str | None = None) -> tuple[str, Foun
             break
     values = [document for document in early if isinstance(document, Document)]
     if not values:
-        first = early[0] if early else Damage("", "holds no JSON value")
+        first = next((item for item in early if isinstance(item, Damage)), Damage("", "holds no JSON value"))
         place = ": ".join(part for part in (str(path), first.place) if part)
         raise LogError(f"{place}: {first.cause}; export the log again")
     if format is None:

@@ -11,18 +11,14 @@ countries, dates (except dates of birth), prices and product ids stay. Drafts ar
 person.
 """
 
-import ast
 import functools
-import html
-import ipaddress
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote
 
 from pytest_trace2evolve.importing.detect import (
     ADDRESS,
@@ -45,16 +41,25 @@ from pytest_trace2evolve.importing.detect import (
     digits_of,
     formal_spans,
     has_letters,
+    is_product_key,
     kind_of_field,
     kind_of_key,
     labelled_ids,
     loose_spans,
+    may_be_pair,
     national,
     pairs_in,
-    passes_luhn,
     plain_address,
     plain_email,
     plain_id,
+)
+from pytest_trace2evolve.importing.encodings import (
+    PERCENT_ENCODED,
+    decoded_forms,
+    inner_json,
+    inner_value,
+    phrase_pattern,
+    unquoted,
 )
 from pytest_trace2evolve.importing.names import (
     LETTERS,
@@ -65,10 +70,17 @@ from pytest_trace2evolve.importing.names import (
     name_spans,
     word_set,
 )
-from pytest_trace2evolve.utils.reading import parse_json
-
-MAX_LITERAL = 100_000
-"""Characters of the longest text that is tried as a Python literal; agents log results as `str(dict)`."""
+from pytest_trace2evolve.importing.replacements import (
+    address_maker,
+    laid_out,
+    made_birth_date,
+    made_card,
+    made_iban,
+    made_id,
+    made_ip,
+    made_phone,
+    plain_ip,
+)
 
 _SHARED_MAILBOXES = word_set("info support sales contact hello help service admin office mail noreply")
 _SEARCHED = frozenset((NAME, EMAIL, IP, IBAN))
@@ -99,6 +111,7 @@ class Scope:
         values: Ids and first parts of e-mail addresses, with their kinds.
         phrases: Values of several words, with their kinds.
         kept: Ids of products and similar things, which stay.
+        things: Words of the names of products, which are no names of persons unless a field says so.
     """
 
     names: dict[str, bool] = field(default_factory=dict)
@@ -107,6 +120,7 @@ class Scope:
     values: dict[str, str] = field(default_factory=dict)
     phrases: dict[str, str] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
+    things: set[str] = field(default_factory=set)
 
 
 Facts = dict[str, str]
@@ -148,6 +162,8 @@ class Redactor:
             for key, item in value.items():
                 if kind := kind_of_key(path, key):
                     self._know(kind, key, scope)
+                elif path and is_product_key(path[-1]) and ID_LIKE.fullmatch(key):
+                    scope.kept.add(plain_id(key))
                 else:
                     self._learn_text(key, scope)
                 self._learn(item, (*path, key), value, scope)
@@ -160,19 +176,20 @@ class Redactor:
             if kind == PRODUCT:
                 if ID_LIKE.fullmatch(text):
                     scope.kept.add(plain_id(text))
+                scope.things |= {folded(word) for word in LETTERS.findall(text)}
             elif kind:
                 self._know(kind, text, scope)
             self._learn_text(text, scope)
 
     def _learn_text(self, text: str, scope: Scope) -> None:
-        inner = _inner_value(text)
+        inner = inner_value(text)
         if inner is not None:
             self._learn(inner, (), {}, scope)
             return
-        for form in _decoded_forms(text):
+        for form in decoded_forms(text):
             for key, value in pairs_in(form):
                 kind = kind_of_field((key,), {}, value)
-                if kind and kind not in (PRODUCT, DOMAIN, IP):
+                if may_be_pair(kind, value):
                     self._know(kind, value, scope)
             for span in self._find(form, scope, known=False):
                 self._know(span.kind, form[span.start : span.end], scope)
@@ -246,6 +263,10 @@ class Redactor:
         """
         return self._redact(value, (), {}, scope, facts)
 
+    def redact_fields(self, fields: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+        """Return an object with personal data replaced in its values; its own names stay, as of arguments."""
+        return {name: self._redact(item, (name,), fields, scope, None) for name, item in fields.items()}
+
     def _redact(
         self,
         value: Any,
@@ -291,22 +312,22 @@ class Redactor:
 
     def redact_text(self, text: str, scope: Scope, facts: Facts | None = None) -> str:
         """Return a text with personal data replaced, also within JSON, escapes, URLs and HTML entities."""
-        inner = _inner_json(text)
+        inner = inner_json(text)
         if inner is not None:
             clean = self._redact(inner, (), {}, scope, facts)
             if clean == inner:
                 return text
             return json.dumps(clean, ensure_ascii=False, indent=2 if "\n" in text.strip() else None)
         if "%" in text:
-            text = _PERCENT_ENCODED.sub(lambda match: self._redact_url(match[0], scope), text)
-        for decoded in _decoded_forms(text)[1:]:
+            text = PERCENT_ENCODED.sub(lambda match: self._redact_url(match[0], scope), text)
+        for decoded in decoded_forms(text)[1:]:
             clean = self._plain(decoded, scope, facts)
             if clean != decoded:
                 text = clean
         return self._plain(text, scope, facts)
 
     def _redact_url(self, text: str, scope: Scope) -> str:
-        decoded = _unquoted(text)
+        decoded = unquoted(text)
         clean = self._plain(decoded, scope, None)
         return text if clean == decoded else quote(clean, safe="/:?=&,;@+#")
 
@@ -346,7 +367,7 @@ class Redactor:
                 yield Span(*match.span(), kind)
         if known:
             for phrase, kind in sorted(scope.phrases.items(), key=lambda item: -len(item[0])):
-                for match in _phrase_pattern(phrase).finditer(text):
+                for match in phrase_pattern(phrase).finditer(text):
                     yield Span(*match.span(), kind)
         yield from formal_spans(text)
         yield from labelled_ids(text, scope.kept)
@@ -359,6 +380,8 @@ class Redactor:
                     yield Span(*match.span(), kind)
         yield from loose_spans(text, scope.kept)
         for start, end in name_spans(text):
+            if scope.things and {folded(word) for word in LETTERS.findall(text, start, end)} <= scope.things:
+                continue
             for match in LETTERS.finditer(text, start, end):
                 if _is_name_part(match[0]):
                     yield Span(*match.span(), NAME)
@@ -395,9 +418,9 @@ class Redactor:
             CARD: self._card,
             IBAN: self._iban,
             DOMAIN: lambda text, scope: "example.com",
-            IP: lambda text, scope: numbered(IP, _plain_ip(text), functools.partial(_made_ip, ":" in text)),
-            ADDRESS: lambda text, scope: numbered(ADDRESS, plain_address(text), _address_maker(text)),
-            BIRTH: lambda text, scope: numbered(BIRTH, text, _made_birth_date),
+            IP: lambda text, scope: numbered(IP, plain_ip(text), functools.partial(made_ip, ":" in text)),
+            ADDRESS: lambda text, scope: numbered(ADDRESS, plain_address(text), address_maker(text)),
+            BIRTH: lambda text, scope: numbered(BIRTH, text, made_birth_date),
             SECRET: lambda text, scope: numbered(SECRET, text, lambda number: f"secret{number}"),
         }
 
@@ -414,8 +437,8 @@ class Redactor:
 
     def _phone(self, text: str, scope: Scope) -> str:
         prefix, number = national(text)
-        return _laid_out(
-            text, prefix + self._numbered(PHONE, number, functools.partial(_made_phone, len(number)))
+        return laid_out(
+            text, prefix + self._numbered(PHONE, number, functools.partial(made_phone, len(number)))
         )
 
     def _card(self, text: str, scope: Scope) -> str:
@@ -425,19 +448,19 @@ class Redactor:
             if whole is None:
                 return self._numbered(CARD, digits, lambda number: str(9000 + number)[-4:])
             return self._card(whole, scope)[-4:]
-        new = self._numbered(CARD, digits, functools.partial(_made_card, len(digits)))
-        return _laid_out(text, new)
+        new = self._numbered(CARD, digits, functools.partial(made_card, len(digits)))
+        return laid_out(text, new)
 
     def _iban(self, text: str, scope: Scope) -> str:
         plain = re.sub(r"[\W_]", "", text).upper()
-        return _laid_out(
-            text, self._numbered(IBAN, plain, functools.partial(_made_iban, plain[:2], len(plain)))
+        return laid_out(
+            text, self._numbered(IBAN, plain, functools.partial(made_iban, plain[:2], len(plain)))
         )
 
     def _id(self, text: str, kind: str) -> str:
         bare = text.removeprefix("#")
         new = text[: len(text) - len(bare)] + self._numbered(
-            kind, plain_id(bare), functools.partial(_made_id, bare)
+            kind, plain_id(bare), functools.partial(made_id, bare)
         )
         return new.lower() if text.islower() else new
 
@@ -485,138 +508,3 @@ def _add_facts(facts: Facts, made: list[tuple[Span, str]], text: str) -> None:
         while f"{label}{'' if number == 1 else f'_{number}'}" in facts:
             number += 1
         facts[f"{label}{'' if number == 1 else f'_{number}'}"] = new
-
-
-# ---- forms of replacements
-
-
-def _laid_out(text: str, characters: str) -> str:
-    """Put characters into the layout of a text, right-aligned."""
-    places = [place for place, sign in enumerate(text) if sign.isalnum()]
-    signs = list(text)
-    new = characters[-len(places) :].rjust(len(places), "0") if places else ""
-    for place, sign in zip(places, new, strict=True):
-        signs[place] = sign
-    return "".join(signs)
-
-
-def _made_phone(length: int, number: int) -> str:
-    """A number that is not in use: of ten digits in the American range for fiction, else 555 and zeros."""
-    if length == 10:
-        return f"{201 + number // 100:03d}55501{number % 100:02d}"
-    return "555" + str(number).zfill(max(1, length - 3))
-
-
-def _made_card(length: int, number: int) -> str:
-    """A number with a valid check digit in a range that is not issued."""
-    body = "4000" + str(number).zfill(length - 5)
-    return next(body + digit for digit in "0123456789" if passes_luhn(body + digit))
-
-
-def _made_iban(country: str, length: int, number: int) -> str:
-    """An IBAN with valid check digits of the bank 0."""
-    account = str(number).zfill(length - 4)
-    value = int("".join(str(int(sign, 36)) for sign in f"{account}{country}00"))
-    return f"{country}{98 - value % 97:02d}{account}"
-
-
-def _plain_ip(text: str) -> str:
-    return str(ipaddress.ip_address(text))
-
-
-_IP_BLOCKS = ("192.0.2", "198.51.100", "203.0.113")
-
-
-def _made_ip(is_six: bool, number: int) -> str:
-    """An address of the blocks reserved for documentation; of 240.0.0.0/4 once they are used up."""
-    if is_six:
-        return str(
-            ipaddress.IPv6Address(f"2001:db8::{number:x}" if number < 65536 else (0x20010DB8 << 96) + number)
-        )
-    block, place = divmod(number - 1, 254)
-    if block < len(_IP_BLOCKS):
-        return f"{_IP_BLOCKS[block]}.{place + 1}"
-    return str(ipaddress.IPv4Address((240 << 24) + number))
-
-
-def _address_maker(text: str) -> Callable[[int], str]:
-    if re.match(r"(?i)\s*(?:apt|apartment|suite|ste|unit|flat|floor|fl|#)\b", text):
-        return lambda number: f"Unit {number} Example"
-    if len(text.split()) <= 2 and len(text) <= 10 and re.fullmatch(r"[\w -]+", text):  # a postcode
-        return functools.partial(_made_id, text)
-    return lambda number: f"{100 + number} Example Street"
-
-
-def _made_birth_date(number: int) -> str:
-    return f"1900-01-{number:02d}"
-
-
-def _made_id(text: str, number: int) -> str:
-    """An id of the same form: a short prefix stays, and the digits become 9 and a number."""
-    if re.fullmatch(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", text):
-        return f"00000000-0000-4000-8000-{number:012d}"
-    if match := re.fullmatch(r"([A-Za-z]{0,4}[-_/ .]?)(\d+)", text):
-        return f"{match[1]}9{str(number).zfill(len(match[2]) - 1)}"
-    return f"X9{str(number).zfill(max(2, min(len(text), 12) - 2))}"
-
-
-# ---- encodings
-
-_PERCENT_ENCODED = re.compile(r"""[^\s"'<>%]{0,500}(?:%[0-9A-Fa-f]{2}[^\s"'<>%]{0,500})+""")
-_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\/")
-
-
-def _inner_json(text: str) -> Any:
-    """The object or list that a text holds as JSON; None if it holds none."""
-    if text.lstrip()[:1] not in ("{", "["):
-        return None
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict | list) else None
-
-
-def _inner_value(text: str) -> Any:
-    """The object or list that a text holds as JSON or as a Python literal; None if it holds none."""
-    found = _inner_json(text)
-    if found is not None or text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_LITERAL:
-        return found
-    try:
-        value = ast.literal_eval(text.strip())
-        return json.loads(json.dumps(value, default=str)) if isinstance(value, dict | list) else None
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-
-
-def _decoded_forms(text: str) -> list[str]:
-    """A text, and its forms without JSON escapes, URL encoding and HTML entities if it has any."""
-    forms = [text]
-    if "\\" in text:
-        forms.append(_ESCAPE.sub(_unescaped, text))
-    if "%" in text:
-        forms.append(_PERCENT_ENCODED.sub(lambda match: _unquoted(match[0]), text))
-    if "&" in text:
-        forms.append(html.unescape(text))
-    return [form for place, form in enumerate(forms) if place == 0 or form != text]
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    try:
-        return str(json.loads(f'"{match[0]}"')).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    except ValueError:
-        return match[0]
-
-
-def _unquoted(text: str) -> str:
-    return unquote_plus(text if "=" in text else text.replace("+", "%2B"))
-
-
-@functools.lru_cache(maxsize=10_000)
-def _phrase_pattern(phrase: str) -> re.Pattern[str]:
-    """Matches a value of several words in any case and spacing."""
-    words = [re.escape(word) for word in unicodedata.normalize("NFC", phrase).split()]
-    pattern = r"\s+".join(words)
-    if _is_cased(phrase) or any(map(str.isdigit, phrase)):
-        pattern = rf"(?<![^\W_]){pattern}(?![^\W_])"
-    return re.compile(pattern, re.IGNORECASE)

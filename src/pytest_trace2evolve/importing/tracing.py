@@ -141,7 +141,8 @@ def _list(value: Any, name: str) -> list[Any]:
 def _span(span: Any, *, is_log: bool) -> Item:
     if not isinstance(span, dict):
         raise DamagedError(f"holds a span that is {kind_name(span)}, not an object")
-    context = span.get("context") if isinstance(span.get("context"), dict) else {}
+    context = span.get("context")
+    context = context if isinstance(context, dict) else {}
     attributes = _attributes(span.get("attributes"))
     trace = span.get("traceId") or span.get("trace_id") or context.get("trace_id")
     if not isinstance(trace, str) or not trace:
