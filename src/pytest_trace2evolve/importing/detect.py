@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trace2evolve.importing.names import LETTERS, common_words, word_set
+from pytest_trace2evolve.importing.names import LETTERS, common_words, folded, word_set
 
 NAME, EMAIL, PHONE, ADDRESS, CARD, IBAN = "name", "email", "phone", "address", "card", "iban"
 ID, IP, BIRTH, SECRET, DOMAIN = "id", "ip", "birth date", "secret", "email domain"
@@ -300,12 +300,12 @@ REPLACED = re.compile(
 """The replacements that can be told from values by their form alone."""
 
 _EMAIL = re.compile(
-    r"(?i)(?<![\w.+%-])[\w.+%'-]{1,64}@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}\b"
+    r"(?i)(?<![\w.+%-])[\w+%][\w.+%'-]{0,63}@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}\b"
     r"|(?<![\w.+-])[\w.+-]{1,64}\s?[\[({]\s?(?:at|@)\s?[\])}]\s?[\w-]{1,63}"
     r"(?:\s?(?:[\[({]\s?dot\s?[\])}]|\.|\bdot\b)\s?[\w-]{2,63}){1,4}"
     r"|(?<![\w.+-])[\w.+-]{1,64}(?: dot [\w+-]{1,64}){0,3} at [\w-]{1,63}(?: dot [\w-]{2,63}){1,4}\b"
 )
-_IBAN = re.compile(r"(?i)(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![^\W_])")
+_IBAN = re.compile(r"(?i)(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3}(?![^\W_]))?")
 _AFTER_IBAN = re.compile(
     r"(?i)\bIBAN\W{1,5}(?:is\W{1,3})?([A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?\d{1,3})?)(?![^\W_])"
 )
@@ -329,7 +329,7 @@ _DATE = re.compile(
 _AMOUNT = re.compile(
     r"[$€£¥]\s?\d[\d,.]*|(?<![\w.])\d[\d,]*\.\d\d?(?![\w.]|\d)|(?<![\w.])\d{1,3}(?:,\d{3})+(?!\d)"
 )
-_CARD = re.compile(r"(?<![\w-])(?<!\d[ .])\d(?:[ -]?\d){12,18}(?![\w]|[ -]?\d)")
+_CARD = re.compile(r"(?<![\w+-])(?<!\d[ .])\d(?:[ -]?\d){11,18}(?![\w]|[ -]?\d)")
 _AFTER_CARD = re.compile(r"(?i)\bcards?\b[^\d\n]{0,30}?(?<!\d)(\d(?:[ -]?\d){11,18})(?!\d)")
 _LAST_DIGITS = re.compile(
     r"(?i)\b(?:ending (?:in|with)|ends (?:in|with)|last (?:four|4)(?: digits)?(?: are| is"
@@ -346,8 +346,10 @@ _PHONE = re.compile(
     r"|\(?0\d{1,5}\)?(?:[ ./-]{1,2}\d{2,8}){1,4}"
     r"|\d{2}(?:[ .]\d{2}){4}"
     r"|0\d{8,11}"
-    r")(?![\w]|[-/.]\d)"
+    r"|\(?\d{2,5}\)?(?:[ .-]\d{2,5}){1,4}"
+    r")(?:\s?(?:x|ext\.?)\s?\d{1,6})?(?![\w]|[-/.]\d)"
 )
+_YEARS = re.compile(r"(?:(?:19|20)\d\d[ .-]?){2}")
 _AFTER_PHONE = re.compile(
     r"(?i)\b(?:phone|mobile|cell|tel|telephone|call(?: me)?(?: back)?|text me|reach me|fax"
     r"|whatsapp)\b[^\d\n+]{0,30}?"
@@ -368,17 +370,25 @@ _LOWER_STREET = re.compile(
     rf"(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|court|terrace|crescent"
     rf"|parkway)\b\.?{_UNIT}"
 )
+_AFTER_PLACE = re.compile(
+    r"(?i:\b(?:at|to|in|is|address|street)\b[ :,]{1,3}(?:the |my |our )?)"
+    r"(\d{1,5}[A-Za-z]?,?(?:[ ][A-ZÀ-Þ][\w'’.-]+){2,4}(?:[ ](?i:apt|unit|flat|suite)\.?[ ]\w{1,6})?"
+    r"|(?:[A-ZÀ-Þ][\w'’.-]+[ ](?:(?:d[aeiou]s?|del|della|la|el|los|von|van)[ ])*){1,3}?[A-ZÀ-Þ][\w'’.-]+,?[ ]\d{1,4}[A-Za-z]?\b)"
+)
+_FLAT = re.compile(r"(?i)\b(?:flat|apt\.?|apartment)[ ]?#?\d{1,5}[a-z]?\b")
 _STREET_FIRST = re.compile(
     r"(?<!\w)(?:[A-ZÄÖÜ][\wäöüß.-]{1,40}(?:[ -][A-ZÄÖÜ][\wäöüß.-]{1,30}){0,2}[ -]?)?"
     r"(?:[Ss]tra(?:ß|ss)e|[Ss]tr\.|[Ww]eg|[Gg]asse|[Pp]latz|[Aa]llee|[Rr]ing|[Dd]amm|[Uu]fer|straat"
     r"|laan|plein|gracht|kade|gatan|vägen|gade|vej)"
     r"\s+\d{1,4}\s?[a-zA-Z]?\b"
     r"|(?<!\w)\d{1,4}(?: ?bis| ?ter)?,?\s+"
-    r"(?i:rue|via|viale|piazza|calle|avenida|carrer|rua|paseo|corso|plaza|avenue|boulevard|place)"
+    r"(?i:rue|via|viale|piazza|piazzale|vicolo|borgo|strada|calle|avenida|carrer|camino|rambla|pasaje|ronda|rua|paseo|corso|plaza"
+    r"|avenue|boulevard|place|chemin|impasse|quai|cours|ul\.?|ulica|aleja|al\.|plac|travessa|largo|praça|alameda|estrada)"
     r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos|das))*"
     r"(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3}"
     r"|(?<!\w)"
-    r"(?i:rue|via|viale|piazza|calle|avenida|carrer|rua|paseo|corso|plaza|avenue|boulevard|place)"
+    r"(?i:rue|via|viale|piazza|piazzale|vicolo|borgo|strada|calle|avenida|carrer|camino|rambla|pasaje|ronda|rua|paseo|corso|plaza"
+    r"|avenue|boulevard|place|chemin|impasse|quai|cours|ul\.?|ulica|aleja|al\.|plac|travessa|largo|praça|alameda|estrada)"
     r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos|das))*"
     r"(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3},?\s+(?:n[.º°]?\s*)?\d{1,4}\b"
     r"|(?<!\w)P\.?\s?O\.?\s?Box\s+\d{1,7}"
@@ -402,8 +412,11 @@ def formal_spans(text: str) -> Iterator[Span]:
     if not any(map(str.isdigit, text)) and "::" not in text:
         return
     for match in _IBAN.finditer(text):
-        if passes_iban(match[0]):
-            yield Span(*match.span(), IBAN)
+        end = match.end()
+        while end > match.start() + 12 and not passes_iban(text[match.start() : end]):
+            end -= 1  # the next words may look like a part of it
+        if end > match.start() + 12:
+            yield Span(match.start(), end, IBAN)
     for match in _AFTER_IBAN.finditer(text):
         yield Span(*match.span(1), IBAN)
     for pattern in (_IPV4, _IPV6):
@@ -425,9 +438,12 @@ def formal_spans(text: str) -> Iterator[Span]:
         yield Span(*match.span(), ID, "ssn")
     for match in _UUID.finditer(text):
         yield Span(*match.span(), ID)
-    for pattern in (_STREET, _STREET_FIRST):
+    for pattern in (_STREET, _STREET_FIRST, _FLAT):
         for match in pattern.finditer(text):
             yield Span(*match.span(), ADDRESS)
+    for match in _AFTER_PLACE.finditer(text):
+        if not {folded(word) for word in LETTERS.findall(match[1])} & common_words():
+            yield Span(*match.span(1), ADDRESS)
     for match in _LOWER_STREET.finditer(text):
         if not common_words() - {
             "main",
@@ -445,7 +461,7 @@ def formal_spans(text: str) -> Iterator[Span]:
     for match in _ZIP.finditer(text):
         yield Span(*match.span(match.lastindex or 0), ADDRESS, "zip")
     for match in _PHONE.finditer(text):
-        if 7 <= len(digits_of(match[0])) <= 16:
+        if 7 <= len(digits_of(match[0])) <= 21 and not _YEARS.fullmatch(match[0]):
             yield Span(match.start(), match.end(), PHONE)
     for match in _AFTER_PHONE.finditer(text):
         yield Span(*match.span(1), PHONE)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_trace2evolve.importing.conversation import MALFORMED, Call, Conversation, Turn
 from pytest_trace2evolve.importing.names import word_set
-from pytest_trace2evolve.importing.redact import Facts, Redactor, Scope
+from pytest_trace2evolve.importing.redact import CUSTOMER, Facts, Redactor, Scope
 from pytest_trace2evolve.utils.canonical import digest
 
 NOTES = (
@@ -73,7 +73,10 @@ def _texts_of(conversation: Conversation) -> dict[str, Any]:
     return {
         "metadata": conversation.metadata,
         "messages": [
-            {"content": turn.text, "calls": [{"arguments": call.arguments} for call in turn.calls]}
+            {
+                CUSTOMER if turn.role == "user" else "content": turn.text,
+                "calls": [{"arguments": call.arguments} for call in turn.calls],
+            }
             for turn in conversation.turns
         ],
     }

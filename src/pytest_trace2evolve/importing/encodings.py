@@ -41,11 +41,15 @@ def inner_value(text: str) -> Any:
         return None
 
 
+def without_escapes(text: str) -> str:
+    """A text without JSON escapes of letters and slashes."""
+    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+
+
 def decoded_forms(text: str) -> list[str]:
     """A text, and its forms without JSON escapes, URL encoding and HTML entities if it has any."""
     forms = [text]
-    if "\\" in text:
-        forms.append(_ESCAPE.sub(_unescaped, text))
+    forms.append(without_escapes(text))
     if "%" in text:
         forms.append(PERCENT_ENCODED.sub(lambda match: unquoted(match[0]), text))
     if "&" in text:

@@ -15,7 +15,7 @@ def word_set(words: str) -> frozenset[str]:
 
 
 PARTICLES = word_set(
-    "mr mrs ms miss mx dr prof jr sr de da di du la le van von der den dos del bin al el and of"
+    "mr mrs ms miss mx dr prof jr sr de da di du la le van von der den dos del die ter ten te dos das bin ibn al el and of"
 )
 
 
@@ -92,8 +92,14 @@ _HARD_STOPS = word_set(
 )
 
 
-def name_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the places of names that a phrase, a greeting, a signature or a common first name gives away."""
+def name_spans(text: str, *, by_form: bool = False) -> Iterator[tuple[int, int]]:
+    """Yield the places of names that a phrase, a greeting, a signature or a common first name gives away.
+
+    Args:
+        text: The text.
+        by_form: Whether two or three capitalized words in a row, none of them common, are a name too. That holds
+            for what customers write; agents write the names of products so.
+    """
     for match in _STRONG.finditer(text):
         end = _name_end(text, match.end(), strong=True)
         while end > match.end():
@@ -124,10 +130,26 @@ def name_spans(text: str) -> Iterator[tuple[int, int]]:
     for match in _WORD.finditer(text):
         first = match[0].rstrip(".").partition("'")[0].partition("’")[0].partition("-")[0]
         is_place = _PLACE_BEFORE.search(text, max(0, match.start() - 8), match.start())
-        if first[:1].isupper() and folded(first) in listed and not is_place:
-            yield match.start(), max(_name_end(text, match.start(), strong=False), match.start() + len(first))
+        is_name = first[:1].isupper() or (by_form and len(first) > 2)
+        if is_name and folded(first) in listed and not is_place:
+            yield match.start(), max(_name_end(text, match.start(), strong=True), match.start() + len(first))
+        elif (
+            by_form
+            and first[:1].isupper()
+            and not is_place
+            and not _ARTICLE.search(text, max(0, match.start() - 9), match.start())
+        ):
+            end = _name_end(text, match.start(), strong=False)
+            if _is_full_name(text[match.start() : end]) and not _PLACE_AFTER.match(text, end):
+                yield match.start(), end
 
 
+_ARTICLE = re.compile(
+    r"(?i)\b(?:a|an|the|my|your|our|this|that|these|those|both|new|two|three|any|some|another) $"
+)
+_PLACE_AFTER = re.compile(
+    r",? (?i:airport|hotel|street|avenue|road|university|hospital|station|beach|international)\b"
+)
 _PLACE_BEFORE = re.compile(r"\b(?:San|Los|Las|Santa|Fort|Saint|St\.?|Port|Mount|Lake) $")
 
 
@@ -154,7 +176,7 @@ def _name_end(text: str, start: int, *, strong: bool) -> int:
             not is_particle and capital and not is_capital
         ):
             break
-        if not (strong and is_capital and count == 0) and folded(plain) in common_words():
+        if not (strong and is_capital) and folded(plain) in common_words():
             break
         if not strong and not is_capital and not is_particle:
             break

@@ -58,7 +58,8 @@ def _shown(document: Document) -> list[str]:
     """The formats that a document may have."""
     value = document.value
     items = value if isinstance(value, list) else [value]
-    objects = [item for item in items[:20] if isinstance(item, dict)]
+    flat = [inner for item in items[:20] for inner in (item[:20] if isinstance(item, list) else [item])]
+    objects = [item for item in flat if isinstance(item, dict)]
     if document.place.startswith("samples/"):
         return ["inspect"]
     if not objects:

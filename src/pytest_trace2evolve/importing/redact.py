@@ -12,6 +12,7 @@ person.
 """
 
 import functools
+import html
 import json
 import re
 from collections import Counter
@@ -60,6 +61,7 @@ from pytest_trace2evolve.importing.encodings import (
     inner_value,
     phrase_pattern,
     unquoted,
+    without_escapes,
 )
 from pytest_trace2evolve.importing.names import (
     LETTERS,
@@ -85,6 +87,10 @@ from pytest_trace2evolve.importing.replacements import (
 _SHARED_MAILBOXES = word_set("info support sales contact hello help service admin office mail noreply")
 _SEARCHED = frozenset((NAME, EMAIL, IP, IBAN))
 """Kinds of fields whose text is searched; the whole text of fields of other kinds is replaced."""
+
+
+CUSTOMER = "customer_said"
+"""The key of a customer's text in the value that `Redactor.learn` gets."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,7 @@ class Redactor:
         self._numbers: Counter[str] = Counter()
         self._originals: set[str] = set()
         self._number_kinds: dict[str, str] = {}
+        self._international: dict[str, tuple[str, str]] = {}
         self._mailboxes: dict[str, str] = {}
         self._cards: dict[str, str] = {}
         self._long_ids: dict[str, str] = {}
@@ -152,18 +159,41 @@ class Redactor:
     # ---- learning
 
     def learn(self, value: Any) -> Scope:
-        """Find the personal values of one conversation, a JSON value."""
+        """Find the personal values of one conversation, a JSON value.
+
+        A text under the key `CUSTOMER` was written by the customer.
+        """
         scope = Scope()
+        self._note_products(value, (), {}, scope)
         self._learn(value, (), {}, scope)
         return scope
+
+    def _note_products(
+        self, value: Any, path: tuple[str, ...], siblings: Mapping[str, Any], scope: Scope
+    ) -> None:
+        """Remember the ids and names of products, which stay."""
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if path and is_product_key(path[-1]) and ID_LIKE.fullmatch(key):
+                    scope.kept.add(plain_id(key))
+                self._note_products(item, (*path, key), value, scope)
+        elif isinstance(value, list):
+            for item in value:
+                self._note_products(item, path, siblings, scope)
+        elif isinstance(value, str | int) and not isinstance(value, bool):
+            text = str(value)
+            if path and kind_of_field(path, siblings, text) == PRODUCT:
+                if ID_LIKE.fullmatch(text):
+                    scope.kept.add(plain_id(text))
+                scope.things |= {folded(word) for word in LETTERS.findall(text)}
+            elif isinstance(value, str) and (inner := inner_value(text)) is not None:
+                self._note_products(inner, (), {}, scope)
 
     def _learn(self, value: Any, path: tuple[str, ...], siblings: Mapping[str, Any], scope: Scope) -> None:
         if isinstance(value, dict):
             for key, item in value.items():
                 if kind := kind_of_key(path, key):
                     self._know(kind, key, scope)
-                elif path and is_product_key(path[-1]) and ID_LIKE.fullmatch(key):
-                    scope.kept.add(plain_id(key))
                 else:
                     self._learn_text(key, scope)
                 self._learn(item, (*path, key), value, scope)
@@ -173,15 +203,11 @@ class Redactor:
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             text = str(value)
             kind = kind_of_field(path, siblings, text) if path else ""
-            if kind == PRODUCT:
-                if ID_LIKE.fullmatch(text):
-                    scope.kept.add(plain_id(text))
-                scope.things |= {folded(word) for word in LETTERS.findall(text)}
-            elif kind:
+            if kind and kind != PRODUCT:
                 self._know(kind, text, scope)
-            self._learn_text(text, scope)
+            self._learn_text(text, scope, by_form=path[-1:] == (CUSTOMER,))
 
-    def _learn_text(self, text: str, scope: Scope) -> None:
+    def _learn_text(self, text: str, scope: Scope, *, by_form: bool = False) -> None:
         inner = inner_value(text)
         if inner is not None:
             self._learn(inner, (), {}, scope)
@@ -191,7 +217,7 @@ class Redactor:
                 kind = kind_of_field((key,), {}, value)
                 if may_be_pair(kind, value):
                     self._know(kind, value, scope)
-            for span in self._find(form, scope, known=False):
+            for span in self._find(form, scope, known=False, by_form=by_form):
                 self._know(span.kind, form[span.start : span.end], scope)
 
     def _know(self, kind: str, text: str, scope: Scope) -> None:
@@ -208,7 +234,10 @@ class Redactor:
             return
         digits = digits_of(text)
         if len(digits) >= 7 and not has_letters(text):
-            self._number_kinds.setdefault(national(text)[1], kind)
+            prefix, number = national(text)
+            if kind == PHONE and len(prefix) > 1:
+                self._international.setdefault(digits, (prefix, number))
+            self._number_kinds.setdefault(self._national(text)[1], kind)
         if kind == CARD and len(digits) >= 12:
             self._cards.setdefault(digits[-4:], digits)
         elif kind == ID or kind in self.patterns.expressions:
@@ -320,10 +349,10 @@ class Redactor:
             return json.dumps(clean, ensure_ascii=False, indent=2 if "\n" in text.strip() else None)
         if "%" in text:
             text = PERCENT_ENCODED.sub(lambda match: self._redact_url(match[0], scope), text)
-        for decoded in decoded_forms(text)[1:]:
-            clean = self._plain(decoded, scope, facts)
-            if clean != decoded:
-                text = clean
+        for decode in (without_escapes, html.unescape):
+            decoded = decode(text)
+            if decoded != text and self._plain(decoded, scope, None) != decoded:
+                text = decoded
         return self._plain(text, scope, facts)
 
     def _redact_url(self, text: str, scope: Scope) -> str:
@@ -346,11 +375,11 @@ class Redactor:
             _add_facts(facts, made, text)
         return "".join([*pieces, text[place:]])
 
-    def _find(self, text: str, scope: Scope, *, known: bool = True) -> list[Span]:
+    def _find(self, text: str, scope: Scope, *, known: bool = True, by_form: bool = False) -> list[Span]:
         """The personal values in a text, in order and without overlaps."""
         taken = bytearray(len(text))
         found: list[Span] = []
-        for span in self._candidates(text, scope, known=known):
+        for span in self._candidates(text, scope, known=known, by_form=by_form):
             size = span.end - span.start
             if size > 0 and not any(taken[span.start : span.end]):
                 taken[span.start : span.end] = b"\1" * size
@@ -358,7 +387,7 @@ class Redactor:
                     found.append(span)
         return sorted(found, key=lambda span: span.start)
 
-    def _candidates(self, text: str, scope: Scope, *, known: bool) -> Iterator[Span]:
+    def _candidates(self, text: str, scope: Scope, *, known: bool, by_form: bool) -> Iterator[Span]:
         """Yield spans, the surest first."""
         for match in REPLACED.finditer(text):
             yield Span(*match.span(), "")
@@ -379,7 +408,7 @@ class Redactor:
                 if kind and plain not in scope.kept:
                     yield Span(*match.span(), kind)
         yield from loose_spans(text, scope.kept)
-        for start, end in name_spans(text):
+        for start, end in name_spans(text, by_form=by_form):
             if scope.things and {folded(word) for word in LETTERS.findall(text, start, end)} <= scope.things:
                 continue
             for match in LETTERS.finditer(text, start, end):
@@ -401,8 +430,8 @@ class Redactor:
         """The replacement of a value, in the layout of this occurrence."""
         if text in self._issued:
             return text
-        if kind in (PHONE, ID) and not has_letters(text) and len(digits_of(text)) >= 7:
-            kind = self._number_kinds.get(national(text)[1], kind)
+        if kind in (PHONE, ID, CARD) and not has_letters(text) and len(digits_of(text)) >= 7:
+            kind = self._number_kinds.get(self._national(text)[1], kind)
         make = self._makers.get(kind)
         new = self._id(text, kind) if make is None else make(text, scope)
         self._issued.add(new)
@@ -434,6 +463,10 @@ class Redactor:
         whole = plain_email(text)
         new = self._numbered(EMAIL, self._mailboxes.get(whole, whole), lambda number: f"user{number}")
         return f"{new}@example.com" if "@" in whole else new
+
+    def _national(self, text: str) -> tuple[str, str]:
+        """The prefix and the national number, also of a number whose `+` is missing here but not elsewhere."""
+        return self._international.get(digits_of(text)) or national(text)
 
     def _phone(self, text: str, scope: Scope) -> str:
         prefix, number = national(text)
