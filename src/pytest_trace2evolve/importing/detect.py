@@ -188,7 +188,7 @@ def kind_of_field(path: tuple[str, ...], siblings: Mapping[str, Any], text: str)
     if found & {"email", "mail"} or joined.startswith("email"):
         return DOMAIN if "domain" in found or "host" in found else EMAIL
     if found & {"phone", "mobile", "tel", "telephone", "cell", "cellphone", "fax", "whatsapp", "msisdn"}:
-        return PHONE if len(digits_of(text)) >= 3 else ""
+        return PHONE if len(digits_of(text)) >= 3 and _is_number(text) else ""
     if "iban" in found:
         return IBAN if digits_of(text) else ""
     if found & {"dob", "birth", "birthday", "birthdate"} and not found & {"place", "country", "city"}:
@@ -196,7 +196,7 @@ def kind_of_field(path: tuple[str, ...], siblings: Mapping[str, Any], text: str)
     if joined in ("pan", "cardnumber", "creditcard", "cardno") or (
         "card" in found and found & {"number", "no", "num", "last", "last4", "4", "four", "digits"}
     ):
-        return CARD if len(digits_of(text)) >= 4 else ""
+        return CARD if len(digits_of(text)) >= 4 and _is_number(text) else ""
     if joined in ("last4", "lastfour", "lastdigits", "lastfourdigits"):
         return CARD if len(digits_of(text)) == 4 else ""
     if joined in ("ip", "ipaddress", "clientip", "remoteip", "ipv4", "ipv6"):
@@ -216,6 +216,11 @@ def kind_of_field(path: tuple[str, ...], siblings: Mapping[str, Any], text: str)
             return ID if "id" in found else ""
         return ADDRESS if digits_of(text) else ""
     return _kind_of_name_or_id(path, siblings, text, words, joined, last)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number, perhaps with an extension, but no sentence."""
+    return sum(map(str.isalpha, text)) <= 3
 
 
 def _kind_of_name_or_id(
@@ -347,7 +352,7 @@ _PHONE = re.compile(
     r"|\d{2}(?:[ .]\d{2}){4}"
     r"|0\d{8,11}"
     r"|\(?\d{2,5}\)?(?:[ .-]\d{2,5}){1,4}"
-    r")(?:\s?(?:x|ext\.?)\s?\d{1,6})?(?![\w]|[-/.]\d)"
+    r")(?=\s?(?:x|ext\.?)\s?\d|(?![\w]|[-/.]\d))"
 )
 _YEARS = re.compile(r"(?:(?:19|20)\d\d[ .-]?){2}")
 _AFTER_PHONE = re.compile(
@@ -372,8 +377,8 @@ _LOWER_STREET = re.compile(
 )
 _AFTER_PLACE = re.compile(
     r"(?i:\b(?:at|to|in|is|address|street)\b[ :,]{1,3}(?:the |my |our )?)"
-    r"(\d{1,5}[A-Za-z]?,?(?:[ ][A-ZÀ-Þ][\w'’.-]+){2,4}(?:[ ](?i:apt|unit|flat|suite)\.?[ ]\w{1,6})?"
-    r"|(?:[A-ZÀ-Þ][\w'’.-]+[ ](?:(?:d[aeiou]s?|del|della|la|el|los|von|van)[ ])*){1,3}?[A-ZÀ-Þ][\w'’.-]+,?[ ]\d{1,4}[A-Za-z]?\b)"
+    r"(\d{1,5}[A-Za-z]?,?(?:[ ][A-ZÀ-Þ][\w'’.-]{1,40}){2,4}(?:[ ](?i:apt|unit|flat|suite)\.?[ ]\w{1,6})?"
+    r"|(?:[A-ZÀ-Þ][\w'’.-]{1,40}[ ](?:(?:d[aeiou]s?|del|della|la|el|los|von|van)[ ])*){1,3}?[A-ZÀ-Þ][\w'’.-]{1,40},?[ ]\d{1,4}[A-Za-z]?\b)"
 )
 _FLAT = re.compile(r"(?i)\b(?:flat|apt\.?|apartment)[ ]?#?\d{1,5}[a-z]?\b")
 _STREET_FIRST = re.compile(
@@ -385,12 +390,12 @@ _STREET_FIRST = re.compile(
     r"(?i:rue|via|viale|piazza|piazzale|vicolo|borgo|strada|calle|avenida|carrer|camino|rambla|pasaje|ronda|rua|paseo|corso|plaza"
     r"|avenue|boulevard|place|chemin|impasse|quai|cours|ul\.?|ulica|aleja|al\.|plac|travessa|largo|praça|alameda|estrada)"
     r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos|das))*"
-    r"(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3}"
+    r"(?:\s+[A-ZÀ-Þ][\w'’.-]{1,40}){1,3}"
     r"|(?<!\w)"
     r"(?i:rue|via|viale|piazza|piazzale|vicolo|borgo|strada|calle|avenida|carrer|camino|rambla|pasaje|ronda|rua|paseo|corso|plaza"
     r"|avenue|boulevard|place|chemin|impasse|quai|cours|ul\.?|ulica|aleja|al\.|plac|travessa|largo|praça|alameda|estrada)"
     r"(?:\s+(?:d[eiu]|del|della|dei|des|la|las|los|le|les|l'|da|do|dos|das))*"
-    r"(?:\s+[A-ZÀ-Þ][\w'’.-]+){1,3},?\s+(?:n[.º°]?\s*)?\d{1,4}\b"
+    r"(?:\s+[A-ZÀ-Þ][\w'’.-]{1,40}){1,3},?\s+(?:n[.º°]?\s*)?\d{1,4}\b"
     r"|(?<!\w)P\.?\s?O\.?\s?Box\s+\d{1,7}"
 )
 _ZIP = re.compile(

@@ -83,7 +83,7 @@ _SIGNATURE = re.compile(
     rf"(?: truly| sincerely)?|love|greetings|br|take care|all the best)[,!.]?\s*\n\s*|[-–—~]\s*){_CAPITAL}"
 )
 _CLOSING = re.compile(r"[ \t]{0,3}(?:[,.!?:;\n—–]|-\s|$)")
-_TITLED = re.compile(r"((?:[A-ZÀ-Þ][\w'’-]+ ){0,2}[A-ZÀ-Þ][\w'’-]+),? (?:here|speaking)\b")
+_TITLED = re.compile(r"(?<!\w)((?:[A-ZÀ-Þ][\w'’-]{1,40} ){0,2}[A-ZÀ-Þ][\w'’-]{1,40}),? (?:here|speaking)\b")
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*\.?")
 _HARD_STOPS = word_set(
     "i i'm i’m you he she it we they the a an is are was and or but not on in at to for from with of "

@@ -469,7 +469,7 @@ class Redactor:
         return self._international.get(digits_of(text)) or national(text)
 
     def _phone(self, text: str, scope: Scope) -> str:
-        prefix, number = national(text)
+        prefix, number = self._national(text)
         return laid_out(
             text, prefix + self._numbered(PHONE, number, functools.partial(made_phone, len(number)))
         )
@@ -493,7 +493,7 @@ class Redactor:
     def _id(self, text: str, kind: str) -> str:
         bare = text.removeprefix("#")
         new = text[: len(text) - len(bare)] + self._numbered(
-            kind, plain_id(bare), functools.partial(made_id, bare)
+            kind, plain_id(bare), functools.partial(made_id, bare.upper())
         )
         return new.lower() if text.islower() else new
 
