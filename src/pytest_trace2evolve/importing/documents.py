@@ -56,7 +56,8 @@ def read_documents(path: Path) -> Iterator[Document | Damage]:
         return
     if not data.strip():
         raise LogError(f"{path}: is empty; {REMEDY}")
-    if b"\0" in data[:4096]:
+    is_marked = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # UTF-16, which the parser reports
+    if b"\0" in data[:4096] and not is_marked and data.lstrip()[:1] not in (b"{", b"["):
         raise LogError(f"{path}: is binary, not JSON (byte 0 at position {data.index(0)}); {REMEDY}")
     data = data.removeprefix(b"\xef\xbb\xbf")
     yield from _texts(path, data)

@@ -40,6 +40,7 @@ def first_names() -> frozenset[str]:
     return _words("first_names.txt")[0] - common_words() - ambiguous_words()
 
 
+@functools.lru_cache(maxsize=100_000)
 def folded(text: str) -> str:
     """A name without case and accents."""
     plain = unicodedata.normalize("NFKD", text)
@@ -84,7 +85,7 @@ _SIGNATURE = re.compile(
 )
 _CLOSING = re.compile(r"[ \t]{0,3}(?:[,.!?:;\n—–]|-\s|$)")
 _TITLED = re.compile(r"(?<!\w)((?:[A-ZÀ-Þ][\w'’-]{1,40} ){0,2}[A-ZÀ-Þ][\w'’-]{1,40}),? (?:here|speaking)\b")
-_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*\.?")
+_WORD = re.compile(r"[^\W\d_]{1,60}(?:['’-][^\W\d_]{1,60}){0,3}\.?")
 _HARD_STOPS = word_set(
     "i i'm i’m you he she it we they the a an is are was and or but not on in at to for from with of "
     "my your his her our their this that calling writing here speaking please can could would have "

@@ -157,7 +157,7 @@ def _inspect(documents: Iterable[Document | Damage]) -> Found:
 
 def _inspect_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
     value = document.value
-    samples = value.get("samples") if isinstance(value, dict) and "messages" not in value else [value]
+    samples = value.get("samples") if isinstance(value, dict) and "samples" in value else [value]
     if not isinstance(samples, list):
         raise DamagedError(f"has 'samples' of {kind_name(samples)}, not a list")
     for number, sample in enumerate(samples, 1):
