@@ -137,8 +137,10 @@ def planted(seed: int = 1) -> list[Item]:
             )
         if kind == "ip":
             if draw.random() < 0.7:
-                return f"{draw.randrange(11, 180)}.{draw.randrange(100, 250)}.{draw.randrange(250)}.{draw.randrange(100, 250)}"
-            return f"2a02:{draw.randrange(4096, 65535):x}:{draw.randrange(4096, 65535):x}::{draw.randrange(4096, 65535):x}"
+                octets = (draw.randrange(low, 250) for low in (100, 100, 0, 100))
+                return ".".join(map(str, octets))
+            groups = [f"{draw.randrange(4096, 65535):x}" for _ in range(3)]
+            return f"2a02:{groups[0]}:{groups[1]}::{groups[2]}"
         forms = ("#W{:07d}", "BK-{:06d}", "ORD{:08d}", "R{:05d}")
         return draw.choice(forms).format(draw.randrange(10_000, 99_999))
 
@@ -207,7 +209,7 @@ def _conversation(draw: random.Random, items: list[Item]) -> dict[str, Any]:
             },
             {
                 "role": "user",
-                "content": f"Yes. {values['email'].title()} is right, and so are {'; '.join(values.values())}",
+                "content": f"Yes. {values['email'].title()} is right, so are {'; '.join(values.values())}",
             },
             _call("c2", "update_customer", {"old": dict(values), "text": f"{escaped} {link}"}),
             {"role": "tool", "tool_call_id": "c2", "content": str(arguments)},
@@ -246,7 +248,7 @@ def found_in(folder: Path, items: list[Item]) -> list[tuple[str, str, str]]:
 
 
 def _forms(path: Path) -> tuple[str, set[str], str]:
-    """A file's text in many encodings and without case and accents: whole, as words, and as one run of signs."""
+    """A file's text in many encodings, without case and accents: whole, as words, and as one run of signs."""
     raw = path.name + "\n" + path.read_bytes().decode("utf-8")
     parsed = "\n".join(_texts(yaml.safe_load(raw.partition("\n")[2]))) if path.suffix == ".yaml" else ""
     texts = []

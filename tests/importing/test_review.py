@@ -122,9 +122,7 @@ def test_a_review_that_stopped_between_the_files_is_completed(folder: Path) -> N
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
-def test_a_failing_disk_changes_nothing(
-    fails_at: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_disk_changes_nothing(fails_at: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "tasks.yaml").write_text("- id: mine\n  user: {goal: Mine}\n", encoding="utf-8")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     replace = Path.replace
@@ -149,7 +147,7 @@ def test_a_failing_disk_changes_nothing(
         (["--accept", "cancel-1"], "--accept needs --into FILE"),
         (["--accept", "cancel", "--into", "t.yaml"], "2 drafts begin with 'cancel'; give the whole id"),
         (["--accept", "x", "--into", "t.yaml"], "no draft 'x'; known are cancel-1, cancel-2, talk-3"),
-        (["--accept", "talk", "--reject", "talk", "--into", "t.yaml"], "'talk-3' is both accepted and rejected"),
+        (["--accept", "talk", "--reject", "talk", "--into", "t.yaml"], "is both accepted and rejected"),
         (["--accept", "talk", "--into", "other.yaml"], "holds another task 'talk-3'; rename the draft"),
         (["--accept", "talk", "--into", "broken.yaml"], "broken.yaml: line 2: not valid YAML"),
         (["--accept", "talk", "--into", "text.yaml"], "text.yaml: holds no list of tasks"),

@@ -300,7 +300,7 @@ TOKEN = re.compile(r"[^\W_](?:[\w.+-]*[^\W_])?")
 
 REPLACED = re.compile(
     r"(?i)\buser\d+@example\.com\b|\bName\d+(?:Name\d+)*\b|\b\d{3,} Example Street\b|\bUnit \d+ Example\b"
-    r"|\bsecret\d+\b|\b1900-01-\d\d\b"
+    r"|\bsecret\d+\b|\b1900-\d\d-\d\d\b"
 )
 """The replacements that can be told from values by their form alone."""
 
@@ -354,6 +354,7 @@ _PHONE = re.compile(
     r"|\(?\d{2,5}\)?(?:[ .-]\d{2,5}){1,4}"
     r")(?=\s?(?:x|ext\.?)\s?\d|(?![\w]|[-/.]\d))"
 )
+_EXTENSION = re.compile(r"\s?(?:x|ext\.?)\s?(\d{1,6})")
 _YEARS = re.compile(r"(?:(?:19|20)\d\d[ .-]?){2}")
 _AFTER_PHONE = re.compile(
     r"(?i)\b(?:phone|mobile|cell|tel|telephone|call(?: me)?(?: back)?|text me|reach me|fax"
@@ -378,7 +379,8 @@ _LOWER_STREET = re.compile(
 _AFTER_PLACE = re.compile(
     r"(?i:\b(?:at|to|in|is|address|street)\b[ :,]{1,3}(?:the |my |our )?)"
     r"(\d{1,5}[A-Za-z]?,?(?:[ ][A-ZÀ-Þ][\w'’.-]{1,40}){2,4}(?:[ ](?i:apt|unit|flat|suite)\.?[ ]\w{1,6})?"
-    r"|(?:[A-ZÀ-Þ][\w'’.-]{1,40}[ ](?:(?:d[aeiou]s?|del|della|la|el|los|von|van)[ ])*){1,3}?[A-ZÀ-Þ][\w'’.-]{1,40},?[ ]\d{1,4}[A-Za-z]?\b)"
+    r"|(?:[A-ZÀ-Þ][\w'’.-]{1,40}[ ](?:(?:d[aeiou]s?|del|della|la|el|los|von|van)[ ])*){1,3}?"
+    r"[A-ZÀ-Þ][\w'’.-]{1,40},?[ ]\d{1,4}[A-Za-z]?\b)"
 )
 _FLAT = re.compile(r"(?i)\b(?:flat|apt\.?|apartment)[ ]?#?\d{1,5}[a-z]?\b")
 _STREET_FIRST = re.compile(
@@ -468,6 +470,8 @@ def formal_spans(text: str) -> Iterator[Span]:
     for match in _PHONE.finditer(text):
         if 7 <= len(digits_of(match[0])) <= 21 and not _YEARS.fullmatch(match[0]):
             yield Span(match.start(), match.end(), PHONE)
+            if extension := _EXTENSION.match(text, match.end()):
+                yield Span(*extension.span(1), ID, "extension")
     for match in _AFTER_PHONE.finditer(text):
         yield Span(*match.span(1), PHONE)
     for match in _AMOUNT.finditer(text):

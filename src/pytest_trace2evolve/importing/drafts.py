@@ -20,8 +20,8 @@ MAX_GOAL = 200
 MAX_METADATA = 20
 
 _READING = word_set(
-    "get list find search lookup look read check show fetch query retrieve view describe calculate compute think "
-    "verify validate count browse load select inspect track estimate compare is has can"
+    "get list find search lookup look read check show fetch query retrieve view describe calculate compute "
+    "think verify validate count browse load select inspect track estimate compare is has can"
 )
 """First words of the names of tools that change nothing."""
 

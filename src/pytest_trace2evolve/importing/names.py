@@ -15,7 +15,8 @@ def word_set(words: str) -> frozenset[str]:
 
 
 PARTICLES = word_set(
-    "mr mrs ms miss mx dr prof jr sr de da di du la le van von der den dos del die ter ten te dos das bin ibn al el and of"
+    "mr mrs ms miss mx dr prof jr sr de da di du la le van von der den dos del die ter ten te dos "
+    "das bin ibn al el and of"
 )
 
 
@@ -67,21 +68,23 @@ _STRONG = re.compile(
 )
 _CAPITAL = r"(?=[A-ZÀ-Þ\u0100-\u024f])"
 _SELF = re.compile(
-    r"(?i:\b(?:i am|i'?m|i’m|this is|it is|it's|it’s|ich bin|soy|je suis|here is|here's|passenger|customer|guest"
-    rf"|client|agent|contact))[,:]?\s+{_CAPITAL}"
+    r"(?i:\b(?:i am|i'?m|i’m|this is|it is|it's|it’s|ich bin|soy|je suis|here is|here's|passenger"
+    rf"|customer|guest|client|agent|contact))[,:]?\s+{_CAPITAL}"
 )
 _GREETING = re.compile(
-    r"(?i:\b(?:hello|hi|hey|dear|greetings|good (?:morning|afternoon|evening|day)|hallo|hola|bonjour|ciao|liebe[r]?"
-    rf"|thanks|thank you(?: so much| very much)?|cheers|welcome(?: back)?)),?\s+(?:(?:there|again),?\s+)?{_CAPITAL}"
+    r"(?i:\b(?:hello|hi|hey|dear|greetings|good (?:morning|afternoon|evening|day)|hallo|hola|bonjour"
+    r"|ciao|liebe[r]?|thanks|thank you(?: so much| very much)?|cheers|welcome(?: back)?)),?\s+"
+    rf"(?:(?:there|again),?\s+)?{_CAPITAL}"
 )
 _REPLY = re.compile(
-    r"(?i:\b(?:sorry|great|perfect|sure|understood|apologies|of course|certainly|absolutely|okay|ok|yes|no|bye"
-    rf"|goodbye|nice to meet you|got it|no problem|done|all set)),\s+{_CAPITAL}"
+    r"(?i:\b(?:sorry|great|perfect|sure|understood|apologies|of course|certainly|absolutely|okay|ok|yes|no"
+    rf"|bye|goodbye|nice to meet you|got it|no problem|done|all set)),\s+{_CAPITAL}"
 )
 _FULL = re.compile(rf"(?i:\b(?:for|with|by|about|and|of)\s+){_CAPITAL}")
 _SIGNATURE = re.compile(
-    r"(?i:(?:^|\n)[ \t]*(?:(?:kind|best|warm|many)?\s?(?:regards|wishes)|best|sincerely|cheers|thanks|thank you|yours"
-    rf"(?: truly| sincerely)?|love|greetings|br|take care|all the best)[,!.]?\s*\n\s*|[-–—~]\s*){_CAPITAL}"
+    r"(?i:(?:^|\n)[ \t]*(?:(?:kind|best|warm|many)?\s?(?:regards|wishes)|best|sincerely|cheers|thanks"
+    r"|thank you|yours(?: truly| sincerely)?|love|greetings|br|take care|all the best)[,!.]?\s*\n\s*"
+    rf"|[-–—~]\s*){_CAPITAL}"
 )
 _CLOSING = re.compile(r"[ \t]{0,3}(?:[,.!?:;\n—–]|-\s|$)")
 _TITLED = re.compile(r"(?<!\w)((?:[A-ZÀ-Þ][\w'’-]{1,40} ){0,2}[A-ZÀ-Þ][\w'’-]{1,40}),? (?:here|speaking)\b")
@@ -98,8 +101,8 @@ def name_spans(text: str, *, by_form: bool = False) -> Iterator[tuple[int, int]]
 
     Args:
         text: The text.
-        by_form: Whether two or three capitalized words in a row, none of them common, are a name too. That holds
-            for what customers write; agents write the names of products so.
+        by_form: Whether two or three capitalized words in a row, none of them common, are a name too. That
+            holds for what customers write; agents write the names of products so.
     """
     for match in _STRONG.finditer(text):
         end = _name_end(text, match.end(), strong=True)

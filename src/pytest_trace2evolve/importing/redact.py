@@ -389,6 +389,9 @@ class Redactor:
 
     def _candidates(self, text: str, scope: Scope, *, known: bool, by_form: bool) -> Iterator[Span]:
         """Yield spans, the surest first."""
+        for phrase in self.patterns.keep:
+            for match in phrase_pattern(phrase).finditer(text):
+                yield Span(*match.span(), "")
         for match in REPLACED.finditer(text):
             yield Span(*match.span(), "")
         for kind, pattern in self.patterns.expressions.items():
@@ -465,7 +468,7 @@ class Redactor:
         return f"{new}@example.com" if "@" in whole else new
 
     def _national(self, text: str) -> tuple[str, str]:
-        """The prefix and the national number, also of a number whose `+` is missing here but not elsewhere."""
+        """The prefix and the national number, also of a number whose `+` is missing only here."""
         return self._international.get(digits_of(text)) or national(text)
 
     def _phone(self, text: str, scope: Scope) -> str:

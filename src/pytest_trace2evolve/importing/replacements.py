@@ -4,6 +4,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable
+from datetime import date, timedelta
 
 from pytest_trace2evolve.importing.detect import passes_luhn
 
@@ -66,7 +67,7 @@ def address_maker(text: str) -> Callable[[int], str]:
 
 
 def made_birth_date(number: int) -> str:
-    return f"1900-01-{number:02d}"
+    return (date(1900, 1, 1) + timedelta(days=max(number, 1) - 1)).isoformat()
 
 
 def made_id(text: str, number: int) -> str:
