@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from faker import Faker
 
+from pytest_trace2evolve.importing.names import PARTICLES
 from pytest_trace2evolve.importing.redact import CUSTOMER, Redactor
 
 LOCALES = ("en_US", "en_GB", "de_DE", "fr_FR", "es_ES", "it_IT", "nl_NL", "pl_PL", "en_IN", "pt_BR")
@@ -91,7 +92,7 @@ def value_of(kind: str, draw: random.Random, fakers: dict[str, Faker]) -> str:
 def leaks(kind: str, value: str, text: str) -> bool:
     """Whether a redacted text still holds a value, or a part of a name."""
     if kind == "name":
-        parts = [part for part in value.split() if len(part) > 2]
+        parts = [part for part in value.split() if len(part) > 2 and part.casefold() not in PARTICLES]
         return any(re.search(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])", text) for part in parts)
     if kind == "address":
         words = re.findall(r"\w{4,}", value)

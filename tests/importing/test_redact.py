@@ -30,7 +30,7 @@ def redacted(value: Any, patterns: Patterns | None = None) -> Any:
         ("Thanks,\nZdenka Novotná", "Thanks,\nName1 Name2"),
         ("Write to Ann.Lee@Mail.org!", "Write to user1@example.com!"),
         ("ann dot lee at mail dot org", "user1@example.com"),
-        ("Call (415) 555-2671 x22 or +44 20 7946 0958", "Call (201) 555-0101 x22 or +44 20 1555 0102"),
+        ("Call (415) 555-2671 x22 or +44 20 7946 0958", "Call (201) 555-0101 x91 or +44 20 1555 0102"),
         (
             "I live at 12 Main Street, Apt 4, Springfield, IL 62701",
             "I live at 101 Example Street, Springfield, IL 90001",
@@ -211,15 +211,13 @@ def test_long_repetitions_take_no_time(piece: str) -> None:
 
 def test_own_patterns_are_replaced_and_own_words_stay(tmp_path: Path) -> None:
     path = tmp_path / "redact.toml"
-    path.write_text(
-        "keep = ['Ann', 'Bluetooth Speaker', 'RTX40900']\n[patterns]\nbadge = 'EMP-[A-Z]+'\n", "utf-8"
-    )
+    keep = "keep = ['Ann', 'Bluetooth Speaker', 'RTX40900']"
+    path.write_text(f"{keep}\n[patterns]\nbadge = 'EMP-[A-Z]+'\n", encoding="utf-8")
     patterns = read_patterns(path)
     assert redacted("I'm Ann Lee, RTX40900 and EMP-XY.", patterns) == "I'm Ann Name1, RTX40900 and X90001."
-    assert redacted({CUSTOMER: "I want Bluetooth Speaker"}, patterns) == {
-        CUSTOMER: "I want Bluetooth Speaker"
-    }
-    assert redacted({CUSTOMER: "I want Bluetooth Speaker"}) == {CUSTOMER: "I want Name1 Name2"}
+    said = {CUSTOMER: "I want Bluetooth Speaker"}
+    assert redacted(said, patterns) == said
+    assert redacted(said) == {CUSTOMER: "I want Name1 Name2"}
 
 
 def test_the_project_names_its_patterns(tmp_path: Path) -> None:
