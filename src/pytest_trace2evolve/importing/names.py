@@ -36,6 +36,7 @@ def ambiguous_words() -> frozenset[str]:
     return _words("common_words.txt")[1]
 
 
+@functools.cache
 def first_names() -> frozenset[str]:
     """Common first names that are no ordinary words."""
     return _words("first_names.txt")[0] - common_words() - ambiguous_words()

@@ -89,6 +89,9 @@ _SEARCHED = frozenset((NAME, EMAIL, IP, IBAN))
 """Kinds of fields whose text is searched; the whole text of fields of other kinds is replaced."""
 
 
+_PLAIN_KEY = re.compile(r"[a-z_]{1,60}")
+"""Matches usual names of fields, which hold no personal data unless they hold a known name."""
+
 CUSTOMER = "customer_said"
 """The key of a customer's text in the value that `Redactor.learn` gets."""
 
@@ -194,7 +197,7 @@ class Redactor:
             for key, item in value.items():
                 if kind := kind_of_key(path, key):
                     self._know(kind, key, scope)
-                else:
+                elif not _PLAIN_KEY.fullmatch(key):
                     self._learn_text(key, scope)
                 self._learn(item, (*path, key), value, scope)
         elif isinstance(value, list):
@@ -329,6 +332,10 @@ class Redactor:
     def _redact_key(self, key: str, path: tuple[str, ...], scope: Scope) -> str:
         if kind_of_key(path, key) and not self._stays(key):
             return self._replacement(ID, key, scope)
+        if _PLAIN_KEY.fullmatch(key) and key not in scope.values:
+            parts = LETTERS.findall(key)
+            if not any(self._is_known_name(part, scope) for part in parts) and key not in scope.phrases:
+                return key
         return self.redact_text(key, scope, None)
 
     def _is_whole(self, kind: str, text: str, scope: Scope) -> bool:
