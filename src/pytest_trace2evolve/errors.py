@@ -88,6 +88,10 @@ class GeneratorError(ConfigError):
     """A capability environment is unknown, cannot be made, or breaks its contract."""
 
 
+class LogError(ConfigError):
+    """A log of conversations cannot be read, or a draft made from one cannot be reviewed."""
+
+
 class CassetteError(ConfigError):
     """A cassette cannot be written, trusted or played back."""
 

@@ -5,6 +5,7 @@ An option name has the same meaning in every command and in the pytest plugin.
 
 import argparse
 
+from pytest_trace2evolve.cli.import_commands import IMPORT, REVIEW
 from pytest_trace2evolve.cli.improve_commands import CAPABILITIES, ENVIRONMENT, EVAL_ROUTER, EVOLVE, TRAIN
 from pytest_trace2evolve.cli.parser import (
     CONTENT_OPTION,
@@ -180,7 +181,7 @@ POWER = Command(
 
 CASES = Command(
     "cases",
-    "generate, check or show synthetic cases",
+    "generate, check or show synthetic cases; review drafts",
     (
         "trace2evolve cases generate --seed 1 --count 20 --out synthetic/cases.jsonl",
         "trace2evolve cases show synthetic/cases.jsonl",
@@ -221,6 +222,7 @@ CASES = Command(
                 text_option("id", "ID", "id of a case, or its beginning", nargs="?"),
             ),
         ),
+        REVIEW,
     ),
 )
 
@@ -430,7 +432,7 @@ SERVE = Command(
 )
 
 COMMANDS = {
-    "evaluate": (INIT, SCORE, COMPARE, CALIBRATE, POWER, CASES),
+    "evaluate": (INIT, SCORE, COMPARE, CALIBRATE, POWER, CASES, IMPORT),
     "evidence": (RUNS, SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
     "serve": (SERVE,),

@@ -1,0 +1,1 @@
+"""Production logs of conversations: reading them, replacing personal data, drafting and reviewing tasks."""

@@ -1,0 +1,63 @@
+"""The user's own patterns of personal data: `redact.toml`."""
+
+import re
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.importing.redact import Patterns
+from pytest_trace2evolve.utils.reading import read_toml
+
+_KEYS = ("keep", "patterns")
+
+
+def read_patterns(path: Path) -> Patterns:
+    """Read a file with the list `keep` and the table `patterns`.
+
+    Raises:
+        ConfigError: the file cannot be read, has another key, or holds an expression that is not valid.
+    """
+    table = read_toml(path, ConfigError)
+    for key in table:
+        if key not in _KEYS:
+            raise ConfigError(f"{path}: unknown key {key!r}; known are {', '.join(_KEYS)}")
+    keep = table.get("keep", [])
+    if not isinstance(keep, list) or not all(isinstance(word, str) for word in keep):
+        raise ConfigError(f"{path}: 'keep' must be a list of texts, as in keep = [\"Acme\"]")
+    given = table.get("patterns", {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: 'patterns' must be a table, as in [patterns] with badge = 'EMP-\\d+'")
+    expressions: dict[str, re.Pattern[str]] = {}
+    for name, text in given.items():
+        if not isinstance(text, str):
+            raise ConfigError(f"{path}: pattern {name!r} must be a text")
+        try:
+            expressions[name] = re.compile(text)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ConfigError(
+                f"{path}: pattern {name!r} is no regular expression ({error}); fix it"
+            ) from None
+        if expressions[name].search("") is not None:
+            raise ConfigError(f"{path}: pattern {name!r} matches the empty text; make it need a character")
+    return Patterns(frozenset(word.casefold() for word in keep), expressions)
+
+
+def patterns_of_project(folder: Path) -> Patterns:
+    """The patterns that `redact` in `[tool.trace2evolve]` of the nearest `pyproject.toml` names, or none.
+
+    Raises:
+        ConfigError: the setting is no path, or its file cannot be read.
+    """
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
+        if path.is_file():
+            tool = read_toml(path, ConfigError).get("tool", {})
+            own = tool.get("trace2evolve", {}) if isinstance(tool, dict) else {}
+            named = own.get("redact") if isinstance(own, dict) else None
+            if named is None:
+                return Patterns()
+            if not isinstance(named, str) or not named:
+                raise ConfigError(
+                    f'{path}: redact in [tool.trace2evolve] must be a path, as in "redact.toml"'
+                )
+            return read_patterns(parent / named)
+    return Patterns()

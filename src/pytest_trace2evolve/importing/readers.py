@@ -1,0 +1,247 @@
+"""Reads conversations from the logs of OpenAI, OpenTelemetry, Langfuse, Inspect and τ²."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.errors import LogError
+from pytest_trace2evolve.importing import tracing
+from pytest_trace2evolve.importing.conversation import (
+    Conversation,
+    Damage,
+    DamagedError,
+    Turn,
+    conversation_of,
+    kind_name,
+    turn_of,
+    turns_of,
+)
+from pytest_trace2evolve.importing.documents import Document, read_documents
+
+Found = Iterator[Conversation | Damage]
+
+
+def read_conversations(path: Path, format: str | None = None) -> tuple[str, Found]:
+    """Read a log.
+
+    Args:
+        path: The file.
+        format: One of `FORMATS`; by default, the format that the file's content shows.
+
+    Returns:
+        The format, and its conversations and damaged places in the order of the file.
+
+    Raises:
+        LogError: the file cannot be read, or its format is not clear.
+    """
+    documents = read_documents(path)
+    early: list[Document | Damage] = []
+    for document in documents:
+        early.append(document)
+        if isinstance(document, Document) and (format or _shown(document)):
+            break
+    values = [document for document in early if isinstance(document, Document)]
+    if not values:
+        first = next((item for item in early if isinstance(item, Damage)), Damage("", "holds no JSON value"))
+        place = ": ".join(part for part in (str(path), first.place) if part)
+        raise LogError(f"{place}: {first.cause}; export the log again")
+    if format is None:
+        shown = _shown(values[-1])
+        if len(shown) != 1:
+            raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
+        format = shown[0]
+    return format, FORMATS[format](chain(early, documents))
+
+
+def _shown(document: Document) -> list[str]:
+    """The formats that a document may have."""
+    value = document.value
+    items = value if isinstance(value, list) else [value]
+    flat = [inner for item in items[:20] for inner in (item[:20] if isinstance(item, list) else [item])]
+    objects = [item for item in flat if isinstance(item, dict)]
+    if document.place.startswith("samples/"):
+        return ["inspect"]
+    if not objects:
+        return []
+    return [name for name, is_shown in _SIGNS.items() if any(map(is_shown, objects))]
+
+
+_SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "openai": lambda item: (
+        (isinstance(item.get("messages"), list) and "observations" not in item and "epoch" not in item)
+        or (isinstance(item.get("role"), str) and "content" in item)
+    ),
+    "otel": tracing.is_otel,
+    "langfuse": tracing.is_langfuse,
+    "inspect": lambda item: (
+        ("eval" in item and ("samples" in item or "plan" in item))
+        or ("epoch" in item and isinstance(item.get("messages"), list))
+    ),
+    "tau2": lambda item: isinstance(item.get("simulations"), list),
+}
+
+
+def _each(
+    documents: Iterable[Document | Damage],
+    items: Callable[[Document], Iterable[tuple[str, Callable[[], Conversation]]]],
+) -> Found:
+    """Yield the conversations of documents; what raises `DamagedError` becomes a `Damage`."""
+    for document in documents:
+        if isinstance(document, Damage):
+            yield document
+            continue
+        try:
+            for place, read in items(document):
+                try:
+                    yield read()
+                except DamagedError as error:
+                    yield Damage(place, str(error))
+        except DamagedError as error:
+            yield Damage(document.place, str(error))
+
+
+def _place(document: Document, number: int, what: str) -> str:
+    return ", ".join(part for part in (document.place, f"{what} {number}") if part)
+
+
+# ---- OpenAI
+
+
+def _openai(documents: Iterable[Document | Damage]) -> Found:
+    return _each(documents, _openai_items)
+
+
+def _openai_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
+    value = document.value
+    if isinstance(value, list) and not _is_message_list(value):
+        for number, item in enumerate(value, 1):
+            place = _place(document, number, "conversation")
+            yield place, lambda place=place, item=item: _openai_conversation(place, item)  # type: ignore[misc]
+        return
+    yield document.place, lambda: _openai_conversation(document.place, value)
+
+
+def _is_message_list(value: list[Any]) -> bool:
+    return any(
+        isinstance(item, dict) and ("role" in item or item.get("type") == "function_call") for item in value
+    )
+
+
+def _openai_conversation(place: str, value: Any) -> Conversation:
+    if isinstance(value, list):
+        return conversation_of(place, turns_of(value))
+    if not isinstance(value, dict):
+        raise DamagedError(f"is {kind_name(value)}, not an object with 'messages'")
+    request = value["request"] if isinstance(value.get("request"), dict) else value
+    messages = request.get("messages", request.get("input"))
+    turns = turns_of(messages)
+    answer = value.get("response", value)
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        turns.append(turn_of(choices[0].get("message")))
+    metadata = {
+        key: item
+        for key, item in value.items()
+        if key not in ("messages", "input", "request", "response", "choices", "tools")
+    }
+    return conversation_of(place, turns, metadata)
+
+
+# ---- Inspect
+
+
+def _inspect(documents: Iterable[Document | Damage]) -> Found:
+    return _each(documents, _inspect_items)
+
+
+def _inspect_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
+    value = document.value
+    samples = value.get("samples") if isinstance(value, dict) and "samples" in value else [value]
+    if not isinstance(samples, list):
+        raise DamagedError(f"has 'samples' of {kind_name(samples)}, not a list")
+    for number, sample in enumerate(samples, 1):
+        place = document.place if samples == [value] else _place(document, number, "sample")
+        yield place, lambda place=place, sample=sample: _sample(place, sample)  # type: ignore[misc]
+
+
+def _sample(place: str, sample: Any) -> Conversation:
+    if not isinstance(sample, dict):
+        raise DamagedError(f"is {kind_name(sample)}, not a sample")
+    attachments = sample.get("attachments")
+    resolve = attachments if isinstance(attachments, dict) else {}
+    messages = _resolved(sample.get("messages"), resolve, 0)
+    metadata = sample.get("metadata")
+    return conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
+
+
+_ATTACHMENT = "attachment://"
+
+
+def _resolved(value: Any, attachments: dict[str, Any], depth: int) -> Any:
+    """A value with the references to attachments, in which Inspect keeps long texts, replaced by them."""
+    if isinstance(value, str) and value.startswith(_ATTACHMENT):
+        return attachments.get(value.removeprefix(_ATTACHMENT), value)
+    if isinstance(value, list):
+        return [_resolved(item, attachments, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {key: _resolved(item, attachments, depth + 1) for key, item in value.items()}
+    return value
+
+
+# ---- τ²
+
+
+def _tau2(documents: Iterable[Document | Damage]) -> Found:
+    return _each(documents, _tau2_items)
+
+
+def _tau2_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
+    value = document.value
+    simulations = value.get("simulations") if isinstance(value, dict) else None
+    if not isinstance(simulations, list):
+        raise DamagedError("has no list 'simulations'; is it a results file of tau2?")
+    for number, simulation in enumerate(simulations, 1):
+        place = document.place or f"simulation {number}"
+        yield place, lambda place=place, item=simulation: _simulation(place, item)  # type: ignore[misc]
+
+
+def _simulation(place: str, simulation: Any) -> Conversation:
+    if not isinstance(simulation, dict):
+        raise DamagedError(f"is {kind_name(simulation)}, not a simulation")
+    turns: list[Turn] = []
+    messages = simulation.get("messages")
+    if not isinstance(messages, list):
+        raise DamagedError(f"'messages' is {kind_name(messages)}, not a list")
+    for number, message in enumerate(messages, 1):
+        if isinstance(message, dict) and message.get("requestor") == "user" and message.get("role") == "tool":
+            continue  # tools of the customer
+        try:
+            turn = turn_of(message)
+        except DamagedError as error:
+            raise DamagedError(f"message {number} {error}") from None
+        if turn.role == "user":
+            turn = Turn("user", _without_stop(turn.text))
+            if not turn.text:
+                continue
+        turns.append(turn)
+    return conversation_of(place, turns)
+
+
+_STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
+
+
+def _without_stop(text: str) -> str:
+    for mark in _STOPS:
+        text = text.replace(mark, "")
+    return text.strip()
+
+
+FORMATS: dict[str, Callable[[Iterable[Document | Damage]], Found]] = {
+    "openai": _openai,
+    "otel": tracing.read_otel,
+    "langfuse": tracing.read_langfuse,
+    "inspect": _inspect,
+    "tau2": _tau2,
+}
+"""The readers of all formats, by name."""

@@ -1,0 +1,480 @@
+"""Reads conversations from traces of model calls: OpenTelemetry's GenAI spans, and exports of Langfuse.
+
+A model call records the messages that it was sent, which repeat the conversation so far, and its answer. The
+calls of one conversation are put together by the id of the conversation or session, else of the trace.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_trace2evolve.importing.conversation import (
+    Call,
+    Conversation,
+    Damage,
+    DamagedError,
+    Turn,
+    arguments_of,
+    conversation_of,
+    kind_name,
+    merged,
+    text_of,
+    turn_of,
+    turns_of,
+)
+from pytest_trace2evolve.importing.documents import Document
+from pytest_trace2evolve.utils.reading import parse_json
+
+Found = Iterator[Conversation | Damage]
+Item = dict[str, Any]
+
+
+@dataclass
+class _Group:
+    """The records of one conversation: (start, messages) for each model call, and the place of the first."""
+
+    place: str
+    records: list[tuple[str, list[Turn]]] = field(default_factory=list)
+    metadata: Item = field(default_factory=dict)
+    damage: str = ""
+
+
+def _grouped(groups: dict[str, _Group]) -> Found:
+    for group in groups.values():
+        if group.damage:
+            yield Damage(group.place, group.damage)
+            continue
+        records = sorted(group.records, key=lambda record: record[0])
+        if not records:
+            continue
+        try:
+            turns = merged([turns for _, turns in records])
+            yield conversation_of(group.place, turns, group.metadata)
+        except DamagedError as error:
+            yield Damage(group.place, str(error))
+
+
+# ---- OpenTelemetry
+
+
+def is_otel(item: Item) -> bool:
+    """Whether an object is a span, a log record, or an export of them."""
+    if "resourceSpans" in item or "resourceLogs" in item or "resource_spans" in item:
+        return True
+    has_context = isinstance(item.get("context"), dict) and "trace_id" in item["context"]
+    return (has_context or "traceId" in item or "trace_id" in item) and "attributes" in item
+
+
+def read_otel(documents: Iterable[Document | Damage]) -> Found:
+    """Yield the conversations of spans: of an OTLP export, or as the SDK's console exporter writes them."""
+    groups: dict[str, _Group] = {}
+    traces: dict[str, str] = {}
+    spans: list[tuple[str, Item]] = []
+    for document in documents:
+        if isinstance(document, Damage):
+            yield document
+            continue
+        try:
+            spans += [(document.place, span) for span in _spans(document.value)]
+        except DamagedError as error:
+            yield Damage(document.place, str(error))
+    for _, span in spans:
+        identity = span["attributes"].get("gen_ai.conversation.id") or span["attributes"].get("session.id")
+        if isinstance(identity, str) and identity:
+            traces.setdefault(span["trace"], identity)
+    events = _events_by_span(spans)
+    for number, (place, span) in enumerate(spans, 1):
+        attributes = span["attributes"]
+        key = traces.get(span["trace"]) or span["trace"]
+        where = ", ".join(part for part in (place, f"span {number}") if part)
+        try:
+            turns = _turns_of_span(attributes, events.get(span["id"], []) if not span["is_log"] else [])
+        except DamagedError as error:
+            group = groups.setdefault(key, _Group(where))
+            group.damage = group.damage or f"{where}: {error}" if group.place != where else str(error)
+            continue
+        if turns:
+            group = groups.setdefault(key, _Group(where))
+            group.records.append((span["start"], turns))
+            group.metadata |= {
+                name: value
+                for name, value in attributes.items()
+                if name.startswith(("user.", "enduser.", "client."))
+            }
+    yield from _grouped(groups)
+
+
+def _spans(value: Any) -> Iterator[Item]:
+    """The spans and log records of a document: trace, id, start, attributes, events."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _spans(item)
+        return
+    if not isinstance(value, dict):
+        raise DamagedError(f"is {kind_name(value)}, not a span")
+    exported = False
+    for outer, scope, inner in (
+        ("resourceSpans", "scopeSpans", "spans"),
+        ("resource_spans", "scope_spans", "spans"),
+        ("resourceLogs", "scopeLogs", "logRecords"),
+    ):
+        for resource in _list(value, outer):
+            exported = True
+            for scoped in _list(resource, scope) or _list(resource, "instrumentationLibrarySpans"):
+                for span in _list(scoped, inner):
+                    yield _span(span, is_log=inner == "logRecords")
+        exported = exported or outer in value
+    if not exported:
+        yield _span(value, is_log="body" in value and "start_time" not in value)
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, dict):
+        raise DamagedError(f"holds {kind_name(value)} in place of an object")
+    found = value.get(name, [])
+    if not isinstance(found, list):
+        raise DamagedError(f"has {name!r} of {kind_name(found)}, not a list")
+    return found
+
+
+def _span(span: Any, *, is_log: bool) -> Item:
+    if not isinstance(span, dict):
+        raise DamagedError(f"holds a span that is {kind_name(span)}, not an object")
+    context = span.get("context")
+    context = context if isinstance(context, dict) else {}
+    attributes = _attributes(span.get("attributes"))
+    trace = span.get("traceId") or span.get("trace_id") or context.get("trace_id")
+    if not isinstance(trace, str) or not trace:
+        raise DamagedError("holds a span without a trace id")
+    start = (
+        span.get("startTimeUnixNano")
+        or span.get("start_time")
+        or span.get("timeUnixNano")
+        or span.get("timestamp")
+    )
+    events = span.get("events") or []
+    if not isinstance(events, list):
+        raise DamagedError(f"has 'events' of {kind_name(events)}, not a list")
+    return {
+        "trace": trace,
+        "id": str(span.get("spanId") or span.get("span_id") or context.get("span_id") or ""),
+        "start": str(start or "").rjust(20, "0"),
+        "attributes": attributes,
+        "events": [event for event in events if isinstance(event, dict)],
+        "is_log": is_log,
+        "name": span.get("eventName")
+        or span.get("event_name")
+        or attributes.get("event.name")
+        or span.get("name"),
+        "body": _plain_value(span.get("body")),
+    }
+
+
+def _attributes(value: Any) -> Item:
+    """Attributes as a dictionary: OTLP writes a list of keys and typed values."""
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, list):
+        raise DamagedError(f"has attributes of {kind_name(value)}")
+    found: Item = {}
+    for pair in value:
+        if not isinstance(pair, dict) or not isinstance(pair.get("key"), str):
+            raise DamagedError("has an attribute without a key")
+        found[pair["key"]] = _plain_value(pair.get("value"))
+    return found
+
+
+def _plain_value(value: Any) -> Any:
+    """The value of an OTLP value such as `{"stringValue": "x"}`; other values stay."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    name, inner = next(iter(value.items()))
+    if name == "arrayValue" and isinstance(inner, dict):
+        return [_plain_value(item) for item in inner.get("values") or []]
+    if name == "kvlistValue" and isinstance(inner, dict):
+        return _attributes(inner.get("values") or [])
+    if name == "intValue" and isinstance(inner, str) and inner.lstrip("-").isdigit():
+        return int(inner[:40])
+    return inner if name in ("stringValue", "boolValue", "intValue", "doubleValue", "bytesValue") else value
+
+
+def _events_by_span(spans: list[tuple[str, Item]]) -> dict[str, list[tuple[str, Item]]]:
+    """The events of each span: its own, and log records that name the span."""
+    found: dict[str, list[tuple[str, Item]]] = {}
+    for _, span in spans:
+        if span["is_log"]:
+            body = span["body"] if isinstance(span["body"], dict) else {}
+            found.setdefault(span["id"], []).append((str(span["name"]), {**span["attributes"], **body}))
+        for event in span["events"]:
+            attributes = _attributes(event.get("attributes"))
+            found.setdefault(span["id"], []).append((str(event.get("name")), attributes))
+    return found
+
+
+def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Turn]:
+    """The messages that a span records, in any of the forms of the GenAI conventions."""
+    for source in (attributes, *(event for _, event in events)):
+        turns = [
+            *_part_messages(source.get("gen_ai.input.messages"), "gen_ai.input.messages"),
+            *_part_messages(source.get("gen_ai.output.messages"), "gen_ai.output.messages"),
+        ]
+        if turns:
+            return turns
+    turns = [turn for name, event in events for turn in _turns_of_event(name, event)]
+    if turns:
+        return turns
+    for prompt, completion in (("gen_ai.prompt", "gen_ai.completion"), ("llm.prompts", "llm.completions")):
+        turns = [*_indexed(attributes, prompt), *_indexed(attributes, completion)]
+        if turns:
+            return turns
+    given, answer = (attributes.get(f"langfuse.observation.{name}") for name in ("input", "output"))
+    if attributes.get("langfuse.observation.type") == "generation":
+        return turns_of_generation(_decoded(given), _decoded(answer))
+    return []
+
+
+def _decoded(value: Any) -> Any:
+    """The JSON value of a text, or the value itself."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return parse_json(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _part_messages(value: Any, name: str) -> Iterator[Turn]:
+    """The turns of messages with parts: `[{"role": …, "parts": [{"type": "text", "content": …}]}]`."""
+    if value is None or value == "":
+        return
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError as error:
+            raise DamagedError(f"{name}: {error}") from None
+    if not isinstance(value, list):
+        raise DamagedError(f"{name} is {kind_name(value)}, not a list")
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, dict):
+            raise DamagedError(f"{name}: message {number} is {kind_name(message)}, not an object")
+        parts = message.get("parts")
+        if parts is None:
+            try:
+                yield turn_of(message)
+            except DamagedError as error:
+                raise DamagedError(f"{name}: message {number} {error}") from None
+            continue
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise DamagedError(f"{name}: message {number} has 'parts' that are no list of objects")
+        yield from _turns_of_parts(message, parts)
+
+
+def _turns_of_parts(message: Item, parts: list[Item]) -> Iterator[Turn]:
+    texts: list[str] = []
+    calls: list[Call] = []
+    for part in parts:
+        kind = part.get("type")
+        if kind == "text":
+            texts.append(text_of(part.get("content")))
+        elif kind == "tool_call":
+            name = part.get("name")
+            if not isinstance(name, str) or not name:
+                raise DamagedError("has a tool call without a name")
+            calls.append(Call(name, arguments_of(part.get("arguments")), str(part.get("id") or "")))
+        elif kind == "tool_call_response":
+            result = part.get("response", part.get("result"))
+            text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            yield Turn("tool", text, id=str(part.get("id") or ""), error=text.lstrip().startswith("Error"))
+        elif kind in ("blob", "file", "uri"):
+            texts.append(
+                f"[{part.get('modality', 'file')}]" if isinstance(part.get("modality"), str) else "[file]"
+            )
+    text = "\n".join(filter(None, texts))
+    if text or calls:
+        turn = turn_of({"role": message.get("role"), "content": text})
+        yield Turn(turn.role, turn.text, tuple(calls))
+
+
+_EVENT_ROLES = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+    "gen_ai.choice": "assistant",
+}
+
+
+def _turns_of_event(name: str, event: Item) -> Iterator[Turn]:
+    """The turns of an event of the older conventions."""
+    if name in _EVENT_ROLES:
+        body = event.get("message", event)
+        body = _decoded(body) if isinstance(body, str) else body
+        if not isinstance(body, dict):
+            body = {"content": body}
+        message = {
+            "role": _EVENT_ROLES[name],
+            "content": _content(body.get("content")),
+            "tool_calls": _decoded(body.get("tool_calls")),
+            "tool_call_id": body.get("id"),
+        }
+        yield turn_of(message)
+    elif name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
+        value = _decoded(event.get("gen_ai.prompt", event.get("gen_ai.completion")))
+        if isinstance(value, list):
+            yield from turns_of(value)
+
+
+def _content(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | list) else json.dumps(value, ensure_ascii=False)
+
+
+def _indexed(attributes: Item, prefix: str) -> Iterator[Turn]:
+    """The turns of attributes such as `gen_ai.prompt.0.role`, as OpenLLMetry writes them."""
+    messages: dict[int, Item] = {}
+    for name, value in attributes.items():
+        parts = name.removeprefix(f"{prefix}.").split(".")
+        if (
+            name == prefix
+            or not name.startswith(f"{prefix}.")
+            or not parts[0].isdecimal()
+            or len(parts[0]) > 6
+        ):
+            continue
+        message = messages.setdefault(int(parts[0]), {})
+        if len(parts) == 4 and parts[1] == "tool_calls" and parts[2].isdecimal():
+            message.setdefault("calls", {}).setdefault(parts[2], {})[parts[3]] = value
+        elif len(parts) == 2:
+            message[parts[1]] = _decoded(value) if parts[1] == "content" else value
+    for _, message in sorted(messages.items()):
+        calls = list(message.pop("calls", {}).values())
+        yield turn_of({"role": "assistant", **message, "tool_calls": calls})
+
+
+# ---- Langfuse
+
+_MODEL_CALLS = ("GENERATION",)
+
+
+def is_langfuse(item: Item) -> bool:
+    """Whether an object is a trace with observations, an observation, or a page of either."""
+    if isinstance(item.get("observations"), list):
+        return True
+    page = item.get("data")
+    if isinstance(page, list) and "meta" in item:
+        return any(isinstance(entry, dict) and is_langfuse(entry) for entry in page)
+    has_type = item.get("type") in ("GENERATION", "SPAN", "EVENT", "AGENT", "TOOL", "CHAIN")
+    return has_type and ("traceId" in item or "trace_id" in item)
+
+
+def read_langfuse(documents: Iterable[Document | Damage]) -> Found:
+    """Yield the conversations of traces with observations, or of observations alone."""
+    groups: dict[str, _Group] = {}
+    number = 0
+    for document in documents:
+        if isinstance(document, Damage):
+            yield document
+            continue
+        for item in _entries(document.value):
+            number += 1
+            where = ", ".join(part for part in (document.place, f"entry {number}") if part)
+            if not isinstance(item, dict):
+                yield Damage(where, f"is {kind_name(item)}, not a trace or an observation")
+            elif isinstance(item.get("observations"), list):
+                _add_trace(groups, where, item)
+            elif item.get("type") in _MODEL_CALLS:
+                trace = _get(item, "traceId", "trace_id")
+                key = _get(item, "sessionId", "session_id") or trace
+                if not isinstance(key, str):
+                    yield Damage(where, "is an observation without a trace id")
+                    continue
+                _add_observation(groups.setdefault(key, _Group(where)), item)
+                _add_metadata(groups[key], item)
+            elif "type" not in item and "observations" in item:
+                yield Damage(where, f"has 'observations' of {kind_name(item['observations'])}, not a list")
+    yield from _grouped(groups)
+
+
+def _entries(value: Any) -> list[Any]:
+    if isinstance(value, dict) and isinstance(value.get("data"), list) and "observations" not in value:
+        return list(value["data"])
+    return value if isinstance(value, list) else [value]
+
+
+def _add_trace(groups: dict[str, _Group], where: str, trace: Item) -> None:
+    key = _get(trace, "sessionId", "session_id") or _get(trace, "id")
+    group = groups.setdefault(str(key or where), _Group(where))
+    _add_metadata(group, trace)
+    for observation in trace["observations"]:
+        if not isinstance(observation, dict):
+            group.damage = (
+                group.damage or f"has an observation that is {kind_name(observation)}, not an object"
+            )
+        elif observation.get("type") in _MODEL_CALLS:
+            _add_observation(group, observation)
+    if not group.records and not group.damage:
+        _add_observation(group, trace)
+
+
+def _add_observation(group: _Group, observation: Item) -> None:
+    start = str(_get(observation, "startTime", "start_time", "timestamp") or "")
+    try:
+        turns = turns_of_generation(_decoded(observation.get("input")), _decoded(observation.get("output")))
+    except DamagedError as error:
+        group.damage = group.damage or str(error)
+        return
+    if turns:
+        group.records.append((start, turns))
+
+
+def _add_metadata(group: _Group, item: Item) -> None:
+    user = _get(item, "userId", "user_id")
+    if user:
+        group.metadata["user_id"] = user
+    given = _decoded(item.get("metadata"))
+    if isinstance(given, dict):
+        group.metadata |= {
+            key: value for key, value in given.items() if key not in ("resourceAttributes", "scope")
+        }
+
+
+def _get(item: Item, *names: str) -> Any:
+    return next((item[name] for name in names if item.get(name) is not None), None)
+
+
+def turns_of_generation(given: Any, answer: Any) -> list[Turn]:
+    """The messages of a model call: its input and its output, in the shapes that SDKs record.
+
+    Raises:
+        DamagedError: a message has a wrong form.
+    """
+    turns: list[Turn] = []
+    if isinstance(given, dict):
+        given = next((given[name] for name in ("messages", "input", "prompt") if name in given), given)
+    if isinstance(given, str):
+        turns.append(Turn("user", given))
+    elif isinstance(given, list):
+        turns += turns_of(given)
+    elif isinstance(given, dict) and "role" in given:
+        turns.append(turn_of(given))
+    if isinstance(answer, dict):
+        if (
+            isinstance(answer.get("choices"), list)
+            and answer["choices"]
+            and isinstance(answer["choices"][0], dict)
+        ):
+            answer = answer["choices"][0].get("message")
+        elif isinstance(answer.get("messages"), list):
+            answer = answer["messages"]
+    if isinstance(answer, str) and answer:
+        turns.append(Turn("assistant", answer))
+    elif isinstance(answer, list):
+        turns += turns_of(answer)
+    elif isinstance(answer, dict) and ("role" in answer or "content" in answer or "tool_calls" in answer):
+        turns.append(turn_of({"role": "assistant", **answer}))
+    return turns
+
+
+Reader = Callable[[Iterable[Document | Damage]], Found]

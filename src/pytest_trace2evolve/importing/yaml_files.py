@@ -1,0 +1,140 @@
+"""Reads and writes task files, YAML lists and JSON lines; comments and layout stay."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.errors import LogError
+from pytest_trace2evolve.utils.canonical import is_deeper
+from pytest_trace2evolve.utils.reading import RECORDS, parse_json, read_text
+
+MAX_DEPTH = 50
+
+
+def dumped(tasks: Sequence[dict[str, Any]]) -> str:
+    """Tasks as a YAML list."""
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(
+        list(tasks), Dumper=dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
+    )
+    return text
+
+
+def read_tasks(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The text and the tasks of a YAML list or of JSON lines (`.jsonl`).
+
+    Raises:
+        LogError: the file cannot be read, or holds something other than a list of objects with text ids.
+    """
+    text = read_text(path, LogError, "name a file of tasks", limit=RECORDS)
+    tasks = parse_tasks(path, text)
+    ids = [task.get("id") for task in tasks]
+    for number, (task_id, task) in enumerate(zip(ids, tasks, strict=True), 1):
+        if not isinstance(task_id, str) or not task_id:
+            raise LogError(f"{path}: task {number} has no 'id' that is a text; give it one")
+        if ids.index(task_id) != number - 1:
+            raise LogError(f"{path}: holds the id {task_id!r} twice; rename one of them")
+        if is_deeper(task, MAX_DEPTH):
+            raise LogError(f"{path}: task {number} is nested more than {MAX_DEPTH} levels deep; simplify it")
+    return text, tasks
+
+
+def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
+    """The tasks of a file's text.
+
+    Raises:
+        LogError: the text is no list of objects.
+    """
+    if path.suffix == ".jsonl":
+        tasks: Any = []
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                try:
+                    tasks.append(parse_json(line))
+                except ValueError as error:
+                    raise LogError(f"{path}: line {number}: {error}; fix the line") from None
+    else:
+        tasks = _loaded(path, text)
+    if tasks is None:
+        return []
+    if not isinstance(tasks, list):
+        raise LogError(f"{path}: holds no list of tasks; begin each task with '- id: …'")
+    for number, task in enumerate(tasks, 1):
+        if not isinstance(task, dict):
+            raise LogError(f"{path}: task {number} is no object; begin each task with '- id: …'")
+    return tasks
+
+
+def _loaded(path: Path, text: str) -> Any:
+    import yaml
+
+    if re.search(r"(?m)^[^#\n'\"]*(?<=[\s:\-,\[])[*&][A-Za-z0-9_]+\s*(?:#.*)?$", text):
+        _check_aliases(path, text)
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
+        raise LogError(f"{path}: line {line}: not valid YAML ({error.problem}); fix the line") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise LogError(f"{path}: not valid YAML ({cause}); fix the file") from None
+
+
+def _check_aliases(path: Path, text: str) -> None:
+    """Reject aliases, which can make a small file huge."""
+    import yaml
+
+    try:
+        for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.AliasEvent):
+                line = event.start_mark.line + 1
+                raise LogError(f"{path}: line {line}: has an alias; write the value out")
+    except (yaml.YAMLError, RecursionError):
+        return  # the loader reports it
+
+
+def pieces(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
+    """The text of each task as a list item: as the file has it if it can be cut, else written anew."""
+    if path.suffix != ".jsonl":
+        import yaml
+
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines = text.splitlines(keepends=True)
+        starts = (
+            [item.start_mark.line for item in node.value] if node is not None and not node.flow_style else []
+        )
+        ends = [*starts[1:], len(lines)]
+        cut = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+        cut = [piece if piece.endswith("\n") else f"{piece}\n" for piece in cut]
+        if len(cut) == len(tasks) and all(map(_is_item, cut, tasks)):
+            return cut
+    return [dumped([task]) for task in tasks]
+
+
+def _is_item(piece: str, task: dict[str, Any]) -> bool:
+    """Whether a piece of a file is a list of exactly one task that starts at the left margin."""
+    try:
+        return piece.startswith("- ") and parse_tasks(Path("piece.yaml"), piece) == [task]
+    except LogError:
+        return False
+
+
+def without_key(piece: str, key: str) -> str:
+    """The text of a task without one of its keys."""
+    import yaml
+
+    (task,) = parse_tasks(Path("piece.yaml"), piece)
+    wanted = {name: value for name, value in task.items() if name != key}
+    mapping = yaml.compose(piece, Loader=yaml.SafeLoader).value[0]
+    lines = piece.splitlines(keepends=True)
+    keys = [name for name, _ in mapping.value]
+    for place, name in enumerate(keys):
+        if name.value == key and name.start_mark.line > 0:
+            after = keys[place + 1].start_mark.line if place + 1 < len(keys) else len(lines)
+            shorter = "".join([*lines[: name.start_mark.line], *lines[after:]])
+            if _is_item(shorter, wanted):
+                return shorter
+    return dumped([wanted])

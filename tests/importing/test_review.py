@@ -1,0 +1,223 @@
+"""The review: nothing enters a suite without a person, nothing is lost, and nothing is added twice."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.errors import LogError
+from pytest_trace2evolve.importing.review import read_drafts, review
+
+DRAFTS = """\
+# Drafts: a person reviews each one.
+- id: cancel-1  # checked with the hotel
+  user:
+    goal: Cancel booking B91.
+    # the customer is in a hurry
+  expect:
+    calls: []
+  draft:
+    source: a.jsonl
+    notes:
+    - read it
+  tags: [cancel]
+- id: cancel-2
+  user: {goal: Cancel it}
+  draft: {source: a.jsonl}
+- id: talk-3
+  user:
+    goal: Ask
+  draft:
+    source: a.jsonl
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drafts.yaml").write_text(DRAFTS, encoding="utf-8")
+    return tmp_path
+
+
+def tasks(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    return found
+
+
+def ids(path: Path) -> list[str]:
+    return [task["id"] for task in tasks(path)]
+
+
+def test_an_accepted_draft_moves_with_its_comments_and_without_the_key(folder: Path) -> None:
+    assert main(["cases", "review", "drafts.yaml", "--accept", "cancel-1", "--into", "tasks.yaml"]) == 0
+    expected = """\
+- id: cancel-1  # checked with the hotel
+  user:
+    goal: Cancel booking B91.
+    # the customer is in a hurry
+  expect:
+    calls: []
+  tags: [cancel]
+"""
+    assert (folder / "tasks.yaml").read_text(encoding="utf-8") == expected
+    assert ids(folder / "drafts.yaml") == ["cancel-2", "talk-3"]
+    left = (folder / "drafts.yaml").read_text(encoding="utf-8")
+    assert left.startswith("# Drafts: a person reviews each one.\n- id: cancel-2\n")
+
+
+def test_rejected_drafts_are_listed_at_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["cases", "review", "drafts.yaml"]
+    assert main([*command, "--reject", "talk"]) == 0
+    assert main([*command, "--reject", "cancel-2", "--accept", "cancel-1", "--into", "new/tasks.yaml"]) == 0
+    text = (folder / "drafts.yaml").read_text(encoding="utf-8")
+    assert text.endswith("[]\n# rejected: talk-3\n# rejected: cancel-2\n")
+    assert ids(folder / "new" / "tasks.yaml") == ["cancel-1"]
+    assert capsys.readouterr().out.splitlines() == [
+        "drafts.yaml: 0 accepted, 1 rejected, 2 left",
+        "drafts.yaml: 1 accepted into new/tasks.yaml, 1 rejected, 0 left",
+    ]
+    assert main([*command, "--reject", "talk-3"]) == 2
+    assert "'talk-3' was rejected before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "- id: mine\n  user: {goal: Mine}\n",
+        "# mine\n- id: mine\n  user: {goal: Mine}  # no line break at the end",
+        "  - id: mine\n    user: {goal: Mine}\n",
+        "[{id: mine, user: {goal: Mine}}]\n",
+        "- {id: mine, user: {goal: Mine}}\n",
+        "[]\n",
+        "",
+    ],
+)
+def test_tasks_of_any_layout_are_kept(before: str, folder: Path) -> None:
+    (folder / "tasks.yaml").write_text(before, encoding="utf-8")
+    assert review(folder / "drafts.yaml", folder / "tasks.yaml", ["cancel-1", "cancel-2"]) == (2, 0)
+    found = tasks(folder / "tasks.yaml")
+    mine = [{"id": "mine", "user": {"goal": "Mine"}}] if "mine" in before else []
+    assert found[: len(mine)] == mine
+    assert [task["id"] for task in found[len(mine) :]] == ["cancel-1", "cancel-2"]
+    assert not any("draft" in task for task in found)
+
+
+def test_json_lines_are_written_too(folder: Path) -> None:
+    (folder / "tasks.jsonl").write_text('{"id": "mine", "user": {"goal": "Mine"}}', encoding="utf-8")
+    review(folder / "drafts.yaml", folder / "tasks.jsonl", ["talk-3"])
+    lines = (folder / "tasks.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["mine", "talk-3"]
+
+
+def test_a_review_that_stopped_between_the_files_is_completed(folder: Path) -> None:
+    review(folder / "drafts.yaml", folder / "tasks.yaml", ["cancel-1"])
+    (folder / "drafts.yaml").write_text(DRAFTS, encoding="utf-8")  # as if the machine had stopped
+    assert review(folder / "drafts.yaml", folder / "tasks.yaml", ["cancel-1"]) == (1, 0)
+    assert ids(folder / "tasks.yaml") == ["cancel-1"]
+    assert ids(folder / "drafts.yaml") == ["cancel-2", "talk-3"]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_failing_disk_changes_nothing(fails_at: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "tasks.yaml").write_text("- id: mine\n  user: {goal: Mine}\n", encoding="utf-8")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    replace = Path.replace
+    count = 0
+
+    def failing(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == fails_at:
+            raise OSError(28, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(LogError, match="No space left on device"):
+        review(folder / "drafts.yaml", folder / "tasks.yaml", ["cancel-1"])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--accept", "cancel-1"], "--accept needs --into FILE"),
+        (["--accept", "cancel", "--into", "t.yaml"], "2 drafts begin with 'cancel'; give the whole id"),
+        (["--accept", "x", "--into", "t.yaml"], "no draft 'x'; known are cancel-1, cancel-2, talk-3"),
+        (["--accept", "talk", "--reject", "talk", "--into", "t.yaml"], "is both accepted and rejected"),
+        (["--accept", "talk", "--into", "other.yaml"], "holds another task 'talk-3'; rename the draft"),
+        (["--accept", "talk", "--into", "broken.yaml"], "broken.yaml: line 2: not valid YAML"),
+        (["--accept", "talk", "--into", "text.yaml"], "text.yaml: holds no list of tasks"),
+    ],
+)
+def test_wrong_choices_are_reported_and_change_nothing(
+    options: list[str], cause: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "other.yaml").write_text("- id: talk-3\n  user: {goal: Another}\n", encoding="utf-8")
+    (folder / "broken.yaml").write_text("- id: [\n", encoding="utf-8")
+    (folder / "text.yaml").write_text("text\n", encoding="utf-8")
+    assert main(["cases", "review", "drafts.yaml", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert cause in line
+    assert (folder / "drafts.yaml").read_text(encoding="utf-8") == DRAFTS
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("- id: a\n  user: {goal: x}\n", "'a' has no key 'draft'"),
+        ("- user: {goal: x}\n  draft: {}\n", "task 1 has no 'id'"),
+        ("- {id: a, draft: {}}\n- {id: a, draft: {}}\n", "holds the id 'a' twice"),
+        ("- &x {id: a, draft: {}}\n- *x\n", "line 2: has an alias"),
+        ("- 5\n", "task 1 is no object"),
+        ("- !!python/object/apply:os.system [ls]\n", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
+    ],
+)
+def test_damaged_drafts_are_reported(text: str, cause: str, tmp_path: Path) -> None:
+    path = tmp_path / "drafts.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(LogError) as raised:
+        read_drafts(path)
+    assert cause in str(raised.value)
+
+
+def test_a_draft_without_a_goal_is_not_accepted(folder: Path) -> None:
+    (folder / "drafts.yaml").write_text("- id: a\n  user: {}\n  draft: {}\n", encoding="utf-8")
+    with pytest.raises(LogError, match=r"'a' has no user\.goal"):
+        review(folder / "drafts.yaml", folder / "tasks.yaml", ["a"])
+    assert not (folder / "tasks.yaml").exists()
+
+
+def test_without_a_terminal_the_drafts_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cases", "review", "drafts.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["cancel-1", "cancel-2", "talk-3", "3"]
+    assert not (folder / "tasks.yaml").exists()
+
+
+class Terminal(io.StringIO):
+    """A terminal at which a person types some lines."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_at_a_terminal_each_draft_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("what?\na\nr\nq\n"))
+    assert main(["cases", "review", "drafts.yaml", "--into", "tasks.yaml"]) == 0
+    assert ids(folder / "tasks.yaml") == ["cancel-1"]
+    assert ids(folder / "drafts.yaml") == ["talk-3"]
+    assert "# rejected: cancel-2" in (folder / "drafts.yaml").read_text(encoding="utf-8")
+    assert capsys.readouterr().out.endswith("drafts.yaml: 1 accepted into tasks.yaml, 1 rejected, 1 left\n")
+
+
+def test_the_end_of_the_input_ends_the_review(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("s\n"))
+    assert main(["cases", "review", "drafts.yaml", "--into", "tasks.yaml"]) == 0
+    assert ids(folder / "drafts.yaml") == ["cancel-1", "cancel-2", "talk-3"]
