@@ -1,6 +1,13 @@
 """The options of `trace2evolve import` and `trace2evolve cases review`."""
 
-from pytest_trace2evolve.cli.parser import Command, at_least, flag, path, text, whole
+from pytest_trace2evolve.cli.parser import (
+    Command,
+    flag_option,
+    integer_option,
+    path_option,
+    range_check,
+    text_option,
+)
 
 IMPORT = Command(
     "import",
@@ -11,25 +18,25 @@ IMPORT = Command(
     ),
     "imports:import_log",
     (
-        path("file", "FILE", "a log: JSON, JSON lines, .gz, an .eval log, or a results folder"),
-        text(
+        path_option("file", "FILE", "a log: JSON, JSON lines, .gz, an .eval log, or a results folder"),
+        text_option(
             "--format",
             None,
             "the log's format (default: the one its content shows)",
             choices=("openai", "otel", "langfuse", "inspect", "tau2"),
         ),
-        path("--out", "FILE", "a new file of drafts (default: drafts/NAME.yaml)"),
-        whole("--limit", "N", "stop after so many conversations", at_least(1)),
-        whole(
+        path_option("--out", "FILE", "a new file of drafts (default: drafts/NAME.yaml)"),
+        integer_option("--limit", "N", "stop after so many conversations", range_check(1)),
+        integer_option(
             "--until",
             "N",
             "start at the customer's message N, with the messages before it as history (default: 1)",
-            at_least(1),
+            range_check(1),
             default=1,
         ),
-        flag("--all-calls", "expect all calls, not only those of tools that seem to change something"),
-        path("--patterns", "FILE", "your own patterns (default: redact in [tool.trace2evolve])"),
-        flag("--skip-damaged", "leave damaged conversations out, with a line for each"),
+        flag_option("--all-calls", "expect all calls, not only those of tools that seem to change something"),
+        path_option("--patterns", "FILE", "your own patterns (default: redact in [tool.trace2evolve])"),
+        flag_option("--skip-damaged", "leave damaged conversations out, with a line for each"),
     ),
 )
 
@@ -42,9 +49,9 @@ REVIEW = Command(
     ),
     "imports:review_drafts",
     (
-        path("drafts", "DRAFTS", "a file that trace2evolve import wrote"),
-        text("--accept", "ID", "accept these drafts: ids, or the starts of ids", nargs="+"),
-        text("--reject", "ID", "reject these drafts: ids, or the starts of ids", nargs="+"),
-        path("--into", "FILE", "the file of tasks, .yaml or .jsonl, that gets accepted drafts"),
+        path_option("drafts", "DRAFTS", "a file that trace2evolve import wrote"),
+        text_option("--accept", "ID", "accept these drafts: ids, or the starts of ids", nargs="+"),
+        text_option("--reject", "ID", "reject these drafts: ids, or the starts of ids", nargs="+"),
+        path_option("--into", "FILE", "the file of tasks, .yaml or .jsonl, that gets accepted drafts"),
     ),
 )

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from pytest_trace2evolve.errors import LogError, MissingExtraError
 from pytest_trace2evolve.importing.conversation import Damage
-from pytest_trace2evolve.utils.optional import quiet_import
-from pytest_trace2evolve.utils.reading import LINE, RESULTS, parse_json, read_bytes
+from pytest_trace2evolve.utils.optional import import_quietly
+from pytest_trace2evolve.utils.reading import MAX_LINE_BYTES, MAX_RESULTS_BYTES, parse_json, read_bytes
 
 REMEDY = "export it again, or name the format with --format"
 
@@ -50,7 +50,7 @@ def read_documents(path: Path) -> Iterator[Document | Damage]:
     if path.is_dir():
         yield from _folder(path)
         return
-    data = bytes(read_bytes(path, LogError, "name a log file", limit=RESULTS))
+    data = bytes(read_bytes(path, LogError, "name a log file", max_bytes=MAX_RESULTS_BYTES))
     if data.startswith(_ZIP):
         yield from _members(path, data)
         return
@@ -70,7 +70,7 @@ def _folder(path: Path) -> Iterator[Document | Damage]:
         raise LogError(f"{path}: is a folder, but no results folder of tau2; name a log file")
     for file in files:
         try:
-            value = parse_json(read_bytes(file, LogError, limit=RESULTS))
+            value = parse_json(read_bytes(file, LogError, max_bytes=MAX_RESULTS_BYTES))
         except (LogError, ValueError) as error:
             yield Damage(f"simulations/{file.name}", _cause(error))
         else:
@@ -104,8 +104,8 @@ def _parsed(pieces: Iterator[tuple[str, bytes]]) -> Iterator[Document | Damage]:
     for place, piece in pieces:
         if not piece.strip():
             continue
-        if len(piece) > LINE:
-            yield Damage(place, f"is longer than {LINE >> 20} MiB")
+        if len(piece) > MAX_LINE_BYTES:
+            yield Damage(place, f"is longer than {MAX_LINE_BYTES >> 20} MiB")
             continue
         try:
             yield Document(place, parse_json(piece))
@@ -139,7 +139,7 @@ def _members(path: Path, data: bytes) -> Iterator[Document | Damage]:
     names = {member.filename for member in members}
     if not any(name.startswith("samples/") for name in names):
         raise LogError(f"{path}: is a zip archive without samples/, so no log of Inspect; unpack it first")
-    left = min(RESULTS, MAX_EXPANSION * len(data) + (16 << 20))
+    left = min(MAX_RESULTS_BYTES, MAX_EXPANSION * len(data) + (16 << 20))
     for member in members:
         if not (member.filename.startswith("samples/") and member.filename.endswith(".json")):
             continue
@@ -192,7 +192,7 @@ def _bounded(file: _Readable, limit: int) -> bytes:
 
 def _zstandard() -> Any:
     try:
-        return quiet_import("zstandard")
+        return import_quietly("zstandard")
     except ModuleNotFoundError:
         raise MissingExtraError(
             "this log of Inspect is compressed with zstd; run: pip install 'pytest-trace2evolve[inspect]'"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.errors import LogError, nearest
+from pytest_trace2evolve.errors import LogError, name_suggestion
 from pytest_trace2evolve.importing.yaml_files import dumped, parse_tasks, pieces, read_tasks, without_key
-from pytest_trace2evolve.utils.files import alone_in, write_atomic, write_together
+from pytest_trace2evolve.utils.files import folder_lock, write_atomic, write_together
 
 DRAFT = "draft"
 """The key of a task that nobody has accepted yet."""
@@ -71,7 +71,7 @@ def resolve(file: DraftsFile, given: Sequence[str]) -> list[str]:
                 raise LogError(
                     f"{file.path}: {name!r} was rejected before; import the log again to draft it anew"
                 )
-            raise LogError(f"{file.path}: no draft {name!r}; {nearest(name, file.ids, most=5)}")
+            raise LogError(f"{file.path}: no draft {name!r}; {name_suggestion(name, file.ids, max_names=5)}")
         found += fitting
     return list(dict.fromkeys(found))
 
@@ -120,7 +120,7 @@ def _alone(path: Path, into: Path | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for folder in sorted(folders):
             if folder.is_dir():
-                stack.enter_context(alone_in(folder, if_possible=True))
+                stack.enter_context(folder_lock(folder, ignore_unsupported=True))
         yield
 
 

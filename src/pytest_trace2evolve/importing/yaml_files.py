@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_trace2evolve.errors import LogError
 from pytest_trace2evolve.utils.canonical import is_deeper
-from pytest_trace2evolve.utils.reading import RECORDS, parse_json, read_text
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, parse_json, read_text
 
 MAX_DEPTH = 50
 
@@ -29,7 +29,7 @@ def read_tasks(path: Path) -> tuple[str, list[dict[str, Any]]]:
     Raises:
         LogError: the file cannot be read, or holds something other than a list of objects with text ids.
     """
-    text = read_text(path, LogError, "name a file of tasks", limit=RECORDS)
+    text = read_text(path, LogError, "name a file of tasks", max_bytes=MAX_RECORD_BYTES)
     tasks = parse_tasks(path, text)
     ids = [task.get("id") for task in tasks]
     for number, (task_id, task) in enumerate(zip(ids, tasks, strict=True), 1):
