@@ -238,7 +238,7 @@ class _Models:
 
 
 class ChatFactory:
-    """Makes agent `chat_model` and its user for each simulation; all simulations share the models.
+    """Makes agent `chat` and its user for each simulation; all simulations share the models.
 
     Attributes:
         is_playback: Whether answers come from a cassette.
