@@ -68,7 +68,7 @@ def by_letters(trace: Sequence[Message]) -> float:
 
 def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[TrlEnvironment]:
     """The class that trl gets."""
-    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - not a `PlayedEnvironment`, but plays like one
+    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - not a `ScenarioEnvironment`, but plays like one
     return rollout_class(SCHEMAS, make, "Toy")
 
 

@@ -108,7 +108,7 @@ class DrawStore(SimulationStore):
     Args:
         simulations: The folder of all stored simulations.
         accounts: The folder of all accounts.
-        who: Digests of the candidate, of the agent, and of the conditions: user, world and limits.
+        identity: Digests of the candidate, of the agent, and of the conditions: user, world and limits.
         run: The id of the run that uses the draw.
     """
 
@@ -166,7 +166,7 @@ class DrawStore(SimulationStore):
         return self._read(key, self._remedy, self._recorded_digest(key)) if self.has(key) else None
 
     def begin_journal(self, key: str) -> Journal | None:
-        """Begin like `Store.begin`, and record the journal in the account."""
+        """Begin like `SimulationStore.begin_journal`, and record the journal in the account."""
         if self._recorded_digest(key) is not None:
             return None
         path = journal_path(self.folder, key)

@@ -105,7 +105,7 @@ class Design:
 
 
 RISING_INVARIANT = f"{INVARIANTS}.{Invariant.CONSENT}"
-"""The kind of invariant that a candidate breaks more often, if `rise` is set."""
+"""The kind of invariant that a candidate breaks more often if `breach_rate_increase` is set."""
 
 _MAX_STEPS_RATE = 0.03
 """Mean share of failures that end at max steps."""

@@ -143,7 +143,7 @@ class ModelSettings:
 
     @classmethod
     def from_record(cls, model: str | None, record: Mapping[str, object]) -> Self:
-        """Restore settings from their `recorded()` form; they are not meant for sending requests.
+        """Restore settings from the result of `to_record`; they are not meant for sending requests.
 
         Raises:
             ValueError: the model's name is missing, or a value has the wrong type (the message says which).

@@ -105,7 +105,7 @@ class LoadedModel(Decoder):
 
     Attributes:
         tokenizer: Its tokenizer.
-        context: Maximum tokens of a prompt and its answer together; None if unknown.
+        context_length: Maximum tokens of a prompt and its answer together; None if unknown.
         parameters: Number of parameters of the model.
         default_limit: Maximum new tokens if a request sets no limit; None means as many as fit.
 

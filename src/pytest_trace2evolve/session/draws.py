@@ -35,7 +35,7 @@ class Draws:
     Args:
         plan: The run's plan.
         worlds: Opens the suites' worlds.
-        scratch: A folder for simulations that no other run reads; None in a run without a model.
+        scratch_folder: A folder for simulations that no other run reads; None in a run without a model.
     """
 
     def __init__(self, plan: Plan, worlds: Worlds, scratch_folder: Path | None = None) -> None:
@@ -81,7 +81,7 @@ class Draws:
         """Return the id of a suite's stored draw, and the head of the draw's account; None without a store.
 
         Raises:
-            OSError, ResultsError: as in `id_of`.
+            OSError, ResultsError: as in `draw_id`.
         """
         if self.origin is not DrawOrigin.KEPT:
             return None
@@ -92,7 +92,7 @@ class Draws:
         """Return the place of a live simulation in the store; `baseline` selects a fresh baseline trial.
 
         Raises:
-            OSError, ResultsError: as in `id_of`.
+            OSError, ResultsError: as in `draw_id`.
         """
         plan = self._plan
         planned_suite = plan.suites[suite]
