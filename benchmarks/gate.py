@@ -2,8 +2,8 @@
 
 python benchmarks/gate.py [--rows 2000] [--jobs 2] [--part small] [--write]
 
-Prints tables in Markdown; `--write` puts them into docs/gate-figures.md and draws docs/pictures/gate.svg. With
-`--part`, it replaces the tables of these parts and leaves all others, and the picture, as they are.
+Prints tables in Markdown; `--write` puts them into docs/gate-figures.md and draws docs/pictures/gate.svg.
+With `--part`, it replaces the tables of these parts and leaves all others, and the picture, as they are.
 """
 
 import argparse

@@ -566,7 +566,9 @@ def _small_sizes(found: Sequence[Found]) -> str:
         for way in SMALL_WAYS:
             row = [f"{tasks} × {trials}, {way}"]
             for _, size, change, what in SMALL_COLUMNS:
-                shares = [one.share[what] for one in _at(_pick_small(found, way, size, change), tasks, trials)]
+                shares = [
+                    one.share[what] for one in _at(_pick_small(found, way, size, change), tasks, trials)
+                ]
                 row.append(f"{100 * np.mean(shares):.1f} ({100 * min(shares):.1f})")
             rows.append(row)
     told = "Percent, mean over all kinds of agents, and the least of them."

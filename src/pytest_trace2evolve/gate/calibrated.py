@@ -59,8 +59,8 @@ REWARD_DROP_LEVEL_SHARE = 0.7
 discard too. At the whole alpha, 6 % of the comparisons of equal agents would be discarded at 114 tasks."""
 
 RECORDED_DROP_LEVEL_SHARE = 0.9
-"""The same share on exactly these tasks (estimand `suite`) if no broken task could be confirmed. The other checks
-then discard at most 2 % of the comparisons of equal agents, and about half as many as with fresh trials."""
+"""The same share on exactly these tasks (estimand `suite`) if no broken task could be confirmed. The other
+checks then discard 1 to 2 % of the comparisons of equal agents, about half as many as with fresh trials."""
 
 
 @dataclass(frozen=True)
