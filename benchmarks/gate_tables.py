@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 ALPHA = 0.05
 THREE = ("reliable", "medium", "noisy")
+SMALL_ROWS = 4
+"""Comparisons of small suites for each comparison of the other parts."""
+
 BEGIN, END = "<!-- figures: benchmarks/gate.py --write -->", "<!-- end of figures -->"
 
 
@@ -36,10 +39,13 @@ def tables(found: Sequence[Found]) -> str:
             ("harm", "Guards", _guards),
             ("harm", "Goal `no-regression`", _no_regression),
             ("invariants", "Invariants by kind", _invariants),
+            ("small", "Requirements for small suites", _small_requirements),
+            ("small", "Small suites by kind of agent, 12 × 4", _small_kinds),
+            ("small", "Small suites by size", _small_sizes),
         )
         if part in here
     ]
-    rows = max(one.rows for one in found)
+    rows = min(one.rows for one in found) // (SMALL_ROWS if here == {"small"} else 1)
     error = 100 * float(np.sqrt(ALPHA * (1 - ALPHA) / rows))
     head = f"{rows:,} comparisons for each figure: a rate of 5 % has a standard error of {error:.2f} points."
     return "\n\n".join([head, *(f"### {title}\n\n{text}" for title, text in parts)]) + "\n"
@@ -51,6 +57,20 @@ def write(path: Path, text: str) -> None:
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def write_parts(path: Path, text: str) -> None:
+    """Replace only the given tables between the markers of a page; a table that is new goes to the end."""
+    page = path.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    old, after = rest.split(END)
+    head, *sections = old.strip().split("\n\n### ")
+    new_head, *new_sections = text.strip().split("\n\n### ")
+    if head != new_head:
+        raise SystemExit(f"{path} says {head!r}, and this run {new_head!r}: give the same --rows")
+    replaced = {title: body for title, _, body in (one.partition("\n") for one in (*sections, *new_sections))}
+    figures = "\n\n### ".join([head, *(f"{title}\n{body}" for title, body in replaced.items())])
+    path.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}", encoding="utf-8")
 
 
 def _allowed(rows: int, cells: int) -> float:
@@ -487,6 +507,74 @@ def _invariants(found: Sequence[Found]) -> str:
         "simulations as the first column says; the candidate breaks one kind more often."
     )
     return f"{told}\n\n" + _table(heading, rows)
+
+
+SMALL_WAYS = ("live", "recorded", "without actions")
+SMALL_COLUMNS = (
+    ("A/A passes", 0.0, "even", "promote"),
+    ("−10 discarded", -0.10, "even", "discard"),
+    ("… on few tasks", -0.10, "few", "discard"),
+    ("−20 discarded", -0.20, "even", "discard"),
+    ("… on few tasks", -0.20, "few", "discard"),
+    ("−30 discarded", -0.30, "even", "discard"),
+    ("… on few tasks", -0.30, "few", "discard"),
+)
+
+
+def _pick_small(found: Iterable[Found], rule: str, size: float, change: str) -> list[Found]:
+    return [
+        one
+        for one in found
+        if (one.part, one.rule, one.effect.size) == ("small", rule, size)
+        and (one.effect.change == change or size == 0)
+    ]
+
+
+def _small_requirements(found: Sequence[Found]) -> str:
+    rows, told = [], ""
+    for way in SMALL_WAYS:
+        for name, size, change, what, limit in (
+            ("A/A passes", 0.0, "even", "promote", 0.95),
+            ("−30 discarded, even", -0.30, "even", "discard", 0.9),
+            ("−30 discarded, few", -0.30, "few", "discard", 0.9),
+        ):
+            cells = _at(_pick_small(found, way, size, change), 12, 4)
+            worst = min(cells, key=lambda one: one.share[what])
+            figure = f"{100 * worst.share[what]:.1f} % ({worst.agent})"
+            least = float(stats.binom.ppf(1 - 0.99 ** (1 / len(cells)), worst.rows, limit)) / worst.rows
+            required = f"≥ {100 * limit:.0f} % (by chance down to {100 * least:.1f} in {len(cells)} cells)"
+            met = "yes" if worst.share[what] >= least else "**no**"
+            rows.append((f"12 × 4, {way}: {name}", figure, required, met))
+            told = f"{worst.rows:,} comparisons for each figure of small suites."
+    return f"{told}\n\n" + _table(("requirement", "worst cell", "required", "met"), rows)
+
+
+def _small_kinds(found: Sequence[Found]) -> str:
+    rows = []
+    for agent in dict.fromkeys(one.agent for one in found if one.part == "small"):
+        row = [agent]
+        for _, size, change, what in SMALL_COLUMNS:
+            cells = [_at(_pick_small(found, way, size, change), 12, 4) for way in SMALL_WAYS]
+            shares = [one.share[what] for way in cells for one in way if one.agent == agent]
+            row.append(" / ".join(f"{100 * share:.1f}" for share in shares))
+        rows.append(row)
+    told = "Percent in live runs / in recorded runs / in live runs of tasks without gold actions."
+    return f"{told}\n\n" + _table(("agent", *(one[0] for one in SMALL_COLUMNS)), rows)
+
+
+def _small_sizes(found: Sequence[Found]) -> str:
+    rows = []
+    for tasks, trials in _sizes(found, "small"):
+        for way in SMALL_WAYS:
+            row = [f"{tasks} × {trials}, {way}"]
+            for _, size, change, what in SMALL_COLUMNS:
+                shares = [
+                    one.share[what] for one in _at(_pick_small(found, way, size, change), tasks, trials)
+                ]
+                row.append(f"{100 * np.mean(shares):.1f} ({100 * min(shares):.1f})")
+            rows.append(row)
+    told = "Percent, mean over all kinds of agents, and the least of them."
+    return f"{told}\n\n" + _table(("tasks × trials", *(one[0] for one in SMALL_COLUMNS)), rows)
 
 
 def picture(found: Sequence[Found], path: Path) -> None:

@@ -189,7 +189,8 @@ def test_every_input_reaches_pytest(run: ActionRun) -> None:
 def test_nothing_is_said_that_was_not_given(run: ActionRun) -> None:
     assert until(run, "head").returncode == 0
     ((arguments, seen),) = calls(run, "pytest")
-    assert len(arguments) == 6
+    assert arguments[-1] == "--t2e-goal=no-regression"  # the default of the action
+    assert len(arguments) == 7
     assert seen["OPENAI_API_KEY"] is None
 
 

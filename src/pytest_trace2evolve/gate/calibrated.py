@@ -1,7 +1,7 @@
 """The policy `calibrated`: it tests the claim, watches other metrics for harm, and bounds its error rate."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from pytest_trace2evolve.gate.protocols import (
     Question,
     run_check,
 )
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, NeededEvidence
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Estimand, Goal, NeededEvidence
 
 REWARD_DROP = "reward_drop"
 """Id of the check for a drop of the reward, used for guards and under goal `no-regression`."""
@@ -57,6 +57,10 @@ REWARD_DROP = "reward_drop"
 REWARD_DROP_LEVEL_SHARE = 0.7
 """The level for a drop of the reward under goal `no-regression`, as a share of alpha. The other checks can
 discard too. At the whole alpha, 6 % of the comparisons of equal agents would be discarded at 114 tasks."""
+
+RECORDED_DROP_LEVEL_SHARE = 0.9
+"""The same share on exactly these tasks (estimand `suite`) if no broken task could be confirmed. The other
+checks then discard 1 to 2 % of the comparisons of equal agents, about half as many as with fresh trials."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Calibrated(Policy):
         weights: By metric, its level as a share of alpha; 0 leaves the metric out.
         blocks_on_suspected: Whether suspected tasks withhold a promotion.
         has_fixed_tasks: Whether the verdict is on exactly these tasks (estimand `suite`), and not on the
-            population from which they were drawn.
+            population from which they were drawn. None leaves it to the suite (`for_suite`).
         max_fresh_simulations: Maximum number of fresh simulations of a live run, both sides together.
         plugin_checks: Checks of plugins.
     """
@@ -81,7 +85,7 @@ class Calibrated(Policy):
     margins: Mapping[str, float] = field(default_factory=lambda: {REWARD: 0.10})
     weights: Mapping[str, float] = field(default_factory=dict)
     blocks_on_suspected: bool = False
-    has_fixed_tasks: bool = False
+    has_fixed_tasks: bool | None = None
     max_fresh_simulations: int = 640
     plugin_checks: tuple[Check, ...] = ()
 
@@ -99,6 +103,7 @@ class Calibrated(Policy):
             name: margin for name, margin in self.margins.items() if not (must_improve and name == REWARD)
         }
         level = question.stage_alpha or self.alpha
+        recorded_share = RECORDED_DROP_LEVEL_SHARE if self.has_fixed_tasks else REWARD_DROP_LEVEL_SHARE
         return Rules(
             must_improve=must_improve,
             margins={} if question.is_guard or is_no_regression else margins,
@@ -107,10 +112,22 @@ class Calibrated(Policy):
             harm_alpha=level,
             watch_alpha=0.0 if is_no_regression else self.alpha,
             drop_alpha=REWARD_DROP_LEVEL_SHARE * level if is_no_regression else 0.0,
+            recorded_drop_alpha=recorded_share * level if is_no_regression else 0.0,
             is_guard=question.is_guard,
             blocks_on_suspected=self.blocks_on_suspected and not question.is_guard,
-            has_fixed_tasks=self.has_fixed_tasks,
+            has_fixed_tasks=bool(self.has_fixed_tasks),
         )
+
+    @property
+    def estimand(self) -> Estimand:
+        """The tasks that its verdicts are about."""
+        return Estimand.SUITE if self.has_fixed_tasks else Estimand.TASKS
+
+    def for_suite(self, estimand: Estimand) -> "Calibrated":
+        """The policy for a suite that asks about these tasks; unchanged if the policy itself says which."""
+        if self.has_fixed_tasks is not None:
+            return self
+        return replace(self, has_fixed_tasks=estimand is Estimand.SUITE)
 
     def _claim_alpha(self, question: Question) -> float:
         """The level of the claim.
@@ -146,7 +163,14 @@ class Calibrated(Policy):
         """Whether each comparison would have detected this drop of the mean reward, shape (R,)."""
         rules = self.rules(question)
         finding = compute_findings(comparisons, rules)[REWARD]
-        return detects(drop, finding.deviation, finding.tasks, comparisons.mean_trials, rules.drop_level)
+        return detects(
+            drop,
+            finding.deviation,
+            finding.tasks,
+            comparisons.mean_trials,
+            rules.drop_level(comparisons),
+            has_fixed_tasks=rules.has_fixed_tasks,
+        )
 
     def status_codes(self, comparisons: Comparisons, question: Question) -> Counts:
         """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
@@ -284,8 +308,13 @@ def _detectable_change(
 
 
 def _reward_sensitivity(comparisons: Comparisons, finding: Finding, rules: Rules) -> Sensitivity:
-    trials = float(comparisons.mean_trials[0])
-    return drop_sensitivity(float(finding.deviation[0]), float(finding.tasks[0]), trials, rules.drop_level)
+    return drop_sensitivity(
+        float(finding.deviation[0]),
+        float(finding.tasks[0]),
+        float(comparisons.mean_trials[0]),
+        rules.drop_level(comparisons),
+        has_fixed_tasks=rules.has_fixed_tasks,
+    )
 
 
 def _needed_reward_evidence(

@@ -53,6 +53,7 @@ class Rules:
             of actions (among themselves, at `ACTION_WATCH_SHARE` of the level) and for the invariants (over
             their kinds).
         drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
+        recorded_drop_alpha: The same if no broken task could be confirmed.
         is_guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha`
             leaves its check undecided.
         blocks_on_suspected: Whether a suspected task withholds a promotion.
@@ -67,6 +68,7 @@ class Rules:
     harm_alpha: float = 0.05
     watch_alpha: float = 0.05
     drop_alpha: float = 0.0
+    recorded_drop_alpha: float = 0.0
     is_guard: bool = False
     blocks_on_suspected: bool = False
     has_fixed_tasks: bool = False
@@ -77,10 +79,13 @@ class Rules:
             return max(self.weight(name) for name in ACTION_METRICS)
         return self.weights.get(metric, 1.0)
 
-    @property
-    def drop_level(self) -> float:
+    def failing_drop_alpha(self, comparisons: Comparisons) -> float:
+        """The largest unadjusted p-value of the reward that fails its check; 0 if only adjusted ones do."""
+        return self.recorded_drop_alpha if comparisons.fresh_p is None else self.drop_alpha
+
+    def drop_level(self, comparisons: Comparisons) -> float:
         """The level at which a drop of the reward blocks or, under goal `no-regression`, discards."""
-        return self.drop_alpha or self.watch_alpha
+        return self.failing_drop_alpha(comparisons) or self.watch_alpha
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floa
             adjusted_p[name] <= rules.harm_alpha if name in adjusted_p else np.zeros_like(is_applicable)
         )
         if name == REWARD:
-            has_failed |= finding.harm_p <= rules.drop_alpha
+            has_failed |= finding.harm_p <= rules.failing_drop_alpha(comparisons)
         code = np.where(has_failed, FAIL, np.where(is_shown, PASS, UNDECIDED))
         # With one trial per task (estimand `suite`), the noise of trials is unknown, so nothing is shown.
         is_undecidable = comparisons.measured_on_both.any(axis=1) & (name == REWARD)

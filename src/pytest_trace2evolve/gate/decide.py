@@ -240,6 +240,7 @@ def decide(
         if decision is Decision.INCONCLUSIVE and not partial_reason
         else (),
         guard=guard_answer,
+        estimand=policy.estimand,
         detectable=detectable_drop,
         baseline=_side_figures(pairs, 0, judgement),
         candidate=_side_figures(pairs, 1, judgement),

@@ -251,7 +251,15 @@ def detectable_task_share(better_count: int, tasks: float, alpha: float) -> floa
     return float(sufficient_counts[0] - better_count) / float(tasks) if sufficient_counts.size else None
 
 
-def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floats, alpha: float) -> Flags:
+def detects(
+    drop: Floats | float,
+    deviation: Floats,
+    tasks: Floats,
+    trials: Floats,
+    alpha: float,
+    *,
+    has_fixed_tasks: bool = False,
+) -> Flags:
     """Whether comparisons detect a drop of the mean reward in four of five cases.
 
     The drop is the same as in `calibrate`: each success of the candidate fails with the same chance. It adds
@@ -265,19 +273,25 @@ def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floa
     section 4.2), with Student's quantiles at n − 1 degrees of freedom in place of the normal ones. s²
     includes the pseudo-task of `mean_bounds`, so that a few tasks that all agree do not count as certainty.
 
+    On fixed tasks, the test is Welch's, whose variance does not contain the drop itself. The term d² is then
+    left out, and there are 2 n (K − 1) degrees of freedom, as in `checks`.
+
     Args:
         drop: Sizes between 0 and 1; broadcast with the other arrays.
         deviation: s, as returned by `mean_bounds`.
         tasks: n; nothing is detected below two tasks.
         trials: K, the trials of a task on either side.
         alpha: Level of the one-sided test.
+        has_fixed_tasks: Whether the comparison is about exactly these tasks (estimand `suite`).
     """
     spread = drop * (1 - drop) / trials
+    drop_variance = 0.0 if has_fixed_tasks else drop**2
+    degrees_of_freedom = 2 * tasks * (trials - 1) if has_fixed_tasks else tasks - 1
     with np.errstate(invalid="ignore"):
         level_quantile, power_quantile = (
-            student_quantile(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER)
+            student_quantile(chance, np.maximum(degrees_of_freedom, 1)) for chance in (1 - alpha, POWER)
         )
-        needed = level_quantile * np.sqrt(deviation**2 + drop**2 + spread) + power_quantile * np.sqrt(
+        needed = level_quantile * np.sqrt(deviation**2 + drop_variance + spread) + power_quantile * np.sqrt(
             deviation**2 + spread
         )
         return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
@@ -298,20 +312,32 @@ class Sensitivity:
     tasks: int | None
 
 
-def drop_sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
+def drop_sensitivity(
+    deviation: float, tasks: float, trials: float, alpha: float, *, has_fixed_tasks: bool = False
+) -> Sensitivity:
     """The sensitivity of one comparison, in steps of a tenth of a point; `detects` explains the arguments."""
     # Further tasks would vary like the present ones; the pseudo-task's share of the variance shrinks.
-    task_variance = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
+    pseudo_variance = PSEUDO_TASK**2 / (trials if has_fixed_tasks else 1)
+    task_variance = max(0.0, deviation**2 - pseudo_variance / tasks) if tasks else math.nan
 
     def is_detected(drop: float, spread: float, number: float) -> bool:
-        return bool(detects(drop, np.asarray(spread), np.asarray(number), np.asarray(trials), alpha))
+        return bool(
+            detects(
+                drop,
+                np.asarray(spread),
+                np.asarray(number),
+                np.asarray(trials),
+                alpha,
+                has_fixed_tasks=has_fixed_tasks,
+            )
+        )
 
     smallest_index = _first_sufficient(
         range(len(_DROPS)), lambda index: is_detected(_DROPS[index], deviation, tasks)
     )
     sufficient_tasks = _first_sufficient(
         range(2, MAX_TASKS + 1),
-        lambda number: is_detected(GUARDED_DROP, math.sqrt(task_variance + PSEUDO_TASK**2 / number), number),
+        lambda number: is_detected(GUARDED_DROP, math.sqrt(task_variance + pseudo_variance / number), number),
     )
     return Sensitivity(None if smallest_index is None else float(_DROPS[smallest_index]), sufficient_tasks)
 

@@ -2,7 +2,7 @@
 
 base = "calibrated"
 alpha = 0.05
-estimand = "tasks"            # or "suite": exactly these tasks
+estimand = "tasks"            # or "suite": exactly these tasks; by default, the suite decides
 suspected = "list"            # or "block"
 confirm = 640                 # maximum number of fresh simulations in a live run
 
@@ -49,7 +49,7 @@ from pytest_trace2evolve.gate.protocols import (
     run_check,
 )
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Estimand, Goal
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
@@ -230,7 +230,7 @@ class _CheckSettings(Record):
 class _Settings(Record):
     base: Literal["calibrated", "strict"] = "calibrated"
     alpha: Level | None = None
-    estimand: Literal["tasks", "suite"] | None = None
+    estimand: Estimand | None = None
     suspected: Literal["list", "block"] | None = None
     confirm: Annotated[int, Field(ge=0, strict=True)] | None = None
     checks: dict[str, _CheckSettings] = Field(default_factory=dict)
@@ -282,7 +282,7 @@ def _settings_of(policy: Policy) -> list[object]:
         return [
             levels,
             policy.blocks_on_suspected,
-            policy.has_fixed_tasks,
+            bool(policy.has_fixed_tasks),
             [check.id for check in policy.plugin_checks],
         ]
     return [check.id for check in getattr(policy, "watched_checks", ())]
@@ -370,7 +370,7 @@ def _build_calibrated(path: Path, settings: _Settings, plugin_checks: Mapping[st
         margins=margins,
         weights=weights,
         blocks_on_suspected=settings.suspected == "block",
-        has_fixed_tasks=settings.estimand == "suite",
+        has_fixed_tasks=None if settings.estimand is None else settings.estimand is Estimand.SUITE,
         max_fresh_simulations=CALIBRATED.max_fresh_simulations
         if settings.confirm is None
         else settings.confirm,

@@ -5,7 +5,7 @@ mean chance differs by a set amount: evenly, or on a few tasks that break or get
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
@@ -74,10 +74,13 @@ class Effect:
         size: The difference of mean chances, -1 to 1. With `MIXED`, the size of both the loss and the gain,
             which cancel out.
         change: How the effect spreads over tasks.
+        is_exact: Whether the mean over each comparison's own tasks differs by exactly `size`, which must be a
+            loss. Otherwise, the mean over all tasks of the population does.
     """
 
     size: float = 0.0
     change: Change = Change.EVEN
+    is_exact: bool = field(default=False, repr=False)  # the seeds of published figures contain the rest
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,9 @@ class Design:
 
 RISING_INVARIANT = f"{INVARIANTS}.{Invariant.CONSENT}"
 """The kind of invariant that a candidate breaks more often if `breach_rate_increase` is set."""
+
+_LEAST_REST = 0.02
+"""The least mean chance of success that an exact loss leaves."""
 
 _MAX_STEPS_RATE = 0.03
 """Mean share of failures that end at max steps."""
@@ -201,6 +207,11 @@ def _draw_true_chances(
     # The order of the draws is part of every published figure.
     shape = rows, design.tasks
     old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
+    if effect.is_exact:
+        # An agent that cannot lose that much on its tasks gets other tasks.
+        while (is_too_low := old.mean(axis=1) < _LEAST_REST - effect.size).any():
+            redrawn = random.beta(agent.a, agent.b, (int(is_too_low.sum()), design.tasks))
+            old[is_too_low] = np.clip(redrawn, 1e-9, 1 - 1e-9)
     read_counts, write_counts = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
     max_steps_rate = _draw_rare_chances(random, _MAX_STEPS_RATE, shape)
     return _TrueChances(
@@ -235,6 +246,8 @@ def _candidate_chances(random: np.random.Generator, chances: Floats, agent: Agen
     """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
     if effect.size == 0:
         return chances
+    if effect.is_exact:
+        return _lower_exactly(random, chances, effect)
     if effect.change is Change.EVEN:
         shifted: Floats = scipy.special.expit(
             scipy.special.logit(chances) + _log_odds_shift(agent, effect.size)
@@ -246,6 +259,27 @@ def _candidate_chances(random: np.random.Generator, chances: Floats, agent: Agen
         return np.where(uniform < break_share, 0.0, np.where(uniform < break_share + fix_share, 1.0, chances))
     share = -effect.size / agent.mean if effect.size < 0 else effect.size / (1 - agent.mean)
     return np.where(uniform < share, 0.0 if effect.size < 0 else 1.0, chances)
+
+
+def _lower_exactly(random: np.random.Generator, chances: Floats, effect: Effect) -> Floats:
+    """Lower the mean chance of each row by exactly the effect's size."""
+    if effect.change is Change.EVEN:
+        log_odds, target = scipy.special.logit(chances), chances.mean(axis=1) + effect.size
+        low, high = np.full(len(chances), -60.0), np.zeros(len(chances))
+        for _ in range(50):
+            middle = (low + high) / 2
+            is_below = scipy.special.expit(log_odds + middle[:, None]).mean(axis=1) < target
+            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+        lowered: Floats = scipy.special.expit(log_odds + high[:, None])
+        return lowered
+    # Tasks break in random order until the loss is reached, the last one in part.
+    order = np.argsort(random.random(chances.shape), axis=1)
+    in_order = np.take_along_axis(chances, order, axis=1)
+    loss_before = np.cumsum(in_order, axis=1) - in_order
+    losses = np.clip(-effect.size * chances.shape[1] - loss_before, 0.0, in_order)
+    result = np.empty_like(chances)
+    np.put_along_axis(result, order, in_order - losses, axis=1)
+    return result
 
 
 def _log_odds_shift(agent: Agent, size: float) -> float:

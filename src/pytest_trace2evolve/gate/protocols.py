@@ -8,7 +8,7 @@ from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.columns import Counts, Flags
 from pytest_trace2evolve.gate.intervals import Sensitivity
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, NeededEvidence
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Estimand, Goal, NeededEvidence
 
 NOT_APPLICABLE, PASS, UNDECIDED, FAIL = range(4)
 """Status codes of checks in arrays; each is an index into `STATUSES`."""
@@ -111,6 +111,15 @@ class Policy(ABC):
     max_fresh_simulations: int
     needs_equal_trials: bool
     alpha: float
+
+    @property
+    def estimand(self) -> Estimand | None:
+        """The tasks that its verdicts are about; None if the policy states no uncertainty."""
+        return None
+
+    def for_suite(self, estimand: Estimand) -> "Policy":
+        """The policy for a suite that asks about these tasks; unchanged if the policy itself says which."""
+        return self
 
     @abstractmethod
     def judge(self, pairs: Pairs, question: Question) -> Judgement:

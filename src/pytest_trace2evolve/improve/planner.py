@@ -20,7 +20,7 @@ from pytest_trace2evolve.project.lock import RENEW_REMEDY
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.ledger import Evaluation
-from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.records.verdict import Estimand, Goal
 from pytest_trace2evolve.serving.folder import ModelFolder, expand_home, folder_digest, read_model
 from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
 from pytest_trace2evolve.session.evidence_sources import expand_run_folders, file_provenance, mode_of
@@ -213,6 +213,11 @@ def _content_digest(plan: Plan, environments: Environments, source: "SourceRun |
     path = plan.project.policies_folder / f"{plan.policy.name}.toml"
     if path.is_file():
         policy.append(digest(parse_toml(read_text(path, PolicyError))))
+    policy += [
+        f"{name} {Estimand.SUITE}"
+        for name, planned in plan.suites.items()
+        if (suite_policy := plan.policy_of(planned)) and suite_policy.estimand is Estimand.SUITE
+    ]
     files = [] if source is None else source.files
     runs = [
         [file_provenance(file).run_id or "", *sorted(simulation.id for simulation in file.simulations)]

@@ -69,6 +69,7 @@ class Controller(ItemHooks):
         self._trouble = ""
         self._notes: list[str] = []
         self._has_other_failures = False
+        self._has_task_errors = False
         self._has_crashed = False
         self._was_interrupted = False
         self._reported_tasks: set[TaskName] = set()
@@ -294,6 +295,7 @@ class Controller(ItemHooks):
         if task is None:
             self._has_other_failures = self._has_other_failures or report.failed
             return
+        self._has_task_errors = self._has_task_errors or (report.failed and report.when != "call")
         if getattr(report, "trace2evolve_reported", False):
             self._reported_tasks.add(task)
         elif report.failed and report.when not in ("setup", "call", "teardown"):
@@ -396,10 +398,13 @@ class Controller(ItemHooks):
             result,
             exitstatus,
             has_other_failures=self._has_other_failures,
+            has_task_errors=self._has_task_errors,
             does_inconclusive_pass=self.config.option.t2e_inconclusive == "pass",
         )
         if status != exitstatus:
             session.exitstatus = status
+            if result.decision is None and status == pytest.ExitCode.OK:
+                self._notes.append("tasks failed, but the exit status is 0 because the baseline is saved")
 
     def _export_cassette(self, session: pytest.Session, *, is_early: bool) -> None:
         assert self.session is not None

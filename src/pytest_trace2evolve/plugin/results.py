@@ -100,7 +100,12 @@ def _components_text(records: list[SimulationEvidence]) -> str:
 
 
 def exit_status(
-    result: Run, exitstatus: int | pytest.ExitCode, *, has_other_failures: bool, does_inconclusive_pass: bool
+    result: Run,
+    exitstatus: int | pytest.ExitCode,
+    *,
+    has_other_failures: bool,
+    has_task_errors: bool,
+    does_inconclusive_pass: bool,
 ) -> tuple[int | pytest.ExitCode, str]:
     """Combine the exit status of a pytest session with the verdict of its run.
 
@@ -108,6 +113,7 @@ def exit_status(
         result: The result of the run.
         exitstatus: Pytest's own exit status of the session.
         has_other_failures: Whether a test that is not a task failed.
+        has_task_errors: Whether a task ended with an error rather than a failure.
         does_inconclusive_pass: Whether an inconclusive verdict counts as passed.
 
     Returns:
@@ -124,7 +130,12 @@ def exit_status(
     if decision is None and result.exhausted_budget:
         trouble = f"the run is incomplete: {result.exhausted_budget}"
         decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
-    if exitstatus not in OVERRIDABLE_STATUSES or decision is None:
+    if exitstatus not in OVERRIDABLE_STATUSES:
+        return exitstatus, trouble
+    if decision is None:
+        is_saved = result.has_saved_baselines and not result.is_compared
+        if is_saved and not has_other_failures and not has_task_errors:
+            return pytest.ExitCode.OK, trouble
         return exitstatus, trouble
     if has_other_failures:
         return pytest.ExitCode.TESTS_FAILED, trouble

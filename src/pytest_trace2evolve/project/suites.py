@@ -8,6 +8,8 @@ heldout = ["100..113"]                  # ids; two dots make a range of whole nu
 discovery = { rest = "base" }           # tasks of a benchmark split that no other split here names
 development = { benchmark = "test" }    # a benchmark split as it is
 synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a file, from the project's root
+
+`estimand = "suite"` asks the gate about exactly these tasks, `estimand = "tasks"` about tasks like these.
 """
 
 import os
@@ -23,6 +25,7 @@ from pytest_trace2evolve.errors import SuiteError, WorldError, similar_names
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.verdict import Estimand
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
@@ -154,6 +157,7 @@ class Suite(Record):
         solo: Whether the agent works without a user. It then reads a ticket and also has the user's tools.
         default_agent: The agent of runs that name none; the key `agent` is a shorter name for it.
         locks: The texts that are part of the benchmark. A text that is not locked belongs to the candidate.
+        estimand: The tasks that the gate's verdict is about; None for the default of the suite's world.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -167,6 +171,7 @@ class Suite(Record):
     solo: Annotated[bool, Field(strict=True)] = False
     default_agent: str | None = None
     locks: tuple[LockedText, ...] | None = None
+    estimand: Estimand | None = None
     splits: dict[
         str,
         Annotated[
@@ -177,12 +182,27 @@ class Suite(Record):
 
     @property
     def definition(self) -> str:
-        """Digest of the file's settings, except the description, the default agent and the trials."""
-        excluded = {"description", "default_agent", "trials"}
+        """Digest of the file's settings, except those that leave the benchmark as it is.
+
+        These are the description, the default agent, the trials, and the estimand. The estimand is part of
+        the policy that judges a run, so the ledger counts a run with a different one as a different test.
+        """
+        excluded = {"description", "default_agent", "trials", "estimand"}
         # Fields that were added later count only if they are set. This keeps older locks valid.
         excluded |= {name for name in ("solo", "timeout") if not getattr(self, name)}
         excluded |= {"locks"} if self.locks is None else set()
         return digest(self.model_dump(mode="json", exclude=excluded))
+
+    def estimand_of(self, min_trials: int) -> Estimand:
+        """Return the estimand of runs with at least this many trials of each task.
+
+        By default, a world by import path is the project's own, and its tasks are exactly those that must
+        keep working. The tasks of a benchmark are a sample of the tasks that matter, and so are the tasks of
+        a run with single trials, because trial noise cannot be estimated from one trial.
+        """
+        if self.estimand is not None:
+            return self.estimand
+        return Estimand.SUITE if is_import_path(self.provider) and min_trials > 1 else Estimand.TASKS
 
     @property
     def mode(self) -> Mode:

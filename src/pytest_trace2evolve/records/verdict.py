@@ -55,6 +55,13 @@ class Goal(StrEnum):
     NO_REGRESSION = "no-regression"
 
 
+class Estimand(StrEnum):
+    """The tasks that a verdict is about: tasks like the compared ones, or exactly these (`suite`)."""
+
+    TASKS = "tasks"
+    SUITE = "suite"
+
+
 class GuardAnswer(StrEnum):
     """The answers of a guard split; only the last one does not block."""
 
@@ -160,6 +167,8 @@ class Verdict(Record):
         analysis: The number of the analysis within that test; None without a clean claim.
         settling: The evidence that would settle an inconclusive verdict.
         guard: The answer of a guard; None for other splits, and for a guard that was not run completely.
+        estimand: The tasks that the verdict is about; None if the policy states no uncertainty, and in older
+            files.
         detectable: The drop of the mean reward that a guard, or a comparison under goal `no-regression`,
             would have detected in four of five comparisons; None if no drop could have been detected, and for
             other goals.
@@ -186,6 +195,7 @@ class Verdict(Record):
     analysis: int | None = None
     settling: tuple[NeededEvidence, ...] = ()
     guard: GuardAnswer | None = None
+    estimand: Estimand | None = None
     detectable: float | None = None
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)

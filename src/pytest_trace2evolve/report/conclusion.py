@@ -63,6 +63,9 @@ _CLAIM_TEXTS = {
 }
 """Texts for the claim of each goal, if it is shown and if it is open."""
 
+FIXED_TASKS_TEXT = "for these tasks, not for tasks like these"
+"""The question that a verdict with estimand `suite` answers."""
+
 Quote = Callable[[str], str]
 """A function that quotes an untrusted name for output."""
 

@@ -8,12 +8,13 @@ from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
+    Estimand,
     RunSummary,
     SideFigures,
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.conclusion import headline, needed_evidence_text
+from pytest_trace2evolve.report.conclusion import FIXED_TASKS_TEXT, headline, needed_evidence_text
 from pytest_trace2evolve.report.markdown import (
     MAX_TEXT_LENGTH,
     code_span,
@@ -200,6 +201,7 @@ def _facts_line(suite: SuiteSummary, verdict: Verdict, summary: RunSummary) -> s
         f"{verdict.label.value} evidence",
         f"policy {code_span(verdict.policy)}",
         f"goal {verdict.goal.value}",
+        *([FIXED_TASKS_TEXT] if verdict.estimand is Estimand.SUITE else []),
     ]
     if verdict.alpha is not None:
         facts.append(f"α = {verdict.alpha:.4g}")

@@ -10,6 +10,7 @@ from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
+    Estimand,
     GuardAnswer,
     Interval,
     Label,
@@ -21,6 +22,7 @@ from pytest_trace2evolve.records.verdict import (
 from pytest_trace2evolve.report.conclusion import (
     CHECK_NAMES,
     COVERAGE_CHECKS,
+    FIXED_TASKS_TEXT,
     check_group_names,
     detectable_text,
     headline,
@@ -271,6 +273,8 @@ def _print_verdict(
     test_text = f" ({verdict.test_text}, level {verdict.alpha:.4f})" if verdict.look and verdict.alpha else ""
     verb = "guards against harm" if is_of_guard else "decide" if verdict.split is None else "decides"
     evidence_text = "" if is_of_guard else f" on {verdict.label.value} evidence{test_text}"
+    if verdict.estimand is Estimand.SUITE:
+        evidence_text += f", {FIXED_TASKS_TEXT}"
     page.print_line(
         f"{split_name} {verb}{evidence_text}:" + (f" {decision_text}" if decision_text else ""),
         "bold",

@@ -121,7 +121,7 @@ def policy_to_calibrate(
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
         policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
-        return PolicyToCalibrate(policy, margins[REWARD], policy.has_fixed_tasks)
+        return PolicyToCalibrate(policy, margins[REWARD], bool(policy.has_fixed_tasks))
     assert isinstance(policy, Strict), "policies are made from one of the two"
     if alpha is not None:
         raise PolicyError(f"policy {policy.name!r} has no significance level; omit --alpha")

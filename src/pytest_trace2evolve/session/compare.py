@@ -110,6 +110,9 @@ def compare(
         counts = [dict(zip(pairs.names, side.trials.tolist(), strict=True)) for side in pairs.sides]
         if unequal_text := unequal_trials_reason(*counts):
             raise ResultsError(f"policy {gate_policy.name!r}: {unequal_text}")
+    if project is not None and suite is not None:
+        min_trials = min((int(side.trials.min()) for side in pairs.sides if side.trials.size), default=0)
+        gate_policy = gate_policy.for_suite(project.suite(suite).estimand_of(min_trials))
     verdict = decide(
         pairs,
         gate_policy,

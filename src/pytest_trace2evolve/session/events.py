@@ -68,6 +68,8 @@ class Run:
         is_measured: Whether a simulation was scored.
         error: Why evidence could not be stored, so that the run does not count; empty if all was stored.
         exhausted_budget: The budget that ended the run early; empty if none did.
+        has_saved_baselines: Whether a baseline was requested, and saved for every suite that ran, with every
+            trial measured.
     """
 
     plan: Plan
@@ -76,6 +78,12 @@ class Run:
     is_measured: bool = False
     error: str = ""
     exhausted_budget: str = ""
+    has_saved_baselines: bool = False
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether any suite was compared with a baseline."""
+        return any(suite.verdicts for suite in self.outcomes)
 
     @property
     def decision(self) -> Decision | None:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
@@ -35,6 +35,19 @@ from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
+class StoredRun(NamedTuple):
+    """The result of storing a run.
+
+    Attributes:
+        notes: Notes for the user, a line each.
+        has_saved_baselines: Whether a baseline was requested, and saved for every suite that ran, with every
+            trial measured.
+    """
+
+    notes: list[str]
+    has_saved_baselines: bool
+
+
 def store_run(
     plan: Plan,
     runs: Sequence[SuiteRun],
@@ -47,7 +60,7 @@ def store_run(
     others_failed: bool = False,
     is_provisional: bool = False,
     totals: tuple[RunTotals, str] | None = None,
-) -> list[str]:
+) -> StoredRun:
     """Store the results of a run. The verdict is written after all files that it refers to.
 
     Args:
@@ -56,9 +69,6 @@ def store_run(
         others_failed: Whether an item that is not a task of a suite failed.
         is_provisional: Whether another stage follows. The verdict is then not recorded.
         totals: The usage of a live run, and why its account was stopped; None if no model was called.
-
-    Returns:
-        Notes for the user, a line each.
 
     Raises:
         OSError: a file could not be written, so there is no verdict.
@@ -73,17 +83,18 @@ def store_run(
         if _has_drawn_simulations(run, draws):
             name = run.planned_suite.name
             ledger.record_traces(name, plan.run_id, plan.suite_folder(name), draws.store_account(name))
-    if plan.saving is not None:
-        notes += [
-            _save_baseline(plan, run, outcome, ledger) for run, outcome in zip(runs, outcomes, strict=True)
-        ]
+    has_saved_baselines = plan.saving is not None and bool(runs)
+    for run, outcome in zip(runs, outcomes, strict=True) if plan.saving is not None else ():
+        note, is_saved = _save_baseline(plan, run, outcome, ledger)
+        notes.append(note)
+        has_saved_baselines = has_saved_baselines and is_saved and run.is_fully_measured
     if totals is not None:
         _write_totals(plan, *totals)
     if record is not None:
         write_verdict(plan.run_folder, record)
         if not is_provisional:
             _record_verdicts(plan, runs, outcomes, ledger, draws, record)
-    return notes
+    return StoredRun(notes, has_saved_baselines)
 
 
 def _run_verdict(
@@ -252,8 +263,13 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     )
 
 
-def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: ProjectLedger) -> str:
-    """Save one suite's baseline and record it in the ledger; return a note for the user.
+def _save_baseline(
+    plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: ProjectLedger
+) -> tuple[str, bool]:
+    """Save one suite's baseline and record it in the ledger.
+
+    Returns:
+        A note for the user, and whether the baseline holds this run or, in mode `new-only`, its new tasks.
 
     Raises:
         OSError: the file or the ledger's entry could not be written.
@@ -262,7 +278,7 @@ def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: Pro
     saving, old_digest = plan.saving, plan.saving.digests_before.get(outcome.name)
     path = plan.project.baseline_path(outcome.name, saving.name)
     if not outcome.is_whole or not run.records:
-        return f"baseline {saving.name!r} of {outcome.name} was not saved: the run is partial"
+        return f"baseline {saving.name!r} of {outcome.name} was not saved: the run is partial", False
     try:
         result = save_baseline(
             path,
@@ -273,10 +289,10 @@ def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: Pro
             root=plan.project.root,
         )
     except ResultsError as error:
-        return f"baseline {saving.name!r} of {outcome.name} was not saved: {error}"
+        return f"baseline {saving.name!r} of {outcome.name} was not saved: {error}", False
     if result.new_evidence is not None:
         ledger.record_baseline_save(outcome.name, saving.name, result.new_evidence, old_digest)
-    return f"baseline {result.text}: {path.relative_to(plan.project.root)}"
+    return f"baseline {result.text}: {path.relative_to(plan.project.root)}", True
 
 
 def _git_commit(plan: Plan) -> str:

@@ -127,6 +127,13 @@ class PlannedSuite(LockedSuite):
             return self.trials
         return len(self.recorded_runs.by_task.get(task_id, ()))
 
+    @property
+    def min_trials(self) -> int:
+        """The smallest number of simulations of a task that this run makes or replays."""
+        if self.recorded_runs is None:
+            return self.trials
+        return min((len(records) for records in self.recorded_runs.by_task.values()), default=0)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -202,6 +209,16 @@ class Plan:
     def fresh_folder(self, suite: str, side: SideName) -> Path:
         """Return the folder of a side's fresh trials, separate from trials that enter estimates."""
         return self.suite_folder(suite) / "fresh" / side
+
+    def policy_of(self, suite: PlannedSuite) -> Policy | None:
+        """Return the policy that judges a suite: the gate's policy with the suite's estimand.
+
+        A policy that sets an estimand itself keeps it.
+        """
+        if self.policy is None:
+            return None
+        min_trials = self.schedule[0] if self.schedule else suite.min_trials
+        return self.policy.for_suite(suite.suite.estimand_of(min_trials))
 
     def suite_folder(self, name: str) -> Path:
         """Return the folder of a suite's simulations: the run folder, or a subfolder for several suites."""

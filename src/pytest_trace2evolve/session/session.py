@@ -393,11 +393,18 @@ class Session:
         outcomes = self._judge(runs, ledger, stop_reason or self._narrowing, is_stopped=bool(stop_reason))
         self.notes += [note for run in runs for note in run.unconfirmed_notes]
         self.notes += [] if self._executor is None else self._executor.notes
-        self._store_results(runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed)
+        has_saved_baselines = self._store_results(
+            runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
+        )
         if stop_reason and not self.plan.is_fresh and self.plan.live is not None:
             self.notes.append("finished simulations are kept; rerun the same command to resume")
         run = Run(
-            self.plan, outcomes, tuple(self.notes), _is_measured(outcomes), exhausted_budget=exhausted_budget
+            self.plan,
+            outcomes,
+            tuple(self.notes),
+            _is_measured(outcomes),
+            exhausted_budget=exhausted_budget,
+            has_saved_baselines=has_saved_baselines,
         )
         self._on_event(VerdictReached(run))
         return run
@@ -421,12 +428,13 @@ class Session:
         outcomes: Sequence[SuiteOutcome],
         ledger: ProjectLedger,
         **settings: Any,
-    ) -> None:
+    ) -> bool:
+        """Store a stage or the run, and return whether all requested baselines are saved."""
         totals = None if self.plan.live is None else (self.engine.totals(), self.account.stop_reason)
         worlds = self._resources.worlds
-        self.notes += store_run(
-            self.plan, runs, outcomes, worlds, ledger, self._draws, totals=totals, **settings
-        )
+        stored = store_run(self.plan, runs, outcomes, worlds, ledger, self._draws, totals=totals, **settings)
+        self.notes += stored.notes
+        return stored.has_saved_baselines
 
     @property
     def storage_error(self) -> str:

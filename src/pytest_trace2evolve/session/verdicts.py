@@ -45,6 +45,13 @@ class SuiteRun:
         return tuple(sorted(records, key=lambda record: (natural_sort_key(record.task_id), record.trial)))
 
     @property
+    def is_fully_measured(self) -> bool:
+        """Whether every trial of every task that was selected has a reward."""
+        return all(
+            run.records and not run.lost_trials and not run.unmeasured_trials for run in self.runs.values()
+        )
+
+    @property
     def fresh_trials(self) -> dict[str, FreshTrials]:
         """Fresh trials of the tasks that have any, by task id."""
         return {
@@ -170,7 +177,7 @@ def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite) -> str:
 def _judge_splits(
     plan: Plan, run: SuiteRun, ledger: ProjectLedger, draws: Draws, interruption: str, *, is_stopped: bool
 ) -> Iterable[Verdict]:
-    planned_suite, policy = run.planned_suite, plan.policy
+    planned_suite, policy = run.planned_suite, plan.policy_of(run.planned_suite)
     assert planned_suite.baseline is not None
     assert policy is not None
     splits = dict(gated_splits(plan.project, planned_suite.lock.splits))
@@ -334,7 +341,8 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
     """Return the claim that is judged on a split, on evidence with the given label."""
     planned_suite = run.planned_suite
     assert planned_suite.baseline is not None
-    assert plan.policy is not None
+    policy = plan.policy_of(planned_suite)
+    assert policy is not None
     tasks = planned_suite.lock.splits[split]
     # The whole baseline at every stage, because the stages of a run are one test.
     all_evidence = planned_suite.baseline.all_evidence
@@ -346,7 +354,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
         candidate=plan.candidate.digest,
         agent=tested_agent_digest(plan, provenance_of(plan, planned_suite)),
         baseline=baseline_identity(all_evidence.provenance) or outcomes,
-        policy=policy_version(plan.policy),
+        policy=policy_version(policy),
         trials=min_trials(run.records_in(split)),
         max_trials=plan.stage.max_trials if plan.stage else 0,
         evidence=outcomes,

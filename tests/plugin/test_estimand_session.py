@@ -1,0 +1,115 @@
+"""Which tasks the verdict of a session is about: those of the suite, or tasks like them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.records.verdict import Estimand
+from tests.plugin.conftest import CONFTEST, INI, SUITE, Command, DeskProject
+
+OWN_WORLD = "tests.fake_world:FakeWorld"
+SENTENCE = "for these tasks, not for tasks like these"
+
+
+@pytest.fixture
+def own(project: DeskProject) -> DeskProject:
+    """A project whose world is its own, named by an import path, under the default policy."""
+    project.pytester.makeini(INI.replace("t2e_gate = strict\n", ""))
+    project.pytester.makeconftest(CONFTEST.replace('{"fake": FakeWorld}', f'{{"{OWN_WORLD}": FakeWorld}}'))
+    define(project)
+    return project
+
+
+def define(project: DeskProject, *settings: str, provider: str = OWN_WORLD) -> None:
+    """Write the suite with further settings."""
+    text = SUITE.replace('provider = "fake"', "\n".join([f'provider = "{provider}"', *settings]))
+    project.write("suites/desk.toml", text)
+
+
+def verdict(project: DeskProject) -> dict[str, Any]:
+    """The verdict of the last run on the held-out split."""
+    record = json.loads((project.runs[-1] / "verdict.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = record["suites"]["desk"]["verdicts"][0]
+    return found
+
+
+def compared(project: DeskProject, *arguments: str, trials: int = 2) -> pytest.RunResult:
+    """A candidate against its saved baseline."""
+    given = (f"--t2e-trials={trials}", "--t2e-goal=no-regression", *arguments)
+    project.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off", given[0])
+    return project.run("--candidate=v1", *given)
+
+
+def test_a_suite_of_ones_own_is_about_its_tasks(own: DeskProject, command: Command) -> None:
+    assert command("lock").returncode == 0
+    result = compared(own, "-v")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"heldout decides on development evidence, {SENTENCE}:"])
+    assert verdict(own)["estimand"] == "suite"
+
+
+def test_a_benchmark_is_about_tasks_like_its_own(project: DeskProject) -> None:
+    project.pytester.makeini(INI.replace("t2e_gate = strict\n", ""))
+    result = compared(project)
+    assert SENTENCE not in result.stdout.str()
+    assert verdict(project)["estimand"] == "tasks"
+
+
+def test_one_trial_cannot_tell_the_noise_of_trials(own: DeskProject, command: Command) -> None:
+    command("lock")
+    compared(own, trials=1)
+    assert verdict(own)["estimand"] == "tasks"
+
+
+@pytest.mark.parametrize("estimand", Estimand)
+def test_a_suite_may_say_which(own: DeskProject, command: Command, estimand: Estimand) -> None:
+    define(own, f'estimand = "{estimand}"')
+    command("lock")
+    compared(own)
+    assert verdict(own)["estimand"] == estimand
+
+
+@pytest.mark.parametrize("estimand", Estimand)
+def test_a_policy_that_says_which_wins(own: DeskProject, command: Command, estimand: Estimand) -> None:
+    other = next(one for one in Estimand if one is not estimand)
+    define(own, f'estimand = "{other}"')
+    own.write("policies/own.toml", f'estimand = "{estimand}"\n')
+    command("lock")
+    compared(own, "--t2e-gate=own")
+    assert verdict(own)["estimand"] == estimand
+
+
+def test_the_estimand_leaves_the_lock_as_it_is(own: DeskProject, command: Command) -> None:
+    """It is part of the policy, whose settings identify a test in the ledger."""
+    command("lock")
+    compared(own)
+    define(own, 'estimand = "tasks"')
+    result = own.run("--candidate=v1", "--t2e-trials=2")
+    assert result.ret == 10
+    assert verdict(own)["estimand"] == "tasks"
+
+
+def test_a_different_estimand_is_another_test(own: DeskProject, command: Command) -> None:
+    command("lock")
+    compared(own, "--t2e-goal=improve")
+    define(own, 'estimand = "tasks"')
+    own.run("--candidate=v1", "--t2e-trials=2", "--t2e-goal=improve")
+    assert verdict(own)["look"] == 2
+
+
+def test_an_unknown_estimand_is_named(own: DeskProject) -> None:
+    define(own, 'estimand = "population"')
+    result = own.run("--candidate=v1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *desk.toml: *estimand*"])
+
+
+def test_compare_asks_about_the_suite_it_is_given(own: DeskProject, command: Command) -> None:
+    command("lock")
+    compared(own)
+    runs = [str(run) for run in own.runs]
+    done = command("compare", runs[0], runs[-1], "--suite=desk", "--split=heldout", "--json")
+    assert json.loads(done.stdout)["estimand"] == "suite", done.stderr
+    done = command("compare", runs[0], runs[-1], "--json")
+    assert json.loads(done.stdout)["estimand"] == "tasks"

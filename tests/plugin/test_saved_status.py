@@ -1,0 +1,96 @@
+"""The exit status of sessions that save a baseline: tasks that failed are part of it."""
+
+import pytest
+
+from tests.plugin.conftest import CONFTEST, Command, DeskProject
+from tests.plugin.test_baseline_modes import LOSING
+
+SAVE = "--t2e-save-baseline=v0"
+NOTE = "note: tasks failed, but the exit status is 0 because the baseline is saved"
+WORKERS = pytest.mark.parametrize("workers", ["-n0", "-n2", "-pno:xdist"])
+
+
+@WORKERS
+@pytest.mark.parametrize("gate", [[], ["--t2e-gate=off"]], ids=["gate", "off"])
+def test_a_saved_baseline_of_failing_tasks_is_a_success(
+    project: DeskProject, workers: str, gate: list[str]
+) -> None:
+    result = project.spawn(workers, "--candidate=v0", SAVE, *gate)
+    assert result.ret == 0
+    result.assert_outcomes(passed=2, failed=5)
+    result.stdout.fnmatch_lines(
+        ["note: baseline saved: baselines/desk/v0.json", NOTE, "NO VERDICT on v0*exit 0)"]
+    )
+
+
+def test_without_a_baseline_to_save_failing_tasks_fail_the_session(project: DeskProject) -> None:
+    assert project.run("--candidate=v0").ret == 1
+
+
+def test_a_baseline_whose_tasks_all_pass_needs_no_note(project: DeskProject) -> None:
+    result = project.spread("--t2e-agent=oracle", "--candidate=v0", SAVE, "-m", "heldout")
+    assert result.ret == 0
+    assert NOTE not in result.stdout.str()
+
+
+@WORKERS
+def test_lost_simulations_fail_the_session(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    project.pytester.makeconftest(CONFTEST + LOSING)
+    monkeypatch.setenv("OUTAGE", "1")
+    result = project.spawn(workers, "--candidate=v0", SAVE)
+    assert result.ret == 1
+    assert result.parseoutcomes()["errors"] == 2
+
+
+@pytest.mark.parametrize("arguments", [["-x"], ["-k", "close or idle"], ["--maxfail=2"]])
+def test_a_partial_run_saves_nothing_and_fails(project: DeskProject, arguments: list[str]) -> None:
+    result = project.run("--candidate=v0", SAVE, *arguments)
+    assert result.ret not in (0, pytest.ExitCode.INTERNAL_ERROR)
+    assert not (project.root / "baselines").exists()
+
+
+def test_a_baseline_that_could_not_be_saved_fails(project: DeskProject) -> None:
+    """The run lacks a task that the old baseline holds, so the update is refused."""
+    project.baseline("v0")
+    update = (SAVE, "--t2e-baseline-mode=update", "--t2e-gate=off", "-m", "heldout")
+    result = project.run("--candidate=v0", *update)
+    result.stdout.fnmatch_lines(["note: baseline 'v0' of desk was not saved: *"])
+    assert result.ret == 1
+
+
+@WORKERS
+def test_other_tests_that_fail_still_fail_the_session(project: DeskProject, workers: str) -> None:
+    project.write("suites/test_own.py", "def test_own():\n    assert False\n")
+    assert project.spawn(workers, "--candidate=v0", SAVE).ret == 1
+
+
+def test_an_error_in_a_teardown_still_fails_the_session(project: DeskProject) -> None:
+    project.pytester.makeconftest(
+        f"{CONFTEST}\n\ndef pytest_runtest_teardown(item):\n    assert item.name != 'close'\n"
+    )
+    assert project.run("--candidate=v0", SAVE).ret == 1
+
+
+@pytest.mark.parametrize(("candidate", "status"), [("v1", 0), ("v3", 1)])
+def test_with_a_gated_comparison_the_verdict_decides(
+    project: DeskProject, candidate: str, status: int
+) -> None:
+    project.candidate("v3", "", parent="v1")
+    project.baseline("v0")
+    project.run("--candidate=v1", "--t2e-save-baseline=v1", "--t2e-gate=off")
+    result = project.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}x")
+    assert result.ret == status
+    result.stdout.fnmatch_lines([f"note: baseline saved: baselines/desk/{candidate}x.json"])
+
+
+def test_an_update_of_a_baseline_with_failures_exits_with_zero(
+    project: DeskProject, command: Command
+) -> None:
+    project.baseline("v0")
+    update = ("--candidate=v0", SAVE, "--t2e-baseline-mode=update", "--t2e-gate=off", "--t2e-trials=2")
+    assert project.run(*update).ret == 0
+    new_only = ("--candidate=v0", SAVE, "--t2e-baseline-mode=new-only", "--t2e-gate=off", "--t2e-trials=2")
+    assert project.run(*new_only).ret == 0
+    assert command("check").returncode == 0
