@@ -10,6 +10,7 @@ from rich.text import Text
 from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.report.failure import failure_lines
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
@@ -65,6 +66,10 @@ def trace_text(trace: "OpenedTrace", *, is_full: bool = False) -> str:
     console.print()
     for text, style in _outcome_lines(simulation):
         print_line(console, text, style)
+    if trace.failure is not None:
+        console.print()
+        for line in failure_lines(trace.failure):
+            console.print(Text(line), soft_wrap=True)
     return rendered_text(console)
 
 
