@@ -18,13 +18,16 @@ from pytest_trace2evolve.session.events import Run, TaskDecided
 from pytest_trace2evolve.session.ledger import SplitName
 from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.session.trials import TaskRun, is_suspected
-from pytest_trace2evolve.utils.sanitize import sanitize_line
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses of pytest that a verdict may replace. Other statuses take precedence over a verdict."""
 
-MAX_FRAMES_BYTES = 4_000
-"""Maximum size of the traceback of an agent in an item's result."""
+MAX_CHECKS_BYTES, MAX_FRAMES_BYTES, MAX_TRACE_BYTES = 3_000, 2_500, 2_000
+"""Maximum sizes, as JSON, of the parts of an explanation, because xdist's workers read them from a file."""
+
+MAX_CRASH_LENGTH = 500
+"""Maximum number of characters of an exception in an item's result."""
 
 
 def split_of(event: TaskDecided) -> str:
@@ -107,15 +110,18 @@ def _crash_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:
         return "", ""
     # The message may quote the task, so it is not shown for sealed splits; the code may be shown.
     crash_text = run.crash if is_open else run.crash.partition(":")[0]
-    return f"the agent raised {crash_text}", fit_lines(run.frames.rstrip().splitlines(), MAX_FRAMES_BYTES)
+    frames = fit_lines(reversed(sanitize(run.frames).rstrip().split("\n")), MAX_FRAMES_BYTES)
+    return (
+        f"the agent raised {sanitize_line(crash_text, MAX_CRASH_LENGTH)}",
+        "\n".join(reversed(frames.split("\n"))),  # the innermost frame is last, and is kept
+    )
 
 
 def _checks_text(failure: Failure, trials: Trials) -> str:
     lines = list(failure_lines(failure))
     has_other_trials = len(trials.records) > 1
-    return fit_lines(
-        [f"trial {failure.trial}, the first that failed:", *lines] if has_other_trials else lines
-    )
+    heading = [f"first failed trial: {failure.trial}"] if has_other_trials else []
+    return fit_lines([*heading, *lines], MAX_CHECKS_BYTES)
 
 
 def _trace_text(event: TaskDecided, failure: Failure | None, sealed_splits: Sequence[SplitName]) -> str:
@@ -123,7 +129,10 @@ def _trace_text(event: TaskDecided, failure: Failure | None, sealed_splits: Sequ
     command = _show_command(event, failure)
     if sealed_splits:
         return _sealed_text(event, command, sealed_splits)
-    return "" if failure is None else fit_lines([*message_lines(failure), f"open the trace: {command}"])
+    if failure is None:
+        return ""
+    messages = fit_lines(message_lines(failure), MAX_TRACE_BYTES)
+    return f"{messages}\nopen the trace: {command}".lstrip()
 
 
 def _sealed_text(event: TaskDecided, command: str, sealed_splits: Sequence[SplitName]) -> str:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from pydantic import BaseModel
 from rich.cells import cell_len, set_cell_size
@@ -16,11 +18,11 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 MAX_COLUMNS = 100
 """Maximum width of a line."""
 
-MAX_TEXT_BYTES = 8_000
-"""Maximum size of an explanation as JSON."""
-
 MAX_PATH_COLUMNS = 44
 """Maximum width of the path of a value, if its line does not fit."""
+
+MAX_CHECK_LINES = 3
+"""Maximum number of lines of a failed check."""
 
 _MARK = "E   "
 """The beginning of a line that says what is wrong, as in pytest's own failures."""
@@ -33,8 +35,7 @@ _PLAIN_KEY = re.compile(r"[\w#@+-]+")
 
 def failure_lines(failure: Failure) -> Iterator[str]:
     """Yield the differences of the databases and the failed checks of a trial."""
-    if failure.reason:
-        yield _make_line(_MARK, failure.reason)
+    yield from _wrap(_MARK, failure.reason)
     if failure.differences:
         yield "database (expected != actual):"
         yield from map(_difference_line, failure.differences)
@@ -43,11 +44,9 @@ def failure_lines(failure: Failure) -> Iterator[str]:
     if failure.failed_checks:
         yield "failed checks:"
         for check in failure.failed_checks:
-            yield _make_line(_MARK, check.text)
-            if check.detail:
-                yield _make_line(f"{_MARK}  ", check.detail)
-    if failure.problem:
-        yield _make_line(_MARK, failure.problem)
+            yield from _wrap(_MARK, check.text)
+            yield from _wrap(f"{_MARK}  ", check.detail)
+    yield from _wrap(_MARK, failure.problem)
 
 
 def message_lines(failure: Failure) -> Iterator[str]:
@@ -59,15 +58,15 @@ def message_lines(failure: Failure) -> Iterator[str]:
             yield _make_line("    ", f"{message.role}: {text}")
 
 
-def fit_lines(lines: Iterable[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Join lines to a text of about `max_bytes` bytes as JSON, and say how many lines were cut."""
+def fit_lines(lines: Iterable[str], max_bytes: int) -> str:
+    """Join the first lines to a text of about `max_bytes` bytes as JSON, and say how many were cut."""
     all_lines = list(lines)
-    size = 0
-    for index, line in enumerate(all_lines):
-        size += len(json.dumps(line))
-        if size > max_bytes:
-            return "\n".join([*all_lines[:index], f"… {format_count(len(all_lines) - index, 'more line')}"])
-    return "\n".join(all_lines)
+    sizes = accumulate(len(json.dumps(line)) for line in all_lines)
+    fitting_count = sum(size <= max_bytes for size in sizes)
+    cut_count = len(all_lines) - fitting_count
+    return "\n".join(
+        all_lines[:fitting_count] + [f"… {format_count(cut_count, 'more line')}"] * (cut_count > 0)
+    )
 
 
 def path_text(path: DatabasePath) -> str:
@@ -109,6 +108,14 @@ def _shorten(text: str, width: int) -> str:
 def _make_line(prefix: str, text: str) -> str:
     """Make a line of an untrusted text. The prefix is not sanitized, because its blanks must remain."""
     return prefix + _shorten(sanitize_line(text, 10 * MAX_COLUMNS), MAX_COLUMNS - len(prefix))
+
+
+def _wrap(prefix: str, text: str) -> Iterator[str]:
+    """Make lines of a text that may be longer than one line."""
+    width = MAX_COLUMNS - len(prefix)
+    lines = textwrap.wrap(sanitize_line(text), width - 2, max_lines=MAX_CHECK_LINES, placeholder=" …")
+    for index, line in enumerate(lines):
+        yield prefix + _shorten(f"  {line}" if index else line, width)
 
 
 def _value_text(value: object) -> str:

@@ -64,23 +64,22 @@ def explain_failure(
         error_text = "" if simulation.crash else simulation.error_text
         reason = f"ended early: {simulation.termination_reason}" + (f": {error_text}" if error_text else "")
         return Failure(trial, reason=_cut(reason), last_messages=last_messages)
-    failed_checks: list[FailedCheck] = []
     differences: list[Difference] = []
+    failed_checks: list[FailedCheck] = []
     problem = ""
     try:
-        failed_checks += _missing_calls(task, criteria, trace, world.tool_types())
-        failed_checks += _forbidden_calls(criteria, trace)
-        failed_checks += _missing_texts(task, criteria, trace)
-        failed_checks += (
-            FailedCheck(_cut(f"not true: {check.wanted}"), _cut(check.note))
-            for check in nl_assertions
-            if not check.met
-        )
-        differences, failed_assertions = _check_end_state(task, criteria, trace, world)
-        failed_checks += failed_assertions
+        differences, failed_checks = _check_end_state(task, criteria, trace, world)
     except Exception as error:  # the code of a project's own world may raise anything
-        text = f"the explanation is incomplete, because scoring again raised {type(error).__name__}: {error}"
+        text = f"the databases cannot be compared again: {type(error).__name__}: {error}"
         problem = _cut(" ".join(text.split()))
+    failed_checks += _missing_calls(task, criteria, trace, world.tool_types())
+    failed_checks += _forbidden_calls(criteria, trace)
+    failed_checks += _missing_texts(task, criteria, trace)
+    failed_checks += (
+        FailedCheck(_cut(f"not true: {check.wanted}"), _cut(check.note))
+        for check in nl_assertions
+        if not check.met
+    )
     return Failure(
         trial,
         differences=tuple(differences[:MAX_DIFFERENCES]),
@@ -105,7 +104,7 @@ def _check_end_state(
     if needs_database and not session.same_state(gold_session):
         differences = list(_database_differences(gold_session, session))
         if not differences:
-            failed_checks.append(FailedCheck("the database is not in the required end state"))
+            failed_checks.append(FailedCheck("the databases differ, but the world does not show where"))
     for assertion in assertions:
         if session.check(assertion):
             continue
@@ -171,8 +170,8 @@ def _missing_calls(
             continue
         caller = " of the user" if action.requestor == "user" else ""
         nearest = _nearest_call(action, calls)
-        detail = f"no call of {action.name} was made" if nearest is None else f"nearest: {_text_of(nearest)}"
-        yield FailedCheck(_cut(f"missing call{caller}: {_text_of(action)}"), _cut(detail))
+        detail = "" if nearest is None else _cut(f"nearest call: {_text_of(nearest)}")
+        yield FailedCheck(_cut(f"missing call{caller}: {_text_of(action)}"), detail)
 
 
 def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
