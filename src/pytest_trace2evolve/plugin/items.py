@@ -158,6 +158,8 @@ class TaskItem(pytest.Item):
         if representation.reprcrash is not None:
             crash = representation.reprcrash
             crash.path, crash.lineno, crash.message = str(self.path), 1, self.result.failure
+            if self.config.option.tbstyle == "line":
+                representation.reprtraceback.reprentries = []
         return representation
 
 
