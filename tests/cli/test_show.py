@@ -81,7 +81,7 @@ def test_a_trace_is_shown_and_the_look_recorded(
 def test_a_failed_task_names_the_checks_that_failed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, lines, _ = shown(capsys, run.name, "look", "--trial", "1")
     assert "trial 1 of 0, 1 (--trial N)" in lines
-    assert lines[-1] == 'failed: action check get_ticket {"ticket_id": "T2"}'
+    assert lines[-2:] == ["failed checks:", 'E   missing call: get_ticket(ticket_id="T2")']
     assert "reward: 0" in lines
 
 

@@ -29,7 +29,11 @@ class ItemResult:
         error: The reason to fail the item's setup, such as lost simulations; empty if there is no error.
         skip_reason: The reason to skip an item that cannot be judged; empty if it can be judged.
         stop_reason: The reason why no further item can run; empty if further items can run.
-        failure: The reason why the task failed; empty if it passed.
+        failure: The reason why the task failed, in one line; empty if it passed.
+        failed_checks: What is wrong in the first failed trial, a line each; empty for sealed splits.
+        crash: The exception of the agent's code, in one line; empty if it raised none.
+        frames: The traceback of the exception.
+        trace: The last messages of the first failed trial, and the command that opens its trace.
         is_suspected: Whether the task may have failed by chance.
         expected_failure: The reason why the task is expected to fail; empty if it is not.
         properties: Names and values of JUnit properties.
@@ -39,9 +43,23 @@ class ItemResult:
     skip_reason: str = ""
     stop_reason: str = ""
     failure: str = ""
+    failed_checks: str = ""
+    crash: str = ""
+    frames: str = ""
+    trace: str = ""
     is_suspected: bool = False
     expected_failure: str = ""
     properties: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def short_explanation(self) -> str:
+        """The explanation of the failure without the traceback and the trace."""
+        return _join_texts(self.failure, self.failed_checks, self.crash)
+
+    @property
+    def explanation(self) -> str:
+        """The explanation of the failure."""
+        return _join_texts(self.failure, self.failed_checks, self.crash, self.frames, self.trace)
 
     def to_json(self) -> str:
         """Convert the result to JSON, to pass it to a worker."""
@@ -52,6 +70,10 @@ class ItemResult:
         """Read a result from the JSON of `to_json`."""
         record = json.loads(text)
         return cls(**{**record, "properties": tuple(map(tuple, record["properties"]))})
+
+
+def _join_texts(*texts: str) -> str:
+    return "\n".join(filter(None, texts))
 
 
 class ResultSource(Protocol):
@@ -118,17 +140,27 @@ class TaskItem(pytest.Item):
         """
         assert self.result is not None
         if self.result.failure and not self.result.is_suspected:
-            raise TaskFailed(self.result.failure)
+            is_short = self.config.option.tbstyle == "short"
+            raise TaskFailed(self.result.short_explanation if is_short else self.result.explanation)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         """Return the location and the name that pytest shows for the item."""
         return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show a failed task in one line, and any other error as pytest does."""
-        if isinstance(excinfo.value, TaskFailed):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, style)
+        """Show the explanation of a failed task without a traceback, and any other error as pytest does.
+
+        Where pytest has room for one line only, it shows the reason.
+        """
+        if not isinstance(excinfo.value, TaskFailed) or self.result is None:
+            return super().repr_failure(excinfo, style)
+        representation = excinfo.getrepr(style="value")
+        if representation.reprcrash is not None:
+            crash = representation.reprcrash
+            crash.path, crash.lineno, crash.message = str(self.path), 1, self.result.failure
+            if self.config.option.tbstyle == "line":
+                representation.reprtraceback.reprentries = []
+        return representation
 
 
 def _result_source(node: pytest.Collector | pytest.Item) -> ResultSource:
@@ -168,7 +200,7 @@ class ItemHooks:
         if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
             # A suspected task neither passed nor failed; JUnit shows it as skipped, with the reason.
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), 0, f"suspected: {item.result.failure}")
+            report.longrepr = (str(item.path), 0, f"suspected: {item.result.short_explanation}")
             report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # as above
         return report
 

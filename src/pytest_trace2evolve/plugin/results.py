@@ -1,20 +1,33 @@
 """Derive item results and pytest's exit status from the decisions of the session."""
 
+import shlex
+from collections.abc import Sequence
+
 import pytest
 
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
+from pytest_trace2evolve.report.failure import failure_lines, fit_lines, message_lines
 from pytest_trace2evolve.report.summary import task_properties, trial_properties
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE_NOTE
 from pytest_trace2evolve.session.events import Run, TaskDecided
+from pytest_trace2evolve.session.ledger import SplitName
+from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.session.trials import TaskRun, is_suspected
-from pytest_trace2evolve.utils.sanitize import sanitize_line
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses of pytest that a verdict may replace. Other statuses take precedence over a verdict."""
+
+MAX_CHECKS_BYTES, MAX_FRAMES_BYTES, MAX_TRACE_BYTES = 3_000, 2_500, 2_000
+"""Maximum sizes, as JSON, of the parts of an explanation, because xdist's workers read them from a file."""
+
+MAX_CRASH_LENGTH = 500
+"""Maximum number of characters of an exception in an item's result."""
 
 
 def split_of(event: TaskDecided) -> str:
@@ -48,9 +61,15 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     trials = Trials(run.records)
     if trials.passes:
         return ItemResult(expected_failure=expected_failure, properties=properties)
-    is_open = plan.project.splits[split].role is Role.REPORT
+    sealed_splits = sealed_splits_of_task(plan.project, planned.suite.domain, event.task_id)
+    is_open = not sealed_splits
+    crash_lines, frames = _crash_texts(run, is_open=is_open)
     return ItemResult(
-        failure=_failure_text(run, trials, is_open=is_open),
+        failure=_failure_text(trials, is_open=is_open),
+        failed_checks="" if run.failure is None else _checks_text(run.failure, trials),
+        crash=crash_lines,
+        frames=frames,
+        trace=_trace_text(event, run.failure, sealed_splits),
         is_suspected=is_suspected(plan, planned, split, run, event.task_id),
         expected_failure=expected_failure,
         properties=properties,
@@ -77,19 +96,69 @@ def _unjudged_reasons(run: TaskRun, planned_trials: int) -> tuple[str, str]:
     return "", ""
 
 
-def _failure_text(run: TaskRun, trials: Trials, *, is_open: bool) -> str:
+def _failure_text(trials: Trials, *, is_open: bool) -> str:
     """Return the reason why a task failed. For a sealed split, it contains nothing from the traces."""
     measured_records = trials.measured_records
-    n_passed = sum(Trials((record,)).passes is True for record in measured_records)
-    text = f"reward {trials.reward:.3f}: {n_passed} of {len(measured_records)} trials passed"
-    if is_open:
-        # For sealed splits, `trace2evolve show` names the failed components and records the access.
-        text += f" ({_components_text(measured_records)})"
-    if run.crash:
-        # The message may quote the task, so it is not shown for sealed splits; the code may be shown.
-        crash_text = run.crash if is_open else run.crash.partition(":")[0]
-        text += f"\nthe agent raised {crash_text}\n{run.frames}".rstrip()
-    return text
+    text = f"reward {trials.reward:.3f}: {trials.pass_count} of {len(measured_records)} trials passed"
+    # For sealed splits, `trace2evolve show` names the failed components and records the access.
+    return f"{text} ({_components_text(measured_records)})" if is_open else text
+
+
+def _crash_texts(run: TaskRun, *, is_open: bool) -> tuple[str, str]:
+    """Return the exception of the agent's code, and its traceback; both are empty if there is none."""
+    if not run.crash:
+        return "", ""
+    # The message may quote the task, so it is not shown for sealed splits; the code may be shown.
+    crash_text = run.crash if is_open else run.crash.partition(":")[0]
+    frames = fit_lines(reversed(sanitize(run.frames).rstrip().split("\n")), MAX_FRAMES_BYTES)
+    return (
+        f"the agent raised {sanitize_line(crash_text, MAX_CRASH_LENGTH)}",
+        "\n".join(reversed(frames.split("\n"))),  # the innermost frame is last, and is kept
+    )
+
+
+def _checks_text(failure: Failure, trials: Trials) -> str:
+    lines = list(failure_lines(failure))
+    has_other_trials = len(trials.records) > 1
+    heading = [f"first failed trial: {failure.trial}"] if has_other_trials else []
+    return fit_lines([*heading, *lines], MAX_CHECKS_BYTES)
+
+
+def _trace_text(event: TaskDecided, failure: Failure | None, sealed_splits: Sequence[SplitName]) -> str:
+    """Return the last messages of a failed trial, or the reason why they are not shown."""
+    command = _show_command(event, failure)
+    if sealed_splits:
+        return _sealed_text(event, command, sealed_splits)
+    if failure is None:
+        return ""
+    messages = fit_lines(message_lines(failure), MAX_TRACE_BYTES)
+    return f"{messages}\nopen the trace: {command}".lstrip()
+
+
+def _sealed_text(event: TaskDecided, command: str, sealed_splits: Sequence[SplitName]) -> str:
+    """Say why the trace of a task in a sealed split is not shown, and what it costs to open it."""
+    suite, split = next((name for name in sealed_splits if name[0] == event.suite), sealed_splits[0])
+    name = split if suite == event.suite else f"{suite}::{split}"
+    defined_splits = event.plan.project.splits
+    decides = any(
+        split in defined_splits and defined_splits[split].role is Role.GATE for _, split in sealed_splits
+    )
+    cost = ", which ends clean evidence" if decides else ""
+    return f"{name} is sealed, so no trace is shown; open it (the ledger records this{cost}): {command}"
+
+
+def _show_command(event: TaskDecided, failure: Failure | None) -> str:
+    """Return the command that shows the explained trial of a task."""
+    plan = event.plan
+    run = plan.run_folder
+    if run.parent == plan.project.runs_folder:
+        run_name = run.name
+    else:
+        run_name = str(run.relative_to(plan.project.root) if run.is_relative_to(plan.project.root) else run)
+    parts = ["trace2evolve", "show", run_name, event.task_id]
+    parts += ["--suite", event.suite] if len(plan.suites) > 1 else []
+    parts += ["--trial", str(failure.trial)] if failure is not None and failure.trial else []
+    return sanitize_line(shlex.join(parts))
 
 
 def _components_text(records: list[SimulationEvidence]) -> str:

@@ -57,6 +57,28 @@ class WorldSession(Protocol):
         """Whether both databases equal those of another session of the same world."""
 
 
+@runtime_checkable
+class SupportsDatabases(Protocol):
+    """A session that shows its databases, so that a failed trial can name the places where they differ.
+
+    A session without this method is only reported as different.
+    """
+
+    def databases(self) -> Mapping[str, Any]:
+        """The databases by the side that owns them (`agent`, `user`): models, mappings and lists.
+
+        They are only read, and before the session is used again.
+        """
+
+
+@runtime_checkable
+class SupportsExpectedDatabase(Protocol):
+    """A session with assertions that compare its database with an expected one."""
+
+    def expected_database(self, assertion: Assertion) -> Any:
+        """The agent's database as an assertion expects it; None if the assertion compares no database."""
+
+
 class World(Protocol):
     """A benchmark domain of one provider."""
 

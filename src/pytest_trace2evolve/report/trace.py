@@ -10,6 +10,7 @@ from rich.text import Text
 from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.report.failure import failure_lines
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
     FigureColumn,
@@ -63,8 +64,11 @@ def trace_text(trace: "OpenedTrace", *, is_full: bool = False) -> str:
                 text = f"{_INDENT}! breaks {finding.invariant.value}: {finding.why}"
                 print_line(console, text, "bold red")
     console.print()
-    for text, style in _outcome_lines(simulation):
+    explanation = [] if trace.failure is None else list(failure_lines(trace.failure))
+    for text, style in _outcome_lines(simulation, is_explained=bool(explanation)):
         print_line(console, text, style)
+    for line in explanation:
+        console.print(Text(line), soft_wrap=True)
     return rendered_text(console)
 
 
@@ -144,8 +148,11 @@ def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _outcome_lines(simulation: Simulation) -> Iterator[tuple[str, str]]:
-    """Yield the recorded outcome of a simulation, as lines with styles."""
+def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tuple[str, str]]:
+    """Yield the recorded outcome of a simulation, as lines with styles.
+
+    The recorded checks that failed are left out if the failure is explained after the outcome.
+    """
     info = simulation.reward_info or {}
     own_info = _as_mapping(_as_mapping(getattr(simulation, "info", None)).get(OWN_BLOCK_KEY))
     status = f", {own_info['status']}" if isinstance(own_info.get("status"), str) else ""
@@ -159,6 +166,8 @@ def _outcome_lines(simulation: Simulation) -> Iterator[tuple[str, str]]:
     components = _as_mapping(info.get("reward_breakdown"))
     if components:
         yield "components: " + ", ".join(f"{name} {value}" for name, value in components.items()), ""
+    if is_explained:
+        return
     failed_checks = list(_failed_checks(info))
     for text in failed_checks:
         yield f"failed: {text}", "red"

@@ -143,7 +143,7 @@ def check_actions(
     task: Task, trace: Sequence[Message], types: Mapping[str, ToolType]
 ) -> tuple[ActionCheck, ...]:
     """One check per gold action, with the type of its tool."""
-    calls = list(_tool_calls(trace))
+    calls = list(tool_calls(trace))
     return tuple(
         ActionCheck(
             action=action.model_dump(mode="json", exclude_unset=True),
@@ -154,7 +154,7 @@ def check_actions(
     )
 
 
-def _tool_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
+def tool_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
     """The tool calls of the agent and the user, in order."""
     for message in trace:
         if message.role in ("assistant", "user"):
@@ -196,16 +196,9 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
         WorldError: the task's initial state or an assertion does not fit the world.
     """
     criteria = task.evaluation_criteria
-    if criteria is None or (criteria.actions is None and criteria.env_assertions is None):
+    if criteria is None or not compares_state(task):
         return True, ()
-    replayed_session = world.open(solo=is_solo(trace))
-    replayed_session.initialise(task.initial_state)
-    _replay(replayed_session, trace, world)
-    gold_session = world.open()
-    gold_session.initialise(task.initial_state)
-    _replay(gold_session, task.history, world)
-    for action in task.actions:
-        gold_session.perform(action.model_copy(deep=True))
+    replayed_session, gold_session = replay_sessions(task, trace, world)
     has_same_state = replayed_session.same_state(gold_session)
     checks = tuple(
         Check(
@@ -216,6 +209,30 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
         for assertion in criteria.env_assertions or []
     )
     return has_same_state, checks
+
+
+def compares_state(task: Task) -> bool:
+    """Whether the end state of a task's simulations is checked."""
+    criteria = task.evaluation_criteria
+    return criteria is not None and not (criteria.actions is None and criteria.env_assertions is None)
+
+
+def replay_sessions(task: Task, trace: Sequence[Message], world: World) -> tuple[WorldSession, WorldSession]:
+    """Return two sessions: one after the calls of a trace, and one after the gold actions.
+
+    Raises:
+        TraceError: the tool calls and results of the trace do not correspond.
+        WorldError: the task's initial state does not fit the world.
+    """
+    replayed_session = world.open(solo=is_solo(trace))
+    replayed_session.initialise(task.initial_state)
+    _replay(replayed_session, trace, world)
+    gold_session = world.open()
+    gold_session.initialise(task.initial_state)
+    _replay(gold_session, task.history, world)
+    for action in task.actions:
+        gold_session.perform(action.model_copy(deep=True))
+    return replayed_session, gold_session
 
 
 def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> None:

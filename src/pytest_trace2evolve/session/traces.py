@@ -14,13 +14,22 @@ from pytest_trace2evolve.errors import (
     WorldError,
     name_suggestion,
 )
-from pytest_trace2evolve.evidence.results import ResultsFile, combine_results, read_findings, read_results
+from pytest_trace2evolve.evidence.results import (
+    ResultsFile,
+    combine_results,
+    read_findings,
+    read_results,
+    recorded_assertions,
+)
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.scoring.metrics import is_success
 from pytest_trace2evolve.session.evidence_sources import (
@@ -66,6 +75,19 @@ def splits_of_task(project: Project, domain: str, task: str) -> Iterator[SplitNa
             yield suite, split
 
 
+def sealed_splits_of_task(project: Project, domain: str, task: str) -> list[SplitName]:
+    """Return the sealed splits of the project that hold a task; its traces may be read if there are none.
+
+    A split that the project does not define counts as sealed.
+    """
+    return [
+        (suite, split)
+        for suite, lock in project.lock.suites.items()
+        for split, tasks in lock.splits.items()
+        if lock.domain == domain and task in tasks and _is_sealed(project, split)
+    ]
+
+
 @dataclass(frozen=True)
 class OpenedTrace:
     """A trace that may be shown, because its access is recorded if it must be.
@@ -78,6 +100,7 @@ class OpenedTrace:
         recorded_splits: The splits whose ledger entries record this access.
         note: Why no access was recorded; empty if one was.
         findings: The breaches of invariants in the trace.
+        failure: The explanation of a failed simulation; None if it passed or cannot be explained here.
     """
 
     simulation: Simulation
@@ -87,6 +110,7 @@ class OpenedTrace:
     recorded_splits: tuple[SplitName, ...]
     note: str
     findings: tuple[Finding, ...] = ()
+    failure: Failure | None = None
 
 
 def open_trace(
@@ -136,7 +160,27 @@ def open_trace(
         tuple(sealed_splits),
         note,
         _broken_invariants(simulation, origin, project),
+        _explain_failure(simulation, file.tasks[task], origin, project),
     )
+
+
+def _explain_failure(
+    simulation: Simulation, task: Task, origin: Provenance, project: Project | None
+) -> Failure | None:
+    """Explain a failed simulation in its world, if that world can be opened here and has not changed."""
+    if simulation.recorded_reward is None or is_success(simulation.recorded_reward):
+        return None
+    try:
+        if project is None or origin.suite is None:
+            worlds = Worlds() if project is None else project.open_worlds()
+            world = worlds.open(origin.provider, origin.domain)
+        elif project.lock.suites[origin.suite].digest == origin.lock:
+            world = project.world(project.suite(origin.suite), project.open_worlds())
+        else:
+            return None
+    except Exception:  # a project's own world may raise anything when it is made
+        return None
+    return explain_failure(simulation, task, world, recorded_assertions(simulation))
 
 
 def _broken_invariants(
@@ -244,7 +288,7 @@ def _failed_task(
 
 
 def _is_sealed(project: Project, split: str) -> bool:
-    return project.splits[split].role is not Role.REPORT
+    return split not in project.splits or project.splits[split].role is not Role.REPORT
 
 
 def _files_by_suite(path: Path, suite: str, run: str) -> dict[str, ResultsFile]:
@@ -283,8 +327,7 @@ def _sealed_splits(
     if project is None:
         return (), "nothing was recorded: there is no project here"
     splits = list(splits_of_task(project, domain, task))
-    sealed = [(suite, split) for suite, split in splits if _is_sealed(project, split)]
-    if sealed:
+    if sealed := sealed_splits_of_task(project, domain, task):
         return sealed, ""
     if splits:
         return (), f"nothing was recorded: {'::'.join(splits[0])} may be read"

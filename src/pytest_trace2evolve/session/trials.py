@@ -16,19 +16,22 @@ from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY
 from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
+from pytest_trace2evolve.records.failure import Failure
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
-from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.invariants import breaches_in
-from pytest_trace2evolve.scoring.metrics import Trials, to_evidence
+from pytest_trace2evolve.scoring.metrics import Trials, is_success, to_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simulations
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
+from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
 
 T = TypeVar("T")
@@ -48,6 +51,7 @@ class TaskRun:
         unconfirmed_reason: Why a task that may have regressed has no fresh trials; empty otherwise.
         crash: The first exception of the agent's code, as `Type: message`.
         frames: The frames of its traceback, as text.
+        failure: The explanation of the first failed trial, if the task failed and its traces may be read.
     """
 
     records: tuple[SimulationEvidence, ...] = ()
@@ -58,6 +62,7 @@ class TaskRun:
     unconfirmed_reason: str = ""
     crash: str = ""
     frames: str = ""
+    failure: Failure | None = None
 
     @property
     def lost_trials(self) -> list[SimulationEvidence]:
@@ -94,6 +99,7 @@ class TaskRunner:
 
     def __post_init__(self) -> None:
         self._rules: dict[str, Rules | None] = {}
+        self._failed_trials: dict[tuple[str, str], tuple[Simulation, Task, Score]] = {}
         self._end_events = {task: asyncio.Event() for task in self.tasks}
         self._previous_tasks = dict(zip(self.tasks[1:], self.tasks, strict=False))
         confirmation = self.plan.confirmation
@@ -151,6 +157,7 @@ class TaskRunner:
                 )
             else:
                 run = await self._make_trials(planned_suite, task_id)
+            run = await self._run_in_thread(self._explain_failure, planned_suite, task_id, run)
             return await self._confirm_regression(planned_suite, task_id, run)
         except (EndpointError, StorageError):
             raise
@@ -158,6 +165,19 @@ class TaskRunner:
             digest = planned_suite.lock.tasks[task_id]
             trials = range(max(1, planned_suite.trials_of(task_id)))
             return TaskRun(tuple(lost_trial(task_id, digest, trial, error) for trial in trials))
+
+    def _explain_failure(self, planned_suite: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
+        """Add the explanation of the first failed trial to a failed task whose traces may be read."""
+        failed_trial = self._failed_trials.pop((planned_suite.name, task_id), None)
+        if (
+            failed_trial is None
+            or Trials(run.records).passes is not False
+            or sealed_splits_of_task(self.plan.project, planned_suite.suite.domain, task_id)
+        ):
+            return run
+        simulation, task, result = failed_trial
+        world = self._world(planned_suite)
+        return replace(run, failure=explain_failure(simulation, task, world, result.nl_assertions))
 
     def _replay_trials(
         self, planned_suite: PlannedSuite, recorded_runs: RecordedRuns, task_id: str
@@ -371,6 +391,8 @@ class TaskRunner:
                 simulation, task, result, types, solo=planned_suite.suite.solo, findings=findings
             )
             content = simulation_record(simulation, result, findings or ())
+            if folder is None and result.reward is not None and not is_success(result.reward):
+                self._failed_trials.setdefault((planned_suite.name, task.id), (simulation, task, result))
         except Exception as error:
             return lost_trial(task.id, planned_suite.lock.tasks[task.id], trial, error)
         store = RunStore(folder or self.plan.suite_folder(planned_suite.name))

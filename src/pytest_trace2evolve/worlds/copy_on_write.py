@@ -190,6 +190,10 @@ class OverlayDatabase:
         """Whether a record of a table was written or deleted."""
         return any(table.is_changed() for table in self.__dict__.values() if isinstance(table, OverlayDict))
 
+    def contents(self) -> dict[str, Any]:
+        """Return the tables as plain dictionaries and lists, which must not be changed."""
+        return {field: _contents(value) for field, value in self.__dict__.items()}
+
     def equals(self, other: object) -> bool:
         """Whether both views hold an equal database."""
         if not isinstance(other, OverlayDatabase) or self.__dict__.keys() != other.__dict__.keys():
@@ -205,6 +209,14 @@ def _overlay(value: Any, mode: WriteMode) -> Any:
     if isinstance(value, BaseModel):
         return OverlayDatabase(value, mode)
     return value
+
+
+def _contents(value: Any) -> Any:
+    if isinstance(value, OverlayDatabase):
+        return value.contents()
+    if isinstance(value, OverlayDict):
+        return value.data
+    return list(value) if isinstance(value, OverlayList) else value
 
 
 Database = OverlayDatabase | BaseModel

@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.copy_on_write import WriteMode, is_equal, merge
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, is_equal, merge
 
 
 class ToolkitSession(WorldSession):
@@ -123,6 +123,16 @@ class ToolkitSession(WorldSession):
             return False
         is_database_shared = self.user is None or self.user.db is self.agent.db
         return is_database_shared or is_equal(self.user.db, other.user.db)
+
+    def databases(self) -> dict[str, Any]:
+        """Return the databases by side; a database that both sides share is the agent's."""
+        databases = {"agent": self.agent.db}
+        if self.user is not None and self.user.db is not self.agent.db:
+            databases["user"] = self.user.db
+        return {
+            side: database.contents() if isinstance(database, OverlayDatabase) else database
+            for side, database in databases.items()
+        }
 
     def _invoke(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> Any:
         if requestor == "user" and self._solo:

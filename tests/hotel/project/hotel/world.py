@@ -123,6 +123,9 @@ class HotelSession:
     def same_state(self, other: WorldSession) -> bool:
         return isinstance(other, HotelSession) and self._tables == other._tables
 
+    def databases(self) -> Mapping[str, Any]:
+        return {"agent": self._tables}
+
     def find_guest(self, email: str) -> str:
         for guest_id, guest in self._tables["guests"].items():
             if guest["email"] == email:

@@ -1,0 +1,141 @@
+"""Render the explanation of a failed trial as lines that cannot control the terminal, without colours."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+
+from pydantic import BaseModel
+from rich.cells import cell_len, set_cell_size
+
+from pytest_trace2evolve.records.failure import ABSENT, DatabasePath, Difference, Failure
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.report.formatting import format_count, shorten_middle
+from pytest_trace2evolve.scoring.failures import call_text
+from pytest_trace2evolve.utils.sanitize import sanitize_line
+
+MAX_COLUMNS = 100
+"""Maximum width of a line."""
+
+MAX_PATH_COLUMNS = 44
+"""Maximum width of the path of a value, if its line does not fit."""
+
+MAX_CHECK_LINES = 3
+"""Maximum number of lines of a failed check."""
+
+_MARK = "E   "
+"""The beginning of a line that says what is wrong, as in pytest's own failures."""
+
+_CONTEXT_LENGTH = 6
+"""Number of characters that are kept before the first difference of two long texts."""
+
+_PLAIN_KEY = re.compile(r"[\w#@+-]+")
+
+
+def failure_lines(failure: Failure) -> Iterator[str]:
+    """Yield the differences of the databases and the failed checks of a trial."""
+    yield from _wrap(_MARK, failure.reason)
+    if failure.differences:
+        yield "database (expected != actual):"
+        yield from map(_difference_line, failure.differences)
+        if failure.difference_count > len(failure.differences):
+            yield f"{_MARK}and {failure.difference_count - len(failure.differences)} more"
+    if failure.failed_checks:
+        yield "failed checks:"
+        for check in failure.failed_checks:
+            yield from _wrap(_MARK, check.text)
+            yield from _wrap(f"{_MARK}  ", check.detail)
+    yield from _wrap(_MARK, failure.problem)
+
+
+def message_lines(failure: Failure) -> Iterator[str]:
+    """Yield the last messages of a failed trial, a line for each text and each call."""
+    if failure.last_messages:
+        yield "last messages:" if len(failure.last_messages) > 1 else "last message:"
+    for message in failure.last_messages:
+        for text in _message_texts(message):
+            yield _make_line("    ", f"{message.role}: {text}")
+
+
+def fit_lines(lines: Iterable[str], max_bytes: int) -> str:
+    """Join the first lines to a text of about `max_bytes` bytes as JSON, and say how many were cut."""
+    all_lines = list(lines)
+    sizes = accumulate(len(json.dumps(line)) for line in all_lines)
+    fitting_count = sum(size <= max_bytes for size in sizes)
+    cut_count = len(all_lines) - fitting_count
+    return "\n".join(
+        all_lines[:fitting_count] + [f"… {format_count(cut_count, 'more line')}"] * (cut_count > 0)
+    )
+
+
+def path_text(path: DatabasePath) -> str:
+    """Write a path as `bookings.B17.dates[0]`; an unusual key is quoted in brackets."""
+    parts = (
+        f".{key}" if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) else f"[{key!r}]" for key in path
+    )
+    return sanitize_line("".join(parts).removeprefix("."))
+
+
+def _difference_line(difference: Difference) -> str:
+    prefix = f"{_MARK}{_shorten(sanitize_line(difference.side), 12)}: " if difference.side else _MARK
+    path = path_text(difference.path) or "(the database)"
+    expected, actual = _value_text(difference.expected), _value_text(difference.actual)
+    room = MAX_COLUMNS - cell_len(f"{prefix}{path}:  != ")
+    if cell_len(expected) + cell_len(actual) > room:
+        path = shorten_middle(path, MAX_PATH_COLUMNS)
+        room = MAX_COLUMNS - cell_len(f"{prefix}{path}:  != ")
+        expected, actual = _shorten_pair(expected, actual, room)
+    return f"{prefix}{path}: {expected} != {actual}"
+
+
+def _shorten_pair(expected: str, actual: str, room: int) -> tuple[str, str]:
+    """Shorten two texts to a common width, so that the shortened texts still differ."""
+    expected_width = max(room // 2, room - cell_len(actual))
+    actual_width = room - min(expected_width, cell_len(expected))
+    pairs = enumerate(zip(expected, actual, strict=False))
+    common_length = next((index for index, (left, right) in pairs if left != right), 0)
+    if common_length >= min(expected_width, actual_width) - 1:
+        start = max(0, common_length - _CONTEXT_LENGTH)
+        expected, actual = f"…{expected[start:]}", f"…{actual[start:]}"
+    return _shorten(expected, expected_width), _shorten(actual, actual_width)
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _make_line(prefix: str, text: str) -> str:
+    """Make a line of an untrusted text. The prefix is not sanitized, because its blanks must remain."""
+    return prefix + _shorten(sanitize_line(text, 10 * MAX_COLUMNS), MAX_COLUMNS - len(prefix))
+
+
+def _wrap(prefix: str, text: str) -> Iterator[str]:
+    """Make lines of a text that may be longer than one line."""
+    width = MAX_COLUMNS - len(prefix)
+    lines = textwrap.wrap(sanitize_line(text), width - 2, max_lines=MAX_CHECK_LINES, placeholder=" …")
+    for index, line in enumerate(lines):
+        yield prefix + _shorten(f"  {line}" if index else line, width)
+
+
+def _value_text(value: object) -> str:
+    """Write a value in one line, with quoted texts and with models as their fields."""
+    return "(absent)" if value is ABSENT else sanitize_line(_literal(value))
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(warnings=False)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return repr(str.__str__(value)) if isinstance(value, str) else str(value)
+
+
+def _message_texts(message: Message) -> Iterator[str]:
+    """Yield the text of a message and its tool calls."""
+    if message.text is not None:
+        yield f"(error) {message.text}" if message.error else message.text
+    for call in message.tool_calls or []:
+        yield f"→ {call_text(call.name, call.arguments)}"

@@ -1,0 +1,235 @@
+"""Explains failed trials: how the databases differ, which checks failed, and how the conversation ended."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+from pytest_trace2evolve.errors import shorten
+from pytest_trace2evolve.records.failure import Difference, FailedCheck, Failure
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import (
+    SupportsDatabases,
+    SupportsExpectedDatabase,
+    World,
+    WorldSession,
+)
+from pytest_trace2evolve.records.score import Check, ToolType
+from pytest_trace2evolve.records.task import Action, Assertion, EvaluationCriteria, RewardBasis, Task
+from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation
+from pytest_trace2evolve.scoring.differences import find_differences
+from pytest_trace2evolve.scoring.reward import (
+    check_communication,
+    compares_state,
+    matches,
+    replay_sessions,
+    tool_calls,
+)
+
+MAX_DIFFERENCES = 10
+"""Maximum number of differences that are kept; further differences are only counted."""
+
+MAX_CHECKS = 10
+"""Maximum number of failed checks that are kept."""
+
+MAX_MESSAGES = 6
+"""Maximum number of messages that are kept from the end of a trace."""
+
+MAX_COMPARED_CALLS = 20
+"""Maximum number of equally near calls whose texts are compared."""
+
+MAX_TEXT_LENGTH = 400
+"""Maximum number of characters in the text of a failed check."""
+
+
+def explain_failure(
+    simulation: Simulation, task: Task, world: World, nl_assertions: Iterable[Check] = ()
+) -> Failure:
+    """Explain why a simulation failed its task.
+
+    The simulation and the gold actions are replayed once more, so this is for failed simulations only. If the
+    world raises an exception, the explanation names it and is incomplete.
+
+    Args:
+        simulation: The simulation, with its trace.
+        task: The simulated task.
+        world: The world in which it was scored.
+        nl_assertions: The judged natural-language assertions.
+    """
+    trial, trace = simulation.trial or 0, simulation.trace
+    last_messages = tuple(trace[-MAX_MESSAGES:])
+    criteria = task.evaluation_criteria
+    if criteria is None or simulation.termination_reason not in REGULAR_ENDS:
+        # The agent's exception is shown with its traceback.
+        error_text = "" if simulation.crash else simulation.error_text
+        reason = f"ended early: {simulation.termination_reason}" + (f": {error_text}" if error_text else "")
+        return Failure(trial, reason=_cut(reason), last_messages=last_messages)
+    differences: list[Difference] = []
+    failed_checks: list[FailedCheck] = []
+    problem = ""
+    try:
+        differences, failed_checks = _check_end_state(task, criteria, trace, world)
+    except Exception as error:  # the code of a project's own world may raise anything
+        text = f"the databases cannot be compared again: {type(error).__name__}: {error}"
+        problem = _cut(" ".join(text.split()))
+    failed_checks += _missing_calls(task, criteria, trace, world.tool_types())
+    failed_checks += _forbidden_calls(criteria, trace)
+    failed_checks += _missing_texts(task, criteria, trace)
+    failed_checks += (
+        FailedCheck(_cut(f"not true: {check.wanted}"), _cut(check.note))
+        for check in nl_assertions
+        if not check.met
+    )
+    return Failure(
+        trial,
+        differences=tuple(differences[:MAX_DIFFERENCES]),
+        difference_count=len(differences),
+        failed_checks=tuple(failed_checks[:MAX_CHECKS]),
+        last_messages=last_messages,
+        problem=problem,
+    )
+
+
+def _check_end_state(
+    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message], world: World
+) -> tuple[list[Difference], list[FailedCheck]]:
+    """Return the differences of the databases and the failed assertions that the reward depends on."""
+    needs_database = RewardBasis.DB in criteria.basis
+    assertions = criteria.env_assertions or [] if RewardBasis.ENV_ASSERTION in criteria.basis else []
+    if not compares_state(task) or not (needs_database or assertions):
+        return [], []
+    session, gold_session = replay_sessions(task, trace, world)
+    differences: list[Difference] = []
+    failed_checks: list[FailedCheck] = []
+    if needs_database and not session.same_state(gold_session):
+        differences = list(_database_differences(gold_session, session))
+        if not differences:
+            failed_checks.append(FailedCheck("the databases differ, but the world does not show where"))
+    for assertion in assertions:
+        if session.check(assertion):
+            continue
+        found = list(_assertion_differences(session, assertion))
+        differences += found
+        if not found or assertion.message:
+            failed_checks.append(_failed_assertion(assertion))
+    return list(_without_repetitions(differences)), failed_checks
+
+
+def _database_differences(gold_session: WorldSession, session: WorldSession) -> Iterator[Difference]:
+    if not isinstance(gold_session, SupportsDatabases) or not isinstance(session, SupportsDatabases):
+        return
+    expected, actual = gold_session.databases(), session.databases()
+    for side, database in expected.items():
+        yield from find_differences(database, actual.get(side), side if len(expected) > 1 else "")
+
+
+def _assertion_differences(session: WorldSession, assertion: Assertion) -> Iterator[Difference]:
+    """Yield the differences from the database that an assertion expects, if it expects one."""
+    if (
+        not assertion.assert_value
+        or not isinstance(session, SupportsDatabases)
+        or not isinstance(session, SupportsExpectedDatabase)
+    ):
+        return
+    expected = session.expected_database(assertion)
+    if expected is not None:
+        databases = session.databases()
+        yield from find_differences(expected, databases.get("agent"), "agent" if len(databases) > 1 else "")
+
+
+def _failed_assertion(assertion: Assertion) -> FailedCheck:
+    expected = "" if assertion.assert_value else "not "
+    text = f"assertion failed: {expected}{call_text(assertion.func_name, assertion.arguments)}"
+    return FailedCheck(_cut(text), _cut(assertion.message or ""))
+
+
+def _without_repetitions(differences: Iterable[Difference]) -> Iterator[Difference]:
+    """Yield the first difference of each place, because several checks may compare the same database."""
+    seen = set()
+    for difference in differences:
+        if (place := (difference.side, difference.path)) not in seen:
+            seen.add(place)
+            yield difference
+
+
+def _missing_calls(
+    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message], types: Mapping[str, ToolType]
+) -> Iterator[FailedCheck]:
+    """Yield the gold calls that nobody made, if the reward depends on them.
+
+    If the reward depends only on the database, calls of tools that read are left out.
+    """
+    if not {RewardBasis.ACTION, RewardBasis.DB} & {*criteria.basis}:
+        return
+    calls = list(tool_calls(trace))
+    for action in task.actions:
+        is_read = types.get(action.name) in (ToolType.READ, ToolType.THINK)
+        if is_read and RewardBasis.ACTION not in criteria.basis:
+            continue
+        if any(matches(action, call) for call in calls):
+            continue
+        caller = " of the user" if action.requestor == "user" else ""
+        nearest = _nearest_call(action, calls)
+        detail = "" if nearest is None else _cut(f"nearest call: {_text_of(nearest)}")
+        yield FailedCheck(_cut(f"missing call{caller}: {_text_of(action)}"), detail)
+
+
+def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
+    """Return the call that resembles a gold call most; None if no call has its tool or its arguments."""
+
+    def rank(call: ToolCall) -> tuple[bool, int]:
+        return call.name == action.name, sum(
+            name in call.arguments and call.arguments[name] == value
+            for name, value in action.arguments.items()
+        )
+
+    best_rank = max(map(rank, calls), default=(False, 0))
+    if not any(best_rank):
+        return None
+    action_text = _text_of(action)[:MAX_TEXT_LENGTH]
+    best_calls = [call for call in calls if rank(call) == best_rank][:MAX_COMPARED_CALLS]
+    return max(
+        best_calls,
+        key=lambda call: SequenceMatcher(a=action_text, b=_text_of(call)[:MAX_TEXT_LENGTH]).ratio(),
+    )
+
+
+def _forbidden_calls(criteria: EvaluationCriteria, trace: Sequence[Message]) -> Iterator[FailedCheck]:
+    """Yield the calls that the task forbids and that the agent made."""
+    for forbidden in getattr(criteria, "forbidden_calls", None) or ():
+        record: Any = forbidden if isinstance(forbidden, dict) else forbidden.model_dump()
+        for call in tool_calls(trace):
+            arguments = record.get("arguments") or {}
+            is_forbidden = all(
+                name in call.arguments and call.arguments[name] == value for name, value in arguments.items()
+            )
+            if call.requestor == "assistant" and call.name == record.get("name") and is_forbidden:
+                yield FailedCheck(_cut(f"forbidden call: {_text_of(call)}"))
+
+
+def _missing_texts(
+    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message]
+) -> Iterator[FailedCheck]:
+    """Yield the required texts that the agent did not say, if the reward depends on them."""
+    if RewardBasis.COMMUNICATE not in criteria.basis:
+        return
+    for check in check_communication(task, trace):
+        if not check.met:
+            yield FailedCheck(_cut(f"not said by the agent: {check.wanted!r}"))
+
+
+def call_text(name: str, arguments: Mapping[str, object]) -> str:
+    """Write a call as Python does, with its arguments as JSON."""
+    parts = (
+        f"{argument}={json.dumps(value, ensure_ascii=False, default=str)}"
+        for argument, value in arguments.items()
+    )
+    return f"{name}({', '.join(parts)})"
+
+
+def _text_of(call: Action | ToolCall) -> str:
+    return call_text(call.name, call.arguments)
+
+
+def _cut(text: str) -> str:
+    return shorten(text, MAX_TEXT_LENGTH)
