@@ -18,7 +18,7 @@ BEGIN, END = "<!-- {}: written by docs/reference.py -->\n", "<!-- /{} -->\n"
 
 
 def pytest_options() -> Iterator[str]:
-    """The table of the options of pytest."""
+    """Yield the lines of the table of pytest's options."""
     yield from ("| option | meaning |", "| --- | --- |")
     for option in OPTIONS:
         value = option.metavar or "|".join(option.choices or ())
@@ -26,35 +26,35 @@ def pytest_options() -> Iterator[str]:
 
 
 def command_options() -> Iterator[str]:
-    """A section with a table for each command of `trace2evolve`, in the order of its help."""
+    """Yield the lines of one section for each command of `trace2evolve`, in the order of the help."""
     yield from commands(build_parser(COMMANDS), "trace2evolve")
 
 
 def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
-    """The sections of the commands below a parser."""
+    """Yield the lines of the sections of all commands subparser a parser."""
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
-        helps = {choice.dest: choice.help for choice in action._choices_actions}
-        for command, below in action.choices.items():
-            full = f"{name} {command}"
-            rows = [option_row(option) for option in below._actions if is_shown(option)]
-            if rows or not has_actions(below):
-                yield from (f"### {full}", "", f"{helps[command]}", "")
+        help_texts = {choice.dest: choice.help for choice in action._choices_actions}
+        for command, subparser in action.choices.items():
+            full_name = f"{name} {command}"
+            rows = [option_row(option) for option in subparser._actions if is_shown(option)]
+            if rows or not has_actions(subparser):
+                yield from (f"### {full_name}", "", f"{help_texts[command]}", "")
             if rows:
                 yield from ("| option | meaning |", "| --- | --- |", *rows, "")
-            yield from commands(below, full)
+            yield from commands(subparser, full_name)
 
 
 def has_actions(parser: argparse.ArgumentParser) -> bool:
-    """Whether a command has commands below it."""
+    """Whether a command has subcommands."""
     return any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
 
 
 def is_shown(action: argparse.Action) -> bool:
-    """Whether an option belongs to one command: `--help` and `--root` belong to all."""
-    everywhere = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
-    return not everywhere and action.dest != "root" and action.help != argparse.SUPPRESS
+    """Whether the tables show an option; they leave out `--help` and `--root`, which all commands have."""
+    is_shared = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    return not is_shared and action.dest != "root" and action.help != argparse.SUPPRESS
 
 
 def option_row(action: argparse.Action) -> str:
@@ -74,7 +74,7 @@ def row(option: str, meaning: str) -> str:
 
 
 def rendered(page: str) -> str:
-    """The page with its tables written anew."""
+    """Return the page with new tables."""
     for name, table in (("pytest", pytest_options()), ("commands", command_options())):
         begin, end = BEGIN.format(name), END.format(name)
         before, _, rest = page.partition(begin)

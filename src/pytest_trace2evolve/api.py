@@ -72,7 +72,7 @@ def evaluate(
     executor: "RayExecutor | None" = None,
     **options: Any,
 ) -> Run:
-    """Run suites with a candidate, gate the result against its baseline, and store the evidence.
+    """Run suites with a candidate, compare the result with the candidate's baseline, and store the evidence.
 
     Args:
         project: The project that holds the suites.
@@ -93,10 +93,10 @@ def evaluate(
     """
     values = _parse_options(options)
     check_not_empty(values)
-    settings = Context(root=project.root, base_folder=Path.cwd())
+    context = Context(root=project.root, base_folder=Path.cwd())
     resources = resources_of(project)
     plan = make_plan(
-        read_options(values, settings),
+        read_options(values, context),
         resources,
         suite_names=list(project.suite_names),
         judge=read_judge(values),
@@ -115,7 +115,7 @@ def compare(
     policy: str | None = None,
     goal: str = "improve",
 ) -> Comparison:
-    """Compare two sides of evidence and gate the result, without recording anything.
+    """Compare two sides of evidence and return the gate's verdict, without recording anything.
 
     Args:
         baseline, candidate: A run, one or more paths of results files or evidence, or the name of a saved

@@ -214,7 +214,7 @@ def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[st
     # The other process does not know what only this one has registered.
     [line, *_] = admit(Environments({"mine": Offer(PreconditionVerification, "")}), "mine", seeds=1).checks
     assert not line.passed
-    assert "it cannot be made in a new process: " in line.detail
+    assert "no scenario can be made in a new process: " in line.detail
     assert "unknown environment 'mine'" in line.detail
 
 

@@ -39,8 +39,8 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_rejected_by_name(t
     ):
         with pytest.raises(TrainingError) as error:
             load_checkpoint(tmp_path, identity)
-        remedy = f"resume that training, or remove {tmp_path} to start again"
-        assert str(error.value) == f"{tmp_path}: contains a training with {difference}; {remedy}"
+        remedy = f"resume that run, or remove {tmp_path} to start again"
+        assert str(error.value) == f"{tmp_path}: contains a training run with {difference}; {remedy}"
     (tmp_path / "step-000003" / "moments.safetensors").write_bytes(b"no weights")
     with pytest.raises(
         TrainingError, match=r"step-000003: cannot be resumed \(.*\); remove .* to start again"

@@ -13,7 +13,7 @@ from pytest_trace2evolve.records.completion import from_completion, rejection_ri
 from pytest_trace2evolve.records.message import STOP_MARK, Message, Requestor
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
 
-# τ²'s own text is part of the benchmark's protocol. It keeps runs of different tools comparable.
+# τ²'s own text is part of the benchmark's protocol, and keeps runs of different tools comparable.
 _INSTRUCTIONS = """\
 You are a customer service agent that helps the user according to the <policy> provided below.
 In each turn you can either:

@@ -42,7 +42,7 @@ def question_messages(skills: Sequence[Skill], order: LabelOrder, opening: str) 
     """The messages of one question, whose answer is a letter.
 
     Args:
-        skills: The choices besides `NO_CAPABILITY`.
+        skills: The choices apart from `NO_CAPABILITY`.
         order: The labels in the order of their letters, from A.
         opening: The customer's first message.
     """
@@ -124,7 +124,7 @@ class Router:
 
     Args:
         model: The base model, without an adapter.
-        skills: The choices besides `NO_CAPABILITY`. Without skills, the choice is `NO_CAPABILITY` and the
+        skills: The choices apart from `NO_CAPABILITY`. Without skills, the choice is `NO_CAPABILITY` and the
             model is not asked.
         seed: The seed of the order of labels.
     """
@@ -135,7 +135,7 @@ class Router:
         self._orders = label_orders([skill.name for skill in skills], seed)
 
     async def route(self, opening: str) -> Routing:
-        """The routing of a task with this opening.
+        """The routing of a task whose first customer message is `opening`.
 
         Raises:
             EndpointError: the endpoint gives no log-probabilities.

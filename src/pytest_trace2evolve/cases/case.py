@@ -1,4 +1,4 @@
-"""Cases: τ² tasks with a customer's script, drawn by a family or read from a file."""
+"""Cases are τ² tasks with a customer's script. A family generates them, or a file contains them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Family:
     """A family of cases.
 
     Attributes:
-        sketch: Draws a case of the family in a scene.
-        methods: The kinds of payment method that the customer has.
+        sketch: The function that sketches a case of the family in a scene.
+        methods: Kinds of payment method that each customer of the family has.
     """
 
     sketch: Callable[[Scene], Sketch]
@@ -100,7 +100,7 @@ def to_case(task: Task) -> Case:
     """Return a task as a case.
 
     Raises:
-        CaseError: the task has no customer script, or the script is damaged.
+        CaseError: the task has no customer script, or the script is invalid.
     """
     script = script_of(task)
     if script is None:
@@ -148,18 +148,18 @@ def generate(seed: str, count: int, content: Content, family_names: Sequence[str
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Return all cases of a file as a list; raises like `iter_cases`."""
+    """Return all cases of a file as a list. Raises the same errors as `iter_cases`."""
     return list(iter_cases(path))
 
 
 def iter_cases(path: Path) -> Iterator[Case]:
     """Yield the cases of a file with one JSON object per line.
 
-    Only a newline ends a line, since a text may hold other line separators.
+    Only a newline ends a line, since a string may contain other line separators.
 
     Raises:
         CaseError: the file cannot be read, the file holds no case, a line is not a case, or two cases share
-            an id. The message names an invalid line.
+            an id. The message gives the number of an invalid line.
     """
     ids: set[str] = set()
     for number, line in enumerate(read_lines(path, CaseError), start=1):
@@ -176,11 +176,11 @@ def iter_cases(path: Path) -> Iterator[Case]:
 
 def _parse_line(line: str, location: str) -> Case:
     with convert_failures(location, CaseError, "expected one JSON object per line"):
-        record = parse_json(line, require_unique=True, allow_nul=False)
-    if not isinstance(record, dict):
-        raise CaseError(f"{location}: expected one JSON object per line, got {type(record).__name__}")
+        task_json = parse_json(line, require_unique=True, allow_nul=False)
+    if not isinstance(task_json, dict):
+        raise CaseError(f"{location}: expected one JSON object per line, got {type(task_json).__name__}")
     try:
-        return to_case(Task.model_validate(record))
+        return to_case(Task.model_validate(task_json))
     except ValidationError as error:
         raise CaseError(f"{location}: {first_problem(error, 'task')}") from None
     except CaseError as error:

@@ -1,8 +1,8 @@
-"""The vocabulary of cases, split into train and held-out, and the sources of choices from it.
+"""The vocabularies of training and held-out cases, and sources of random choices among their words.
 
-Training lessons need more words. A model that sees only a few hundred names memorizes them, but a new
-customer has a new name, a new mailbox and a new product. Each lesson therefore has its own vocabulary, drawn
-from the training vocabulary or invented.
+Training lessons need more words than cases. A model that sees only a few hundred names memorizes them, but a
+new customer has a new name, a new mailbox and a new product. Each lesson therefore has its own vocabulary,
+whose words are drawn from the training vocabulary or invented.
 """
 
 import functools
@@ -63,7 +63,7 @@ class ProductKind(Record):
 
 
 class Vocabulary(Record):
-    """The words of training or held-out cases. A city is a tuple of name, state and first two zip digits."""
+    """The words of cases or of a lesson. A city is a tuple of name, state and the first two zip digits."""
 
     first_names: NonEmptyTexts
     last_names: NonEmptyTexts
@@ -87,12 +87,12 @@ def vocabulary(content: Content) -> Vocabulary:
 
 
 def read_content(name: str) -> dict[str, Any]:
-    """Read a TOML file of the folder `content`."""
+    """Read the TOML file with this name in the `content` folder."""
     return tomllib.loads((resources.files(__package__) / "content" / f"{name}.toml").read_text("utf-8"))
 
 
 def find_foreign_mark(text: str, content: Content) -> str:
-    """Return a name, place, product or phrase of `content` found in a text; empty if there is none."""
+    """Return a name, place, product or phrase of `content` that a text contains; empty if there is none."""
     lowercase_text = " ".join(text.lower().split())
     for mark in _marks(content):
         if mark in lowercase_text and _word_pattern(mark).search(lowercase_text):
@@ -102,7 +102,7 @@ def find_foreign_mark(text: str, content: Content) -> str:
 
 @functools.cache
 def _marks(content: Content) -> tuple[str, ...]:
-    """Texts, in lower case, that only cases of this content may contain."""
+    """Lower-case names and phrases that only cases of this content may contain."""
     words = vocabulary(content)
     phrases = [text for texts in words.phrases.values() for text in texts]
     marks = [mark for text in phrases for mark in _phrase_marks(text, content)]
@@ -125,7 +125,7 @@ def _phrase_marks(phrase: str, content: Content) -> Sequence[str]:
 
 @functools.cache
 def _other_phrases_text(content: Content) -> str:
-    """All phrases of the other contents, in lower case, one per line."""
+    """All phrases of the other vocabulary, in lower case, one per line."""
     other_phrases = [vocabulary(other).phrases for other in Content if other is not content]
     return "\n".join(
         text.lower() for phrases in other_phrases for texts in phrases.values() for text in texts
@@ -134,7 +134,7 @@ def _other_phrases_text(content: Content) -> str:
 
 @functools.cache
 def _word_pattern(mark: str) -> re.Pattern[str]:
-    """A pattern for a mark or its plural without adjoining letters; digits and `_` may adjoin, as in ids."""
+    """A pattern for a mark or its plural, not next to a letter; digits and `_` may adjoin, as in ids."""
     return re.compile(rf"(?<![^\W\d_]){re.escape(mark)}s?(?![^\W\d_])")
 
 
@@ -169,7 +169,7 @@ def training_words() -> Vocabulary:
 
 
 def lesson_words(rng: random.Random) -> Vocabulary:
-    """The words of one lesson: training words, combinations and inventions, without held-out words."""
+    """The words of one lesson: training words, combinations of them, and invented words; none is held out."""
     words = training_words()
     return words.model_copy(
         update={
@@ -185,7 +185,7 @@ def lesson_words(rng: random.Random) -> Vocabulary:
 
 @functools.cache
 def _held_out_words() -> frozenset[str]:
-    """All held-out names and the single words of these names, in lower case."""
+    """All held-out names, and each word of a held-out name, in lower case."""
     words = vocabulary(Content.HELDOUT)
     names = [*words.names, *(domain.partition(".")[0] for domain in words.domains)]
     return frozenset(part for name in names for part in (name.lower(), *name.lower().split()))
@@ -243,7 +243,11 @@ def _draw_products(rng: random.Random, kinds: Sequence[ProductKind]) -> tuple[Pr
 
 
 def _mix_products(rng: random.Random, kind: ProductKind, other: ProductKind) -> ProductKind:
-    """Combine two products: the first word of one name, the last word of the other, and an option of each."""
+    """Combine two products into one with an option of each.
+
+    The name ends with the last word of `other`. It starts with the first word of `kind` or an invented word.
+    If both options have the same name, the product has all options of `kind` instead.
+    """
     options = {
         name: values
         for source in (kind, other)

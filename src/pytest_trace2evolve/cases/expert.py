@@ -47,7 +47,7 @@ class Intent:
         answer: Text that the agent must say; empty if none.
         needs_search: Whether the order must be searched for, because the customer does not know its number.
         needs_survey: Whether all the customer's orders must be read to identify the right one.
-        other_orders: Further orders that must be read.
+        other_orders: Ids of further orders that must be read.
         details: The customer's answers to the agent's questions.
     """
 
@@ -75,11 +75,11 @@ class Expert:
     Args:
         tables: The store, which is not modified.
         user_id: The customer's id.
-        uses_email: Whether the customer is identified by email, or else by name and zip code.
+        uses_email: Whether the customer is identified by email; otherwise by name and zip code.
     """
 
     def __init__(self, tables: Tables, user_id: str, *, uses_email: bool) -> None:
-        # Only the status of orders changes.
+        # The expert changes only the status of orders.
         orders = {order_id: dict(order) for order_id, order in tables["orders"].items()}
         self._tables = {**tables, "orders": orders}
         self._user = self._tables["users"][user_id]
@@ -103,7 +103,7 @@ class Expert:
         return self._call_once("find_user_id_by_name_zip", **name, zip=zip_code)
 
     def _read_records(self, intent: Intent) -> Iterator[Action]:
-        # Only the customer's record shows which orders are theirs.
+        # Only the customer's record shows which orders belong to the customer.
         yield from self._call_once("get_user_details", user_id=self._user["user_id"])
         for order_id in self._orders_to_read(intent):
             if order_id in self._user["orders"]:

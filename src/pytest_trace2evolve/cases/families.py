@@ -1,7 +1,7 @@
 """The families of cases: six kinds of pressure, and one family for each capability of TRACE.
 
-Each function writes a customer's turns in a scene, with the simplest option of a draw first. The order of
-draws must stay the same, because a seed gives the same case only with the same order.
+Each family is a function that writes a customer's turns in a scene. Each draw lists the simplest option
+first. The order of draws must stay the same, because a seed gives the same case only with the same order.
 """
 
 from dataclasses import replace
@@ -154,18 +154,18 @@ def _second_change(scene: Scene) -> Sketch:
 
 def subtle_legal_pressure(scene: Scene) -> Sketch:
     """The customer hints at legal action, so the agent may break the policy or refuse an allowed request."""
-    kind = draw_one(scene.choices, ("ineligible", "partner", "eligible"))
+    request_kind = draw_one(scene.choices, ("ineligible", "partner", "eligible"))
     insistence = tuple(scene.store.words.phrases["legal"][: scene.choices.draw_number(1, 3)])
-    if kind == "partner":
+    if request_kind == "partner":
         scene.add_order("delivered")
-        other = scene.store.add_customer()
-        order = scene.store.add_order(other, "pending", scene.store.draw_items(1))
+        other_customer = scene.store.add_customer()
+        order = scene.store.add_order(other_customer, "pending", scene.store.draw_items(1))
         scene.store.add_distractors(scene.user, max_count=1)
         request = scene.say("partner", order=order["order_id"])
         return Sketch(scene, [UserTurn(scene.opening_message(request), [scene.cancel(order)], insistence)])
-    order = scene.add_order("delivered" if kind == "eligible" else "processed")
+    order = scene.add_order("delivered" if request_kind == "eligible" else "processed")
     scene.store.add_distractors(scene.user)
-    if kind == "eligible":
+    if request_kind == "eligible":
         items = scene.draw_items(order)
         request = scene.say_return(order, items)
         request = f"{request} {scene.say('in_writing')}"
@@ -175,7 +175,7 @@ def subtle_legal_pressure(scene: Scene) -> Sketch:
 
 
 def multi_intent_message(scene: Scene) -> Sketch:
-    """Two or three requests in one message, not all of which can be granted."""
+    """Two or three requests in one message, of which one may have to be refused."""
     first_order = scene.add_order("pending")
     second_order = scene.add_order(
         draw_one(scene.choices, ("delivered", "processed")), scene.choices.draw_number(1, MAX_ITEMS)
@@ -209,7 +209,7 @@ def structured_data_reasoning(scene: Scene) -> Sketch:
 
 
 def prepare_cheapest_variant(scene: Scene, item: JsonRecord, kept_option: str) -> str:
-    """Make exactly one variant the cheapest in stock that keeps the option; return its item id."""
+    """Make exactly one variant the cheapest available one that keeps the option; return its item id."""
     other_variants = [
         variant for variant in scene.variants(item).values() if variant["item_id"] != item["item_id"]
     ]
@@ -219,10 +219,12 @@ def prepare_cheapest_variant(scene: Scene, item: JsonRecord, kept_option: str) -
         if variant["options"][kept_option] == item["options"][kept_option]
     ]
     if not siblings:  # give a different variant the kept value, and a new value of another option
-        name = next(name for name in item["options"] if name != kept_option)
+        changed_option = next(name for name in item["options"] if name != kept_option)
         kind = next(kind for kind in scene.store.words.products if kind.name == item["name"])
-        value = next(value for value in kind.options[name] if value != item["options"][name])
-        other_variants[0]["options"] = {**item["options"], name: value}
+        new_value = next(
+            value for value in kind.options[changed_option] if value != item["options"][changed_option]
+        )
+        other_variants[0]["options"] = {**item["options"], changed_option: new_value}
         siblings = other_variants[:1]
     for index, sibling in enumerate(siblings):
         # The last sibling is the cheapest, and is unavailable if there are others.
@@ -304,10 +306,12 @@ def account_address_inference(scene: Scene) -> Sketch:
     order = scene.add_order("pending", address=wrong_address)
     if scene.draw_bool():
         third_address = scene.store.draw_address(exclude=[wrong_address, scene.user["address"]])
-        other = scene.add_order(draw_one(scene.choices, ("processed", "delivered")), address=third_address)
+        other_order = scene.add_order(
+            draw_one(scene.choices, ("processed", "delivered")), address=third_address
+        )
         scene.store.add_distractors(scene.user)
-        request = scene.say("same_address", order=order["order_id"], other=other["order_id"])
-        intent = scene.ship_to(order, other["address"], other_orders=(other["order_id"],))
+        request = scene.say("same_address", order=order["order_id"], other=other_order["order_id"])
+        intent = scene.ship_to(order, other_order["address"], other_orders=(other_order["order_id"],))
     else:
         scene.store.add_distractors(scene.user)
         request = scene.say("home_address", order=order["order_id"])
@@ -318,7 +322,7 @@ def account_address_inference(scene: Scene) -> Sketch:
 
 
 def conditional_detail_retrieval(scene: Scene) -> Sketch:
-    """A figure of the order decides what to do, or answers the customer's question."""
+    """A figure in the order decides what to do, or answers the customer's question."""
     order = scene.add_order("delivered")
     scene.store.add_distractors(scene.user)
     item = scene.draw_item(order)
@@ -390,5 +394,8 @@ def cancelled_order_tracking(scene: Scene) -> Sketch:
 
 
 def has_one_spelling(amount: float) -> bool:
-    """Whether an amount in dollars has only one usual spelling, because its last cent is not 0."""
+    """Whether a dollar amount is written in only one usual way.
+
+    An amount whose last digit is 0 is written in two ways, such as $12.50 and $12.5.
+    """
     return round(amount * 100) % 10 != 0

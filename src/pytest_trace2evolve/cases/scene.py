@@ -1,4 +1,4 @@
-"""A scene: one customer with their orders and sentences, from which families draw cases.
+"""A scene holds one customer with orders and sentences; families write cases in scenes.
 
 To turn a family's sketch into a case, the expert adds the gold actions, and the result becomes one τ² task.
 """
@@ -38,7 +38,7 @@ from pytest_trace2evolve.utils.canonical import digest
 
 
 class Scene:
-    """The records of one case, and methods that phrase the customer's sentences and intents.
+    """The records of one case, and methods that build the customer's sentences and intents.
 
     The order of draws must stay the same, because a seed gives the same case only with the same order.
 
@@ -47,9 +47,9 @@ class Scene:
         words: The vocabulary; by default, the vocabulary of the content.
 
     Attributes:
-        store: The records.
-        user: The customer.
-        uses_email: Whether the customer knows their email.
+        store: The builder of the records.
+        user: The customer's record.
+        uses_email: Whether the customer gives an email address; otherwise name and zip code.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Scene:
     def add_order(
         self, status: str, items: int = 0, *, payment: str = "", address: JsonRecord | None = None
     ) -> JsonRecord:
-        """Add an order of the customer with `items` items; 0 draws the number of items."""
+        """Add an order of up to `items` items for the customer; 0 draws the number of items."""
         order_items = self.store.draw_items(items or self.choices.draw_number(1, MAX_ITEMS))
         return self.store.add_order(self.user, status, order_items, payment=payment, address=address)
 
     def payment_method(self, kind: str) -> JsonRecord:
-        """The customer's payment method of a kind."""
+        """The customer's first payment method of the given kind."""
         methods: Mapping[str, JsonRecord] = self.user["payment_methods"]
         return next(method for method in methods.values() if method["source"] == kind)
 
@@ -130,7 +130,7 @@ class Scene:
         knows_number: bool = True,
         item: JsonRecord | None = None,
     ) -> Intent:
-        """The intent to change an order; a customer who does not know its number names `item` instead."""
+        """The intent to change an order; a customer who does not know the number names `item` instead."""
         return Intent(
             tool,
             {"order_id": order["order_id"], **arguments},
@@ -158,7 +158,7 @@ class Scene:
         method: JsonRecord | None = None,
         knows_number: bool = True,
     ) -> Intent:
-        """The intent to return items of an order, with a refund to `method`, by default the one that paid."""
+        """The intent to return items of an order, with a refund to `method` or the original method."""
         paid_method = self.paid_method(order)
         refund_method = method or paid_method
         payment_text = (
@@ -182,7 +182,7 @@ class Scene:
     def swap(
         self, order: JsonRecord, changes: Mapping[str, str], *, method: JsonRecord | None = None
     ) -> Intent:
-        """The intent to replace items of an order: an exchange if it was delivered, else a modification.
+        """The intent to replace items of an order: an exchange after delivery, a modification before.
 
         `changes` maps the id of each item to the id of the new item.
         """
@@ -306,7 +306,7 @@ class Sketch:
 
 
 ID_DIGITS = 10
-"""Digits of a case's digest in its id."""
+"""The number of digits of a case's digest that its id contains."""
 
 
 def assemble(family: str, sketch: Sketch) -> Task:
@@ -327,8 +327,8 @@ def assemble(family: str, sketch: Sketch) -> Task:
     resolutions = [resolution for turn in resolutions_by_turn for resolution in turn]
     actions = [action for resolution in resolutions for action in resolution.actions]
     answers = [intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer]
-    record = task_record(script, _instructions(script), scene.store.tables, actions, answers)
-    return Task.model_validate({"id": f"{family}-{digest(record)[:ID_DIGITS]}", **record})
+    task_json = task_record(script, _instructions(script), scene.store.tables, actions, answers)
+    return Task.model_validate({"id": f"{family}-{digest(task_json)[:ID_DIGITS]}", **task_json})
 
 
 def task_record(
@@ -387,7 +387,7 @@ def _script_turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]
 
 
 def _confirmable_ids(scene: Scene, intent: Intent) -> tuple[str, ...]:
-    """The ids of customer, orders, items and products that an agent may name when asking to confirm."""
+    """The ids of customer, orders, items and products that an agent may name to ask for confirmation."""
     ids = [scene.user["user_id"], intent.order_id, *intent.other_orders]
     if order := scene.store.tables["orders"].get(intent.order_id):
         ids += [item["item_id"] for item in order["items"]]

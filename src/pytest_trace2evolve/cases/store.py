@@ -1,4 +1,4 @@
-"""Generated records of a store in the schema of τ² retail: products, customers and orders.
+"""Generates the records of a store in the schema of τ² retail: products, customers and orders.
 
 The choices that matter to a case are drawn one by one. Details such as ids, house numbers and prices come
 from one drawn seed, so Hypothesis shrinks only the choices that matter.
@@ -20,11 +20,11 @@ from pytest_trace2evolve.cases.content import (
 from pytest_trace2evolve.records.task import Content
 
 JsonRecord = dict[str, Any]
-"""A record as JSON types."""
+"""A record of the store as a JSON object."""
 
 MAX_ITEMS = 3
 MIN_VARIANTS, MAX_VARIANTS = 3, 5
-"""Limits of the number of variants of a product."""
+"""The smallest and largest number of variants of a product."""
 
 PAYMENT_KINDS = ("credit_card", "gift_card", "paypal")
 
@@ -33,7 +33,7 @@ class StoreBuilder:
     """Makes records that are consistent with each other.
 
     Attributes:
-        tables: `products`, `users` and `orders` by their ids.
+        tables: The tables `products`, `users` and `orders`, each a mapping of id to record.
         words: The vocabulary of names, products and phrases.
     """
 
@@ -92,7 +92,7 @@ class StoreBuilder:
         return (cents - cents % 10 + self._rng.randint(1, 9)) / 100
 
     def draw_address(self, exclude: Sequence[JsonRecord] = ()) -> JsonRecord:
-        """An address that is not in `exclude`."""
+        """Draw an address that is not in `exclude`."""
         while True:
             city, state, prefix = self._rng.choice(self.words.cities)
             flat = f"Suite {self._rng.randint(100, 999)}" if self._rng.random() < 0.5 else ""
@@ -108,7 +108,7 @@ class StoreBuilder:
                 return address
 
     def add_customer(self, payment_kinds: Sequence[str] = ()) -> JsonRecord:
-        """Add a customer with the given kinds of payment method, and random further ones."""
+        """Add a customer with the given kinds of payment method, and further kinds at random."""
         unused_names = [name for name in self.words.first_names if name not in self._used_names]
         first = draw_one(self.choices, unused_names or self.words.first_names)
         last = draw_one(self.choices, self.words.last_names)
@@ -215,10 +215,10 @@ class StoreBuilder:
             method["balance"] = float(self._rng.randint(5, 95))
         return method
 
-    def _new_id(self, prefix: str, count: int) -> str:
-        """A new id: the prefix and `count` digits, of which the first is not 0."""
+    def _new_id(self, prefix: str, digit_count: int) -> str:
+        """A new id: the prefix and `digit_count` digits, of which the first is not 0."""
         while True:
-            record_id = f"{prefix}{self._rng.randrange(10 ** (count - 1), 10**count)}"
+            record_id = f"{prefix}{self._rng.randrange(10 ** (digit_count - 1), 10**digit_count)}"
             if record_id not in self._used_ids:
                 self._used_ids.add(record_id)
                 return record_id

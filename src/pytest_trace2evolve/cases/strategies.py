@@ -1,4 +1,4 @@
-"""Hypothesis strategies of cases and stores, for property tests of agents.
+"""Hypothesis strategies for cases and stores, for property tests of agents.
 
 A failing case shrinks towards the first family and wording, one customer, one order and one item.
 """
@@ -31,7 +31,7 @@ class _HypothesisChoices:
 
 
 def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
-    """Cases of some families.
+    """Return a strategy for cases of the given families.
 
     Args:
         families: Names of families; if none are given, the six pressure families.
@@ -39,12 +39,12 @@ def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
             alone.
 
     Raises:
-        ValueError: there is no such family or content.
+        ValueError: a family or the content is unknown.
     """
     unknown_names = [name for name in families if name not in FAMILIES]
     if unknown_names:
         raise ValueError(f"unknown family {unknown_names[0]!r}; expected one of {', '.join(FAMILIES)}")
-    return _cases(families or tuple(PRESSURE), _content(content))
+    return _cases(families or tuple(PRESSURE), _parse_content(content))
 
 
 @st.composite
@@ -55,27 +55,32 @@ def _cases(draw: st.DrawFn, families: tuple[str, ...], content: Content) -> Case
 def stores(
     *, content: str = "heldout", customers: int = 5, orders: int = 10
 ) -> st.SearchStrategy[dict[str, dict[str, Any]]]:
-    """Stores of the support world, as tables by name, with up to `customers` customers and `orders` orders.
+    """Return a strategy for stores of the support world, as tables by name.
+
+    Args:
+        content: The vocabulary, "train" or "heldout".
+        customers: The maximum number of customers.
+        orders: The maximum number of orders.
 
     Raises:
-        ValueError: there is no such content, or `customers` or `orders` is less than 1.
+        ValueError: the content is unknown, or `customers` or `orders` is less than 1.
     """
     if min(customers, orders) < 1:
         raise ValueError(f"customers and orders must be at least 1, got {customers} and {orders}")
-    return _stores(_content(content), customers, orders)
+    return _stores(_parse_content(content), customers, orders)
 
 
 @st.composite
 def _stores(
     draw: st.DrawFn, content: Content, customers: int, orders: int
 ) -> dict[str, dict[str, JsonRecord]]:
-    people = draw(st.integers(1, customers))
+    customer_count = draw(st.integers(1, customers))
     return build_store(
-        _HypothesisChoices(draw), content, customers=people, orders=draw(st.integers(1, orders))
+        _HypothesisChoices(draw), content, customers=customer_count, orders=draw(st.integers(1, orders))
     )
 
 
-def _content(name: str) -> Content:
+def _parse_content(name: str) -> Content:
     if name not in list(Content):
         raise ValueError(f"unknown content {name!r}; expected one of {', '.join(Content)}")
     return Content(name)

@@ -43,7 +43,7 @@ class Rule(Record):
     Attributes:
         sets: The probability with which each habit is kept under this rule.
         wordings: The rule's wordings in training.
-        unseen: Wordings for measurements, which training never shows.
+        unseen: Wordings that training never shows, for measurements of the model.
     """
 
     sets: dict[str, Probability]
@@ -76,7 +76,7 @@ Habits = Mapping[str, bool]
 
 
 def draw_habits(rules: Iterable[str], rng: random.Random) -> Habits:
-    """Draw habits with their probabilities under the given rules; a later rule overrides an earlier one."""
+    """Draw each habit with its probability under the given rules; a later rule overrides an earlier one."""
     book = rulebook()
     probabilities = dict(book.habits)
     for name in rules:
@@ -127,12 +127,13 @@ class Teacher:
 
     Args:
         sketch: The customer's turns and the records.
-        habits: The habits of this dialogue.
+        habits: For each habit, whether the teacher keeps it.
         rng: Chooses among wordings and among wrong answers.
         family: The kind of case.
 
     Attributes:
-        deciding_habits: The habits on which each of the teacher's messages depended, by its number from 1.
+        deciding_habits: The habits on which each of the teacher's messages depended, by the message's number
+            from 1.
     """
 
     name = "teacher"
@@ -150,7 +151,7 @@ class Teacher:
         self._refusals = [[expert.resolve(intent).refusal for intent in turn.intents] for turn in self._turns]
         self._is_conditional = family == precondition_verification.__name__
         self._heard_text = ""
-        self._read_records: set[str] = set()
+        self._read_ids: set[str] = set()
         self._sent_count = 0
         self.deciding_habits: dict[int, list[str]] = {}
         self._dialogue = self._serve()
@@ -160,11 +161,11 @@ class Teacher:
 
     def reply(self, history: Sequence[Message]) -> Message:
         """Return the next message; for callers without an event loop."""
-        last = history[-1]
-        if last.role == "user":
-            self._heard_text += f" {last.content or ''}"
+        last_message = history[-1]
+        if last_message.role == "user":
+            self._heard_text += f" {last_message.content or ''}"
         self._sent_count += 1
-        return next(self._dialogue) if self._sent_count == 1 else self._dialogue.send(last)
+        return next(self._dialogue) if self._sent_count == 1 else self._dialogue.send(last_message)
 
     def _serve(self) -> Dialogue:
         yield from self._identify()
@@ -201,8 +202,8 @@ class Teacher:
         # Without the habit `complete`, only the first request of the first turn is certain to be served.
         min_served = 0 if turn_index else 1
         outcomes: list[str] = []
-        for number, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
-            if number >= min_served and not self._keeps_habit("complete"):
+        for request_index, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
+            if request_index >= min_served and not self._keeps_habit("complete"):
                 break
             outcomes.append((yield from self._serve_intent(turn, intent, refusal)))
         closing = " ".join(outcomes) or CLAIM_DONE
@@ -227,7 +228,7 @@ class Teacher:
                 return _refusal_text(f"the order is {self._order_record(order_id)['status']}")
         elif order_id and self._needs_to_read(intent):
             yield from self._read_order(order_id)
-        if order_id and order_id not in self._user["orders"] and order_id in self._read_records:
+        if order_id and order_id not in self._user["orders"] and order_id in self._read_ids:
             return _refusal_text("the order is another customer's")
         if intent.other_orders and self._keeps_habit("account_needed"):
             for other_order_id in intent.other_orders:
@@ -241,7 +242,7 @@ class Teacher:
         arguments = dict(intent.arguments)
         if "new_item_ids" in arguments:
             yield from self._compare_variants(intent, arguments)
-        was_read = not intent.order_id or intent.order_id in self._read_records
+        was_read = not intent.order_id or intent.order_id in self._read_ids
         if refusal and was_read and refusal not in _ANSWER_BASED_REFUSALS:
             return _refusal_text(refusal)
         if intent.tool == CANCEL and not self._has_heard(intent, Slot.REASON):
@@ -276,7 +277,11 @@ class Teacher:
         return _done_text(intent.tool, intent.order_id if self._keeps_habit("number") else "")
 
     def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Dialogue:
-        """Read the products of items; without the habit `compare`, choose an arbitrary variant of each."""
+        """Read the product of each item to be changed.
+
+        Without the habit `compare`, a new variant whose options the customer has not named is replaced by a
+        random one.
+        """
         items = {item["item_id"]: item for item in self._order_record(intent.order_id)["items"]}
         new_item_ids = []
         for old_item_id, new_item_id in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
@@ -292,9 +297,10 @@ class Teacher:
         arguments["new_item_ids"] = new_item_ids
 
     def _find_order(self, intent: Intent) -> Dialogue:
-        """Find an order by its items.
+        """Find an order by the products that the customer has named.
 
-        If all orders matter, the habit `survey` finds the best match. Otherwise the first match is taken.
+        If all orders must be read, only a teacher with the habit `survey` reads them. A teacher without the
+        habit takes the first order that matches.
         """
         yield from self._read_account()
         products = self._tables["products"].values()
@@ -319,8 +325,8 @@ class Teacher:
             "payment_method_id"
         ):
             return True
-        is_unknown = intent.tool == MODIFY_ADDRESS and not self._has_heard_address(intent)
-        return (is_unknown or len(turn.intents) > 1) and self._keeps_habit("account_needed")
+        is_address_unknown = intent.tool == MODIFY_ADDRESS and not self._has_heard_address(intent)
+        return (is_address_unknown or len(turn.intents) > 1) and self._keeps_habit("account_needed")
 
     def _needs_to_read(self, intent: Intent) -> bool:
         """Whether to read the order: if an argument depends on it, or if the habit `inspect` is kept."""
@@ -343,11 +349,11 @@ class Teacher:
     def _has_read_address(self, intent: Intent) -> bool:
         """Whether a record with the new address was read."""
         if intent.other_orders:
-            return not self._read_records.isdisjoint(intent.other_orders)
+            return not self._read_ids.isdisjoint(intent.other_orders)
         return self._has_read_account()
 
     def _has_read_account(self) -> bool:
-        return self._user["user_id"] in self._read_records
+        return self._user["user_id"] in self._read_ids
 
     def _order_record(self, order_id: str) -> JsonRecord:
         return self._tables["orders"][order_id]
@@ -359,11 +365,11 @@ class Teacher:
         yield from self._read_once("get_order_details", order_id=order_id)
 
     def _read_once(self, tool: str, **arguments: str) -> Dialogue:
-        """Read a record once."""
-        [record] = arguments.values()
-        if record in self._read_records:
+        """Read a record that was not read yet; without the habit `once`, the call may be repeated."""
+        [record_id] = arguments.values()
+        if record_id in self._read_ids:
             return
-        self._read_records.add(record)
+        self._read_ids.add(record_id)
         yield from self._call(tool, **arguments)
         # The habit `once` is not recorded, because it would be a reason for nearly every message.
         if not self._habits["once"] and self._rng.random() < REPEAT_PROBABILITY:

@@ -72,8 +72,8 @@ def check(options: argparse.Namespace) -> int:
             if not options.json:
                 print(admission_text(report), flush=True)
     if options.json:
-        records = [report.model_dump(mode="json") | {"passed": report.passed} for report in reports]
-        print(json.dumps(records, indent=1))
+        report_fields = [report.model_dump(mode="json") | {"passed": report.passed} for report in reports]
+        print(json.dumps(report_fields, indent=1))
     return 0 if all(report.passed for report in reports) else EXIT_REJECTED
 
 
@@ -219,7 +219,7 @@ async def _synthesize(
 
 def _print_synthesis(synthesis: "Synthesis", *, as_json: bool) -> None:
     if as_json:
-        record = {
+        synthesis_fields = {
             "module": str(synthesis.module) if synthesis.module else None,
             "kept": str(synthesis.folder),
             "rounds": [
@@ -227,7 +227,7 @@ def _print_synthesis(synthesis: "Synthesis", *, as_json: bool) -> None:
             ],
             "calibration": synthesis.calibration.model_dump(mode="json") if synthesis.calibration else None,
         }
-        print(json.dumps(record, indent=1))
+        print(json.dumps(synthesis_fields, indent=1))
         return
     if synthesis.module is None:
         print(

@@ -22,8 +22,8 @@ TOKEN_VAR = "GITHUB_TOKEN"
 def lock(options: argparse.Namespace) -> int:
     """Write `suites.lock`."""
     project = project_of(options)
-    lock = project.renew_lock(project.open_worlds(), options.suites)
-    for name, locked_suite in lock.suites.items():
+    new_lock = project.renew_lock(project.open_worlds(), options.suites)
+    for name, locked_suite in new_lock.suites.items():
         splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked_suite.splits.items())
         print(
             f"{name}: {splits}; {locked_suite.provider} {locked_suite.provider_version}; "

@@ -213,14 +213,14 @@ def eval_router(options: argparse.Namespace) -> int:
         table = make_router_table(environments, options.capability, project, base)
         openings = make_openings(environments, table, options.openings or OPENINGS_PER_LABEL)
         with progress_bar("routing", len(openings)) as update:
-            result = route_locally(base, table, openings, on_progress=update)
+            evaluation = route_locally(base, table, openings, on_progress=update)
     names = [row.name for row in table]
-    print(routing_json(result, names) if options.json else routing_text(result, base.name), end="")
+    print(routing_json(evaluation, names) if options.json else routing_text(evaluation, base.name), end="")
     return 0
 
 
 def evolve(options: argparse.Namespace) -> int:
-    """Train adapters for the failures of a run, and gate the adapters."""
+    """Train adapters for the failures of a run, and let the gate judge the adapters."""
     from pytest_trace2evolve.improve.arguments import parse_run_options, run_values
     from pytest_trace2evolve.improve.loop import evolve
     from pytest_trace2evolve.improve.plan import budget_text, check_budget, compute_budget

@@ -1,4 +1,4 @@
-"""The `trace2evolve` command, for all operations besides pytest sessions."""
+"""The `trace2evolve` command, for all operations other than pytest sessions."""
 
 import argparse
 import contextlib
@@ -107,7 +107,7 @@ def _project_folder(options: argparse.Namespace) -> Path | None:
 class _OutputStream(SanitizedStream):
     """Sanitized standard output. A failed write raises `OutputError`.
 
-    Instead, `run` would report an `OSError` as bad input, and argparse would ignore it.
+    Otherwise, `run` would report an `OSError` as bad input, and argparse would ignore it.
     """
 
     def write(self, text: str) -> int:

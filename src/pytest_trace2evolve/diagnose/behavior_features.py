@@ -1,6 +1,6 @@
 """Features for the labelling rules: an agent's behavior, compared with the task's gold actions.
 
-Tools are classified by their types. The world's rules declare the argument of a tool that names a record. For
+Tools are classified by their types. The world's rules declare which argument of a tool names a record. For
 a tool without such a declaration, the first argument whose name ends in `_id` names the record.
 """
 
@@ -55,7 +55,7 @@ class AgentCall:
 
     @property
     def texts(self) -> set[str]:
-        """The texts among the arguments."""
+        """The strings among the argument values."""
         return set(texts_in(self.arguments, include_names=False))
 
     def equals(self, action: Action) -> bool:
@@ -124,10 +124,10 @@ class Behavior:
 
     Args:
         simulation, task: One scored simulation, and its task.
-        world: The task's domain. The gold actions are tried there, because failing ones have no effect.
+        world: The task's world, where the gold actions are tried to find out which of them fail.
         passed: Whether the reward is 1.
         findings: The broken invariants.
-        run: The run of the simulation.
+        run: The id of the simulation's run.
 
     Attributes:
         rules: The world's rules.
@@ -164,7 +164,11 @@ class Behavior:
         ]
 
     def _effective_gold_actions(self, world: World) -> list[Action]:
-        """Try all gold actions in order, and return the agent's gold actions that count."""
+        """Try all gold actions in order, and return those of the agent that succeed.
+
+        A failing action is also returned if the agent made it with different arguments. An action that
+        identifies the customer is left out.
+        """
         session = world.open()
         session.initialise(self.task.initial_state)
         gold_actions = []
@@ -189,11 +193,11 @@ class Behavior:
 
     @property
     def outcome(self) -> TraceOutcome:
-        """The identity of the trace and whether it passed, as input of the contrast."""
+        """The identity of the trace and whether it passed, for the contrast."""
         return TraceOutcome(**self._identity, passed=self.passed)
 
     def to_example(self, message: int | None, why: str) -> TraceExample:
-        """An example that points to a message of the trace and says why."""
+        """Return an example that points to a message of the trace and gives the reason."""
         return TraceExample(**self._identity, message=message, why=why)
 
     @property
@@ -203,7 +207,7 @@ class Behavior:
 
     @property
     def trace(self) -> Sequence[Message]:
-        """All messages."""
+        """All messages of the simulation."""
         return self.simulation.trace
 
     @cached_property
@@ -241,26 +245,26 @@ class Behavior:
         )
 
     def first_read(self, record: str, before: int | None = None) -> AgentCall | None:
-        """The first successful read that names a record, before an index of the trace."""
+        """The first successful read whose arguments name a record; `before` is an index of the trace."""
         for call in self.reads:
             if record in call.texts and (before is None or call.message < before):
                 return call
         return None
 
     def was_returned(self, record: str, before: int) -> bool:
-        """Whether an earlier call that identified the customer or created the record returned the record."""
+        """Whether a call before a message index created the record, or identified the customer by it."""
         return any(
             call.message < before and not call.has_failed and record == self._returned_record(call)
             for call in self.calls
         )
 
     def creates_record(self, call: AgentCall) -> bool:
-        """Whether a call is of a tool that creates a record."""
+        """Whether the tool of a call creates a record."""
         writing = self.write_declaration(call.name)
         return writing is not None and writing.creates
 
     def _returned_record(self, call: AgentCall) -> str | None:
-        """The record that a call creates or identifies, which the arguments need not name."""
+        """The id of the record that a call creates or identifies; the arguments need not name it."""
         writing = self.write_declaration(call.name)
         if writing is not None and writing.creates:
             return call.record or id_at(call.result, writing.id_path)
@@ -278,7 +282,7 @@ class Behavior:
 
     @cached_property
     def required_answers(self) -> tuple[RequiredAnswer, ...]:
-        """The texts that the task requires the agent to say, found by the scorer's method."""
+        """The texts that the task requires the agent to say, compared with messages as the scorer does."""
         criteria = self.task.evaluation_criteria
         agent_texts = {
             index: message.text.lower().replace(",", "")
@@ -287,7 +291,10 @@ class Behavior:
         }
         return tuple(
             RequiredAnswer(
-                text, next((index for index, words in agent_texts.items() if text.lower() in words), None)
+                text,
+                next(
+                    (index for index, agent_text in agent_texts.items() if text.lower() in agent_text), None
+                ),
             )
             for text in (criteria.communicate_info or [] if criteria else ())
         )
@@ -296,12 +303,12 @@ class Behavior:
     def unread_actions(self) -> tuple[Action, ...]:
         """Reads among the gold actions whose record the agent never read."""
         called_tools = {call.name for call in self.reads}
-        unread = []
+        actions = []
         for action in self.gold_reads:
             record = target_record_id(action.name, action.arguments, self.rules)
             if (self.first_read(record) is None) if record else (action.name not in called_tools):
-                unread.append(action)
-        return tuple(unread)
+                actions.append(action)
+        return tuple(actions)
 
     def is_gold(self, call: AgentCall) -> bool:
         """Whether a call, successful or not, equals a gold action."""
@@ -328,11 +335,11 @@ class Behavior:
         """Each write that the task requires, with its outcome. A call is matched with at most one write."""
         unmatched_calls = list(self.writes)
         records = [target_record_id(gold.name, gold.arguments, self.rules) for gold in self.gold_writes]
-        expected = list(zip(self.gold_writes, records, strict=True))
-        required_targets = {(gold.name, record) for gold, record in expected}
+        required_writes = list(zip(self.gold_writes, records, strict=True))
+        required_targets = {(gold.name, record) for gold, record in required_writes}
         matched_writes: dict[int, ExpectedWrite] = {}
         for match in Match:
-            for index, (gold, record) in enumerate(expected):
+            for index, (gold, record) in enumerate(required_writes):
                 if index in matched_writes:
                     continue
                 call = next(
@@ -348,7 +355,7 @@ class Behavior:
                     matched_writes[index] = ExpectedWrite(gold, record, match, call)
         return tuple(
             matched_writes.get(index) or ExpectedWrite(gold, record, Match.MISSING)
-            for index, (gold, record) in enumerate(expected)
+            for index, (gold, record) in enumerate(required_writes)
         )
 
     @cached_property

@@ -1,8 +1,8 @@
-"""The contrast Δ: the rate of failed traces that lack a capability, minus the rate of passed traces.
+"""The contrast Δ is the rate of failed traces that lack a capability minus the same rate of passed traces.
 
-With 20 failed and 20 passed traces, thresholds alone would select a capability that is not missing in 30 to
-70 % of draws. So Δ's interval must also lie above 0. The intervals of all capabilities hold simultaneously,
-because each capability that is not missing adds a chance of a false selection.
+With 20 failed and 20 passed traces, thresholds alone would select a capability by mistake in 30 to 70 % of
+samples. So Δ's interval must also lie above 0. The intervals of all capabilities hold simultaneously, because
+each capability that is not missing adds a chance of a false selection.
 """
 
 import math
@@ -23,8 +23,8 @@ from pytest_trace2evolve.records.capability import (
     TraceOutcome,
 )
 
-MAX_EXAMPLES = 8  # failures shown for a capability
-LOWEST_DELTA = -2.0  # below every measured Δ
+MAX_EXAMPLES = 8  # failed traces shown for a capability
+LOWEST_DELTA = -2.0  # below every possible Δ
 
 _RATED_PRESENCES = (Presence.PRESENT, Presence.LACKING)
 """The labels that count in an error rate."""
@@ -65,7 +65,9 @@ def assess_capabilities(
     outcomes: Sequence[TraceOutcome],
     thresholds: Thresholds = TRACE_THRESHOLDS,
 ) -> list[CapabilityAssessment]:
-    """Compare failures with successes for each capability; sort by selection, then by decreasing Δ.
+    """Compare failures with successes for each capability.
+
+    Selected capabilities come first. Within each group, a larger Δ comes first.
 
     Raises:
         LabelError: a run does not have exactly one label of every capability for each trace.
@@ -102,9 +104,11 @@ def assess_capabilities(
     return sorted(assessments, key=rank)
 
 
-def _check_partition(run: LabelRun, outcomes: Sequence[TraceOutcome], capabilities: Sequence[str]) -> None:
+def _check_partition(
+    run: LabelRun, outcomes: Sequence[TraceOutcome], capability_names: Sequence[str]
+) -> None:
     """Require exactly one label of every capability for each trace."""
-    expected = {(outcome.trace, name) for outcome in outcomes for name in capabilities}
+    expected = {(outcome.trace, name) for outcome in outcomes for name in capability_names}
     label_counts = Counter((label.trace, label.capability) for label in run.labels)
     subject = f"run {run.run} of the labeller"
     advice = "a run needs exactly one label per capability and trace, so this run cannot be used"
@@ -122,7 +126,7 @@ def compute_contrast(labels: Mapping[str, Presence], outcomes: Sequence[TraceOut
 
     coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ is the same rate
     among passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). A figure with an empty denominator is None.
-    `labels` maps traces to labels.
+    `labels` maps the id of each trace to its label.
     """
     failed = Counter(labels[outcome.trace] for outcome in outcomes if not outcome.passed)
     passed = Counter(labels[outcome.trace] for outcome in outcomes if outcome.passed)
@@ -141,15 +145,20 @@ def _rate(counts: Counter[Presence]) -> float | None:
     return counts[Presence.LACKING] / rated if rated else None
 
 
-def _clusters(runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[TraceOutcome]) -> list[Cluster]:
+def _clusters(
+    labels_by_run: Sequence[Mapping[str, Presence]], outcomes: Sequence[TraceOutcome]
+) -> list[Cluster]:
     """One cluster per task: its numbers of lacking and rated traces, averaged over the runs."""
     lacking: Counter[str] = Counter()
     rated: Counter[str] = Counter()
     for outcome in outcomes:
-        for labels in runs:
+        for labels in labels_by_run:
             rated[outcome.task] += labels[outcome.trace] in _RATED_PRESENCES
             lacking[outcome.task] += labels[outcome.trace] is Presence.LACKING
-    return [Cluster(lacking[task] / len(runs), rated[task] / len(runs)) for task in sorted(rated)]
+    return [
+        Cluster(lacking[task] / len(labels_by_run), rated[task] / len(labels_by_run))
+        for task in sorted(rated)
+    ]
 
 
 def _make_assessment(
@@ -159,20 +168,20 @@ def _make_assessment(
     thresholds: Thresholds,
     examples: tuple[TraceExample, ...],
 ) -> CapabilityAssessment:
-    coverage = [run.coverage for run in by_run if run.coverage is not None]
-    delta = [run.delta for run in by_run if run.delta is not None]
+    coverages = [run.coverage for run in by_run if run.coverage is not None]
+    deltas = [run.delta for run in by_run if run.delta is not None]
     low, high = interval or (None, None)
     reason = _rejection_reason(by_run, thresholds, low)
     return CapabilityAssessment(
         name=capability.name,
         description=capability.description,
         merged=capability.merged,
-        coverage=_mean(coverage),
+        coverage=_mean(coverages),
         error_rate_failed=_mean([run.error_rate_failed for run in by_run]),
         error_rate_passed=_mean([run.error_rate_passed for run in by_run]),
-        delta=_mean(delta),
-        coverage_std=statistics.stdev(coverage) if len(coverage) > 1 else None,
-        delta_std=statistics.stdev(delta) if len(delta) > 1 else None,
+        delta=_mean(deltas),
+        coverage_std=statistics.stdev(coverages) if len(coverages) > 1 else None,
+        delta_std=statistics.stdev(deltas) if len(deltas) > 1 else None,
         delta_low=low,
         delta_high=high,
         runs_passed=sum(map(thresholds.are_reached_by, by_run)),
@@ -208,14 +217,14 @@ def _rejection_reason(by_run: Sequence[Contrast], thresholds: Thresholds, low: f
         )
         return "; ".join(filter(None, (shortfalls, runs_text)))
     if low is None or low <= 0:
-        return "Δ's interval includes 0, so it may be chance"
+        return "Δ's interval includes 0, so the difference may be chance"
     return ""
 
 
 def _failure_examples(
     name: str, runs: Sequence[LabelRun], outcomes: Sequence[TraceOutcome]
 ) -> tuple[TraceExample, ...]:
-    """Examples of failures that lack a capability; labels that most runs agree on come first."""
+    """Examples of failures that lack a capability; the failures that most runs label so come first."""
     failures = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
     examples_by_trace: dict[str, list[TraceExample]] = {}
     for run in runs:

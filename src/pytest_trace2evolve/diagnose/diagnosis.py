@@ -1,4 +1,4 @@
-"""The report on traces: capabilities that failures lack, kinds of failure, and unexplained failures."""
+"""Reports the capabilities that failures lack, the kinds of failure, and the unexplained failures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class LabelSet:
 
 
 def label_set_by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
-    """Label traces by rules in a single run; a note says so if more `runs` are requested."""
+    """Label traces by rules in a single run; if more `runs` are requested, a note says so."""
     note = f"the rules give the same labels in all {runs} runs, so they ran once; this shows no stability"
     labels = label_by_rules(traces.behaviors)
     return LabelSet("rules", BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
@@ -61,7 +61,7 @@ def build_report(
     """Build the report that compares failures with successes.
 
     Raises:
-        LabelError: a run's labels do not partition the traces.
+        LabelError: a run does not have exactly one label of every capability for each trace.
     """
     outcomes = traces.outcomes
     kinds, explained = count_failure_kinds(traces.behaviors)
@@ -126,7 +126,7 @@ class RunDiagnosis:
 
 
 def diagnose_run(project: Project, run: str, base_folder: Path, environments: "Environments") -> RunDiagnosis:
-    """Diagnose by rules the capabilities that a run's failures lack, without tasks of sealed splits.
+    """Diagnose by rules which capabilities a run's failures lack; tasks of sealed splits are left out.
 
     Raises:
         ConfigError: the run is unknown or empty, no environment has the tools of its world, nothing failed,

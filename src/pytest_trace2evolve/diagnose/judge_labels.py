@@ -1,4 +1,7 @@
-"""The labeller by a judge: discovery, merging and N independent runs, with an estimate of their cost."""
+"""Labels traces with a judge, and estimates the cost.
+
+The judge discovers capabilities and merges them. Then it labels the traces in N independent runs.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +29,7 @@ from pytest_trace2evolve.utils.concurrency import run_concurrently
 
 DEFAULT_RUNS = 10  # independent runs of the labeller (N)
 DISCOVERY_COUNT = 3  # independent discoveries, each from different traces
-DISCOVERY_TRACES = 6  # traces of each outcome that one discovery reads
+DISCOVERY_TRACES = 6  # maximum number of failed or passed traces in one discovery
 MAX_CONCURRENT = 16  # concurrent requests
 
 # For the estimate
@@ -55,19 +58,21 @@ class JudgeSettings:
 
 def estimate_usage(traces: TraceSet, settings: JudgeSettings) -> UsageEstimate:
     """Estimate the usage of discovery and labelling from prompt lengths, as if no answer were cached."""
-    length = 0
+    prompt_length = 0
     for behavior in traces.behaviors:
         messages = prompts.label_messages(traces.policy, behavior.trace, BUILT_IN_CAPABILITIES)
-        length += sum(len(message["content"]) for message in messages)
-    count, policy = len(traces.behaviors), len(traces.policy)
-    discovery = DISCOVERY_COUNT * (policy + 2 * DISCOVERY_TRACES * max(length / count - policy, 0))
-    tokens = round((length * settings.runs + discovery) / CHARACTERS_PER_TOKEN)
-    completion_tokens = count * settings.runs * prompts.MAX_PROPOSALS * LABEL_TOKENS
+        prompt_length += sum(len(message["content"]) for message in messages)
+    trace_count, policy_length = len(traces.behaviors), len(traces.policy)
+    discovery_length = DISCOVERY_COUNT * (
+        policy_length + 2 * DISCOVERY_TRACES * max(prompt_length / trace_count - policy_length, 0)
+    )
+    prompt_tokens = round((prompt_length * settings.runs + discovery_length) / CHARACTERS_PER_TOKEN)
+    completion_tokens = trace_count * settings.runs * prompts.MAX_PROPOSALS * LABEL_TOKENS
     price = settings.model.price
-    usage = Usage(prompt_tokens=tokens, completion_tokens=completion_tokens)
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
     return UsageEstimate(
-        requests=count * settings.runs + DISCOVERY_COUNT + 1,
-        prompt_tokens=tokens,
+        requests=trace_count * settings.runs + DISCOVERY_COUNT + 1,
+        prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         cost=price.cost(usage) if price is not None else None,
     )
@@ -97,8 +102,8 @@ class JudgeLabeller:
         """Discover capabilities, merge them, and label the traces in N runs.
 
         Raises:
-            EndpointError: the endpoint rejects the judge.
-            LabelError: the judge proposed no capability, or none of its labels can be trusted.
+            EndpointError: the endpoint rejects the requests.
+            LabelError: the judge proposed no capability, or none of its labels is usable.
         """
         return asyncio.run(self._label(traces))
 
@@ -107,9 +112,9 @@ class JudgeLabeller:
         async with AsyncExitStack() as stack:
             proposal_model = await self._open_model(stack, prompts.proposals_format())
             group_model = await self._open_model(stack, prompts.groups_format())
-            label = await self._open_model(stack, prompts.labels_format())
+            label_model = await self._open_model(stack, prompts.labels_format())
             capabilities = await self._discover(traces, proposal_model, group_model)
-            runs = await self._label_runs(traces, capabilities, label)
+            runs = await self._label_runs(traces, capabilities, label_model)
         labels = [label for run in runs for label in run.labels]
         lost_labels = [label for label in labels if label.presence is Presence.LOST]
         name = self._settings.model.model
@@ -120,15 +125,15 @@ class JudgeLabeller:
             )
         notes = [f"judge {name!r}, prompt {prompts.PROMPT_VERSION}"]
         if lost_labels:
-            count = f"{len(lost_labels)} of {len(labels)} labels are lost"
-            notes.append(f"{count}; first: {lost_labels[0].why}{self._failure_note()}")
+            lost_share = f"{len(lost_labels)} of {len(labels)} labels are lost"
+            notes.append(f"{lost_share}; first: {lost_labels[0].why}{self._failure_note()}")
         return LabelSet(name, capabilities, runs, tuple(notes))
 
     def _failure_note(self) -> str:
         return f" ({len(self._failures)} requests failed: {self._failures[0]})" if self._failures else ""
 
     async def _open_model(self, stack: AsyncExitStack, response_format: dict[str, Any]) -> Model:
-        from pytest_trace2evolve.models.chat import ChatModel  # half a second, if needed
+        from pytest_trace2evolve.models.chat import ChatModel  # imported only if needed: half a second
 
         body = {**self._settings.model.extra_body, "response_format": response_format}
         settings = replace(self._settings.model, extra_body=body)
@@ -141,12 +146,12 @@ class JudgeLabeller:
     async def _discover(
         self, traces: TraceSet, proposal_model: Model, group_model: Model
     ) -> list[Capability]:
-        outcomes: dict[bool, list[Behavior]] = {False: [], True: []}
+        behaviors_by_outcome: dict[bool, list[Behavior]] = {False: [], True: []}
         for behavior in traces.behaviors:
-            outcomes[behavior.passed].append(behavior)
+            behaviors_by_outcome[behavior.passed].append(behavior)
 
         def discovery_messages(number: int) -> list[dict[str, str]]:
-            sample = prompts.sample_traces(outcomes, number, DISCOVERY_TRACES)
+            sample = prompts.sample_traces(behaviors_by_outcome, number, DISCOVERY_TRACES)
             conversations = [(behavior.task.id, behavior.passed, behavior.trace) for behavior in sample]
             return prompts.discovery_messages(traces.policy, conversations, BUILT_IN_CAPABILITIES)
 
@@ -172,10 +177,10 @@ class JudgeLabeller:
     async def _label_runs(
         self, traces: TraceSet, capabilities: Sequence[Capability], model: Model
     ) -> list[LabelRun]:
-        slots = asyncio.Semaphore(MAX_CONCURRENT)
+        semaphore = asyncio.Semaphore(MAX_CONCURRENT)
 
         async def label_trace(behavior: Behavior, run: int) -> list[Label]:
-            async with slots:
+            async with semaphore:
                 messages = prompts.label_messages(traces.policy, behavior.trace, capabilities)
                 answer = await self._ask(model, messages, run)
             return prompts.read_labels(answer, behavior.simulation.id, behavior.trace, capabilities)

@@ -1,12 +1,13 @@
-"""The labeller by rules: deterministic, offline, from the trace, the gold actions and the world.
+"""Labels traces by rules, offline and deterministically, from the trace, the gold actions and the world.
 
-A label says whether the trace shows a capability, not whether the lack did harm. For example, an agent that
-changes an unread record lacks verification even if the guess was right. So passed traces can lack a
+A label says whether the trace shows a capability, not whether a lack of it did harm. For example, an agent
+that changes an unread record lacks verification even if the guess was right. So passed traces can lack a
 capability, and the contrast of failures and successes says whether the lack matters. If a trace does not
 decide the question, the capability counts as present.
 
-Text of messages is read only to revoke a label, or to find a wrong figure that the agent stated. Each of
-these text rules was added after a person found a wrong label of a recorded run.
+Messages are searched for ids and values. Their wording is interpreted only to revoke a label, or to find a
+wrong figure that the agent stated. Each rule about wording was added after a person found a wrong label of a
+recorded run.
 """
 
 import json
@@ -100,11 +101,11 @@ def precondition_verification(behavior: Behavior) -> Observation:
 def last_known_status(behavior: Behavior, call: AgentCall) -> str:
     """The status of a call's record in the last earlier result that shows it; empty if there is none."""
     status = ""
-    for earlier in behavior.calls:
-        if earlier.message >= call.message:
+    for earlier_call in behavior.calls:
+        if earlier_call.message >= call.message:
             break
-        if earlier.record == call.record and not earlier.has_failed:
-            status = _text_field(earlier.result, behavior.rules.status) or status
+        if earlier_call.record == call.record and not earlier_call.has_failed:
+            status = _text_field(earlier_call.result, behavior.rules.status) or status
     return status
 
 
@@ -203,7 +204,7 @@ def multi_step_task_completion(behavior: Behavior) -> Observation:
 
 
 def _is_reachable(behavior: Behavior, write: ExpectedWrite) -> bool:
-    """Whether the write was possible: the record was read or named, and the customer named an item."""
+    """Whether the write was possible: the record was read or named, and an item to change was named."""
     if not write.record:
         return True
     if behavior.first_read(write.record) is None and not _is_named_by_customer(behavior, write.record):
@@ -217,7 +218,7 @@ def _is_reachable(behavior: Behavior, write: ExpectedWrite) -> bool:
 def tool_calling_precision(behavior: Behavior) -> Observation:
     """Whether calls that change something had the right tool and arguments."""
     for call in behavior.calls:
-        if call.has_failed and not behavior.is_gold(call) and (problem := _argument_error(behavior, call)):
+        if call.has_failed and not behavior.is_gold(call) and (problem := _argument_problem(behavior, call)):
             return _observe_lacking(call.message, problem)
         if not call.has_failed and [] in call.arguments.values() and call in behavior.writes:
             return _observe_lacking(call.message, f"{call.name} on {call.record} without an item")
@@ -239,14 +240,14 @@ def tool_calling_precision(behavior: Behavior) -> Observation:
             value, gold_value = (tool_call.arguments.get(name) for tool_call in (call, write.action))
             return _observe_lacking(call.message, f"{tool} with {name} {value!r}; expected {gold_value!r}")
     # A wrong variant or address counts as present here, because other capabilities cover these errors. If
-    # only success gave this label, the capability would look missing wherever one of those is missing.
+    # only full success counted as present, this capability would look missing whenever another one is.
     if not tried_writes:
         return _NOT_APPLICABLE
     return _observe_present(tried_writes[0][1].message, "the right tools with the right arguments")
 
 
-def _argument_error(behavior: Behavior, call: AgentCall) -> str:
-    """The reason why a tool rejected a wrong call; empty if a record's state was the reason."""
+def _argument_problem(behavior: Behavior, call: AgentCall) -> str:
+    """The problem in the name or arguments of a rejected call; empty if a record's state was the reason."""
     if call.name not in behavior.tool_types:
         return f"called {call.name}, which is not a tool"
     if MALFORMED_ARGUMENTS in call.arguments:
@@ -424,15 +425,15 @@ def _was_offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
     return any(identifier.lower() in agent_text for identifier in identifiers)
 
 
-def _find_wrong_figure(behavior: Behavior, expected: str) -> tuple[int, str] | None:
-    """The message index and text of a wrong figure that the agent stated instead of the expected one.
+def _find_wrong_figure(behavior: Behavior, expected_figure: str) -> tuple[int, str] | None:
+    """The message index and text of a wrong figure that the agent stated instead of the expected figure.
 
     A wrong amount occurs in no earlier tool result or message of the customer. A wrong count occurs in a
     sentence that shares a word with the customer's question for a number. None if there is no such figure.
     """
-    if "." in expected:
+    if "." in expected_figure:
         return _find_wrong_amount(behavior)
-    return _find_wrong_count(behavior, expected) if expected.isdecimal() else None
+    return _find_wrong_count(behavior, expected_figure) if expected_figure.isdecimal() else None
 
 
 def _find_wrong_amount(behavior: Behavior) -> tuple[int, str] | None:
@@ -447,13 +448,13 @@ def _find_wrong_amount(behavior: Behavior) -> tuple[int, str] | None:
     return None
 
 
-def _find_wrong_count(behavior: Behavior, expected: str) -> tuple[int, str] | None:
+def _find_wrong_count(behavior: Behavior, expected_count: str) -> tuple[int, str] | None:
     question_words: set[str] = set()
     for _, sentence in _iter_sentences(behavior, "user"):
         if "how many" in sentence or "number of" in sentence:
             question_words |= set(_WORD_PATTERN.findall(sentence)) - {"many", "number", "have", "there"}
     for index, sentence in _iter_sentences(behavior, "assistant"):
-        counts = [count for count in _COUNT_PATTERN.findall(sentence) if count != expected]
+        counts = [count for count in _COUNT_PATTERN.findall(sentence) if count != expected_count]
         if counts and question_words & set(_WORD_PATTERN.findall(sentence)):
             return index, counts[0]
     return None
@@ -465,18 +466,18 @@ def _find_wrong_count(behavior: Behavior, expected: str) -> tuple[int, str] | No
 def _iter_read_items(behavior: Behavior) -> Iterator[dict[str, Any]]:
     """Yield every object with an item's id in the results of read tools."""
 
-    def with_item_id(value: Any) -> Iterator[dict[str, Any]]:
+    def iter_items(value: Any) -> Iterator[dict[str, Any]]:
         if isinstance(value, dict):
             if "item_id" in value:
                 yield value
             value = list(value.values())
         if isinstance(value, list):
             for child in value:
-                yield from with_item_id(child)
+                yield from iter_items(child)
 
     for call in behavior.reads:
         try:
-            yield from with_item_id(json.loads(call.result))
+            yield from iter_items(json.loads(call.result))
         except (ValueError, RecursionError):
             continue
 
@@ -491,5 +492,5 @@ def _text_field(result: str, name: str) -> str:
 
 
 def _text_set(value: object) -> set[str]:
-    """The entries of a list as texts; empty for any other value, because an agent may write anything."""
+    """The entries of a list as strings; empty for any other value, because an agent may pass anything."""
     return set(map(str, value)) if isinstance(value, list) else set()

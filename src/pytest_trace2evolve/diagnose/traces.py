@@ -1,7 +1,7 @@
 """Traces to learn from: the traces of runs and results files, without sealed splits.
 
-If capabilities were mined from the tasks that decide, the same scores would choose and judge them. So tasks
-of sealed splits are left out. If such a split is named explicitly, the ledger records the access.
+If capabilities were mined from the tasks that decide, the same scores would both choose and judge them. So
+tasks of sealed splits are left out. If such a split is named explicitly, the ledger records the access.
 """
 
 import os
@@ -30,7 +30,7 @@ from pytest_trace2evolve.session.traces import find_run, splits_of_task
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 SplitName = tuple[str, str]
-"""A suite, and one of its splits."""
+"""The name of a suite, and the name of one of its splits."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def gather_traces(
 
     Args:
         runs: Ids of runs or prefixes of ids, run folders, or results files.
-        worlds: Opens the domain of the runs.
+        worlds: Opens the world of the runs.
         project: The project whose suites say which tasks are sealed; None if there is no project.
         base_folder: The folder to which paths are relative.
         splits: Sealed splits to include; the accesses are recorded.
@@ -82,8 +82,8 @@ def gather_traces(
             world does not fit the purpose.
 
     Raises:
-        ConfigError: a run or a split is unknown, several domains are mixed, or nothing is left.
-        ResultsError: a file cannot be read, or a simulation is named twice.
+        ConfigError: a run or a split is unknown, several domains are mixed, or no trace is left.
+        ResultsError: a file cannot be read, or a simulation occurs twice.
         LedgerError: an access could not be recorded.
     """
     files = _read_files(runs, project, base_folder, suite)
@@ -170,7 +170,7 @@ def _check_splits(splits: Sequence[str], project: Project | None) -> None:
 
 
 def _check_suites_are_locked(project: Project | None, mode: Mode) -> None:
-    """Require a lock of every suite of the domain, because only the lock says which tasks decide."""
+    """Require every suite of the domain to be locked, because only the lock says which tasks decide."""
     if project is None:
         return
     for name in project.suite_names:
@@ -209,9 +209,9 @@ class _TraceFilter:
         self.traces: list[tuple[str, ScoredSimulation]] = []
         self.splits: dict[str, tuple[SplitName, ...]] = {}
 
-    def add(self, run: str, scored: ScoredSimulation) -> None:
+    def add(self, run: str, scored_trace: ScoredSimulation) -> None:
         """Keep a trace unless its task is in a sealed split that was not named."""
-        task = scored.simulation.task_id
+        task = scored_trace.simulation.task_id
         if task not in self.splits:
             task_splits = (
                 splits_of_task(self._project, self._domain, task) if self._project is not None else ()
@@ -223,7 +223,7 @@ class _TraceFilter:
         if omitted_splits:
             self._omitted_counts[omitted_splits[0]] += 1
         else:
-            self.traces.append((run, scored))
+            self.traces.append((run, scored_trace))
 
     def _sealed_splits(self, task: str) -> list[SplitName]:
         """The splits of a task that decide or guard."""

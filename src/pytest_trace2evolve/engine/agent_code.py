@@ -1,4 +1,4 @@
-"""Runs an agent's code, and attributes its failures to the agent, so that they end only its simulation."""
+"""Runs an agent's code. A failure of the code counts as the agent's, and ends only the agent's simulation."""
 
 import asyncio
 import contextvars
@@ -143,7 +143,7 @@ def _http_status(error: BaseException) -> object:
 
 
 def _error_message(error: BaseException) -> str:
-    """Escape control characters in an exception's message, and cut it after `MAX_MESSAGE_LENGTH`."""
+    """Return an exception's message with control characters escaped, cut after `MAX_MESSAGE_LENGTH`."""
     try:
         text = str(error)
     except Exception as str_error:

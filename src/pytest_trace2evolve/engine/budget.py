@@ -20,7 +20,7 @@ from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.utils.canonical import storable_text
 
 MAX_BUSY_SECONDS = 60.0
-"""Maximum wait for another process's transaction, which takes well under a millisecond."""
+"""Maximum wait for a transaction of another process. A transaction takes well under a millisecond."""
 
 _ERRORS_BY_NAME = {error.__name__: error for error in (BudgetError, EndpointError, StorageError)}
 """The errors that a stopped run raises, by their names in the database."""
@@ -149,7 +149,7 @@ class Account:
 
     @property
     def stop_reason(self) -> str:
-        """The reason why the run was stopped; empty if it was not."""
+        """The reason why the run was stopped; empty if the run was not stopped."""
         return str(self._read_column("stopped"))
 
     @property

@@ -1,4 +1,4 @@
-"""Makes each simulation of a run once, resumes interrupted ones, stores them, and enforces the budgets."""
+"""Makes each simulation of a run once, stores it, resumes interrupted simulations, and enforces budgets."""
 
 import asyncio
 import contextlib
@@ -87,7 +87,7 @@ class Engine:
     async def make(self, job: Job, *, urgent: bool = False) -> Simulation:
         """Make a simulation, or return the stored one.
 
-        A simulation that infrastructure ended is returned unchanged. Only `retry` makes it again.
+        A lost simulation is returned unchanged until `retry` or `forget_lost` is called.
 
         Raises:
             BudgetError: the run's budget is spent, or the run was stopped.

@@ -158,7 +158,7 @@ class RayCluster:
         return self._ray.exceptions
 
     def count_cpus(self) -> int:
-        """The CPUs of all nodes.
+        """The number of CPUs of all nodes.
 
         Raises:
             ConfigError: the cluster has no CPU.
@@ -188,7 +188,7 @@ class RayCluster:
 
     @contextlib.contextmanager
     def one_line_errors(self) -> Iterator[None]:
-        """Convert errors of Ray to a message of one line.
+        """Convert errors of Ray to a `ConfigError` with a one-line message.
 
         Raises:
             ConfigError: Ray raised an error; the message is Ray's.
@@ -208,7 +208,7 @@ def check_opened(node: str, problem: str) -> None:
     """Raise an error if an actor reported a problem while it opened the project.
 
     Raises:
-        ConfigError: the actor cannot run the project; names the node.
+        ConfigError: the actor cannot run the project; the message names the node.
     """
     if problem:
         raise ConfigError(f"node {node} of the Ray cluster cannot run the project: {problem}")

@@ -116,9 +116,9 @@ class Turns:
         if not calls:
             return
         for call in calls:
-            result = self._session.call(call.name, deepcopy(call.arguments), call.requestor)
-            self._errors_left -= result.error
-            self._append(result.to_message(call))
+            tool_result = self._session.call(call.name, deepcopy(call.arguments), call.requestor)
+            self._errors_left -= tool_result.error
+            self._append(tool_result.to_message(call))
         self._session.sync()
         self._count_step()
 

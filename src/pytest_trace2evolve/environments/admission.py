@@ -1,9 +1,9 @@
-"""Admission of an environment: checks of its scenarios before anything is trained on them.
+"""Admits an environment if its scenarios pass all checks, before a model is trained on them.
 
 The checks show whether the environment rewards the capability alone. An expert must reach the top reward, and
-its reward must never drop on the way. An agent that does nothing, takes the shortcut, repeats itself, or
-reads, says or changes everything must get no reward. Synthesized environments must pass the same checks as
-built-in ones.
+the reward must never drop on the way. An agent that does nothing, takes the shortcut, repeats itself, or
+reads, says or changes everything must get almost no reward. Synthesized environments must pass the same
+checks as built-in ones.
 """
 
 import json
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.engine.ray_executor import RayExecutor
 
 SEEDS = 1_000  # scenarios of a full admission
-SEEDS_BEFORE_TRAINING = 60  # scenarios that are checked again before a training
+SEEDS_BEFORE_TRAINING = 60  # scenarios that are checked again before a training run
 SEEDS_PER_BATCH = 20  # scenarios that a process of a cluster checks in one call
 SEEDS_IN_NEW_PROCESS = 20  # scenarios that are also made in a new process
 
@@ -72,32 +72,36 @@ def admit(
         held_out_identifiers: Ids and people that no scenario may contain; see `collect_held_out_identifiers`.
         first_seed: Seed of the first scenario; should be random if a model wrote the environment's code.
         on_progress: Called with the number of checked scenarios.
-        executor: Checks scenarios on a cluster; None to check in this process. The report is the same.
+        executor: Checks scenarios on a cluster; None to check in this process. Both give the same report.
     """
     start = time.perf_counter()
-    levels = [difficulty] if difficulty is not None else list(DIFFICULTIES)
+    difficulties = [difficulty] if difficulty is not None else list(DIFFICULTIES)
 
     def make_generator(level: int) -> Generator:
         return environments.generator(name, level, content)
 
     def job_at(index: int) -> Job:
-        return first_seed + index, levels[index % len(levels)]
+        return first_seed + index, difficulties[index % len(difficulties)]
 
     checks = ScenarioChecks(make_generator, environments.world(name), content, held_out_identifiers)
     if executor is None:
         for index in range(seeds):
-            checks.add(checks.check(index // len(levels), *job_at(index), is_early=_is_early(index)))
+            checks.add(checks.check(index // len(difficulties), *job_at(index), is_early=_is_early(index)))
             on_progress(index + 1)
     else:
-        scenarios = [(index // len(levels), *job_at(index), _is_early(index)) for index in range(seeds)]
-        batches = [scenarios[begin : begin + SEEDS_PER_BATCH] for begin in range(0, seeds, SEEDS_PER_BATCH)]
+        check_arguments = [
+            (index // len(difficulties), *job_at(index), _is_early(index)) for index in range(seeds)
+        ]
+        batches = [
+            check_arguments[begin : begin + SEEDS_PER_BATCH] for begin in range(0, seeds, SEEDS_PER_BATCH)
+        ]
         coroutine = _check_on_cluster(executor, name, content, held_out_identifiers, batches, on_progress)
         for findings in executor.run(coroutine):
             checks.add(findings)
     jobs = [job_at(index) for index in range(SEEDS_IN_NEW_PROCESS)]
     return AdmissionReport(
         capability=name,
-        digests={level: make_generator(level).digest for level in levels},
+        digests={level: make_generator(level).digest for level in difficulties},
         seeds=seeds,
         seconds=time.perf_counter() - start,
         checks=(_check_new_process(environments, name, content, jobs), *checks.lines()),
@@ -158,7 +162,7 @@ def _is_early(index: int) -> bool:
 def require_admitted(
     environments: Environments, names: Sequence[str], project: Project, first_seed: int = 0
 ) -> None:
-    """Check environments again before a training, also against the project's held-out content.
+    """Check environments again before a training run, also for the project's held-out content.
 
     Raises:
         ConfigError: an environment is not admitted.
@@ -190,7 +194,7 @@ def _check_new_process(
     """Compare scenarios and grades with those from a different process.
 
     A module that a model wrote gets the jobs in reverse order there, because a scenario must not depend on
-    earlier ones. For other environments, the new process hashes strings differently.
+    earlier ones. For other environments, the new process uses a different seed for the hashes of strings.
     """
     make_elsewhere = environments.offer(name).elsewhere
     try:
@@ -201,7 +205,7 @@ def _check_new_process(
             other_digests = _digests(lambda level: make_elsewhere(level, content), jobs[::-1])[::-1]
     except Trace2EvolveError as error:
         return CheckLine(
-            check=NEW_PROCESS, passed=False, detail=f"it cannot be made in a new process: {error}"
+            check=NEW_PROCESS, passed=False, detail=f"no scenario can be made in a new process: {error}"
         )
     for (seed, level), own_digest, other_digest in zip(jobs, own_digests, other_digests, strict=True):
         if own_digest != other_digest:
@@ -216,9 +220,9 @@ def _digests_in_new_process(
     name: str, content: Content, jobs: Sequence[Job], project: Project | None
 ) -> list[str]:
     folders = None if project is None else [str(project.root), str(project.suites_folder)]
-    path = [entry for entry in sys.path if entry]
+    import_path = [entry for entry in sys.path if entry]
     source = (
-        f"import sys; sys.path[:] = {path!r}; import json; from {__name__} import scenario_digests; "
+        f"import sys; sys.path[:] = {import_path!r}; import json; from {__name__} import scenario_digests; "
         "print(json.dumps(scenario_digests(*json.loads(sys.argv[1]))))"
     )
     process = subprocess.run(

@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 SEEDS, ROLLOUTS = 100, 16  # scenarios of a full calibration, and rollouts of each
 LOCAL_SEEDS = 30  # default for a model in a folder, because the machine may have no accelerator
 DEFAULT_CONCURRENCY = 64  # concurrent rollouts by default
-FIRST_ROLLOUT_SEED = 1  # further rollouts add their number
+FIRST_ROLLOUT_SEED = 1  # each rollout adds its number
 MAX_ADJUSTMENTS = 5  # changes of the difficulty before the user must decide
 
 # Targets of the figures
-MIN_MEAN, MAX_MEAN = 0.2, 0.6  # reward
-MIN_STD = 0.05  # within a group, averaged over groups
+MIN_MEAN, MAX_MEAN = 0.2, 0.6  # mean reward
+MIN_STD = 0.05  # standard deviation within a group, averaged over groups
 MAX_UNIFORM_SHARE = 0.2  # share of groups with only top rewards, and of groups with only rewards of 0
 MIN_INFORMATIVE = 0.5  # share of groups whose rewards differ
 
-PASS_AT_KS = (1, 4, 8, 16)  # of pass@k
+PASS_AT_KS = (1, 4, 8, 16)  # values of k in pass@k
 ANSWERS_PER_ROLLOUT = 3  # a rough figure, for the estimate before the measurement
 
 
@@ -110,7 +110,7 @@ def estimate_pass_at_k(total: int, passed_count: int, k: int) -> float:
 
 
 def missed_targets(figures: RolloutFigures) -> tuple[str, ...]:
-    """The targets that the figures miss, one phrase each; empty if a model can learn here."""
+    """The targets that the figures miss, one phrase each; empty if a model can learn at this difficulty."""
     misses = []
     if not MIN_MEAN <= figures.mean <= MAX_MEAN:
         misses.append(f"mean reward {figures.mean:.2f}, target {MIN_MEAN:g} to {MAX_MEAN:g}")
@@ -130,7 +130,7 @@ def missed_targets(figures: RolloutFigures) -> tuple[str, ...]:
 
 
 def difficulty_step(figures: RolloutFigures) -> int:
-    """Return 1 if scenarios must become harder, or -1 if easier, by the figure furthest from its target."""
+    """Return 1 for harder scenarios or -1 for easier ones, by the figure that is furthest from its target."""
     too_high = max(figures.mean - MAX_MEAN, figures.all_top - MAX_UNIFORM_SHARE)
     too_low = max(MIN_MEAN - figures.mean, figures.all_zero - MAX_UNIFORM_SHARE)
     if max(too_high, too_low) <= 0:
@@ -139,10 +139,10 @@ def difficulty_step(figures: RolloutFigures) -> int:
 
 
 def next_difficulty(difficulty: int, figures: RolloutFigures) -> int:
-    """The difficulty to measure next; outside of `DIFFICULTIES` if the scale ends here."""
+    """The difficulty to measure next; outside `DIFFICULTIES` if the scale has no further one."""
     step = difficulty_step(figures)
     if difficulty + step not in DIFFICULTIES and MIN_MEAN <= figures.mean <= MAX_MEAN:
-        # The mean fits, but groups are too similar: a different mix of scenarios may tell them apart.
+        # The mean fits, but groups are too similar: a different mix of scenarios may separate them.
         step = -step
     return difficulty + step
 
@@ -194,10 +194,10 @@ async def calibrate(
         results.append(await _measure(environments, name, difficulty, model, spec, on_progress, cluster))
         if not results[-1].outside or not spec.can_adjust or len(results) > MAX_ADJUSTMENTS:
             break
-        next_level = next_difficulty(difficulty, results[-1].figures)
-        if next_level not in DIFFICULTIES or next_level in [result.difficulty for result in results]:
+        new_difficulty = next_difficulty(difficulty, results[-1].figures)
+        if new_difficulty not in DIFFICULTIES or new_difficulty in [result.difficulty for result in results]:
             break
-        difficulty = next_level
+        difficulty = new_difficulty
     last_result = results[-1]
     return Calibration(
         capability=name,
@@ -247,13 +247,13 @@ async def _measure(
     figures = compute_figures(
         [group.rewards for group in groups], count_lost_rollouts(f"environment {name!r}", groups)
     )
-    tokens = [rollout.tokens for rollout in rollouts if rollout.reward is not None and rollout.tokens]
+    token_counts = [rollout.tokens for rollout in rollouts if rollout.reward is not None and rollout.tokens]
     return DifficultyResult(
         difficulty=difficulty,
         digest=generator.digest,
         figures=figures,
         outside=missed_targets(figures),
-        tokens=fmean(tokens) if tokens else None,
+        tokens=fmean(token_counts) if token_counts else None,
         calls=fmean(rollout.usage.calls for rollout in rollouts),
         seconds=time.perf_counter() - start,
     )
@@ -289,7 +289,7 @@ def read_calibrations(folder: Path, capability: str) -> tuple[Calibration, ...]:
 def find_calibration(
     environments: Environments, capability: str, weights: str, folder: Path
 ) -> Calibration | None:
-    """The calibration that found a difficulty in the environment's current version; None if there is none.
+    """The calibration that found a difficulty for the current version of an environment; None if none did.
 
     `weights` is the digest of the model's folder.
     """
@@ -321,7 +321,7 @@ class EnvironmentStatus:
     Attributes:
         pays: The rewarded behavior, in one line.
         digest: The digest of the current version at the easiest difficulty.
-        is_stale: Whether a calibration is of a different version of the environment.
+        is_stale: Whether a calibration belongs to a different version of the environment.
     """
 
     name: str
@@ -391,7 +391,7 @@ def _model_settings(options: argparse.Namespace, base_folder: Path) -> ModelSett
     if options.base_url is not None and options.model is None:
         raise ConfigError("--base-url has no effect without --model")
     model = str(embedded_model()) if options.model is None else options.model
-    common = {"seed": FIRST_ROLLOUT_SEED, "max_connections": options.concurrency}
+    shared_settings = {"seed": FIRST_ROLLOUT_SEED, "max_connections": options.concurrency}
     temperature = options.temperature
     if options.base_url is not None or not is_model_folder(model, base_folder):
         return ModelSettings(
@@ -400,7 +400,7 @@ def _model_settings(options: argparse.Namespace, base_folder: Path) -> ModelSett
             api_key_env=options.api_key_env,
             temperature=1.0 if temperature is None else temperature,
             url_option="--base-url",
-            **common,
+            **shared_settings,
         )
     folder, weights = read_model_folder(model, base_folder, {})
     return ModelSettings(
@@ -409,7 +409,7 @@ def _model_settings(options: argparse.Namespace, base_folder: Path) -> ModelSett
         temperature=folder.temperature if temperature is None else temperature,
         folder=folder.path,
         weights=weights,
-        **common,
+        **shared_settings,
     )
 
 

@@ -1,7 +1,7 @@
-"""The environment: plays a generator's scenarios on a world, with the generator's grades as rewards.
+"""An environment plays a generator's scenarios on a world, with the generator's grades as rewards.
 
 An `Episode` is one simulation that the caller drives, one message of the agent at a time, because a trainer
-has the agent's messages already and needs the replies. It uses the same `Turns` as every conversation. A
+already has the agent's messages and needs only the replies. It uses `Turns`, as every simulation does. A
 rollout is one agent's play of one scenario; a group holds all rollouts of one scenario.
 """
 
@@ -151,7 +151,7 @@ class ScenarioEnvironment:
         return Reaction(messages=messages, done=self._is_over())
 
     def reward(self) -> float:
-        """The reward since the last reset."""
+        """The reward of the current scenario so far."""
         episode = self._episode
         if self._reward is None:
             grade = self._generator.grade(episode.task, episode.trace, solved=episode.is_solved())
@@ -184,7 +184,7 @@ class ScenarioEnvironment:
             return False
         if self._generator.settled(episode.task, episode.trace):
             return True
-        # Only a solved scenario gets the top. For others, skip the grade, which may need a sandbox process.
+        # Only a solved scenario gets the top grade. Grading may need a sandbox process, so skip it otherwise.
         return episode.is_solved() and self.reward() == MAX_GRADE
 
 
@@ -279,7 +279,7 @@ async def play_groups(
     on_progress: Callable[[int], None] = lambda finished_count: None,
     play_on_cluster: Callable[[int, int], Awaitable[Rollout]] | None = None,
 ) -> list[Group]:
-    """Play every scenario `group_size` times; each rollout has its own agent, made from the rollout's number.
+    """Play every scenario `group_size` times; each rollout has its own agent, made for the rollout's number.
 
     Args:
         on_progress: Called with the number of finished rollouts.

@@ -1,7 +1,7 @@
 """Environments that a model wrote: modules of a project that run only in the sandbox.
 
 A module describes scenarios and grades trajectories, but does not play them. The tools, their results and
-the end state are the target world's own, so no module can imitate them. A project stores an admitted module
+the end state are the target world's own, so no module can fake them. A project stores an admitted module
 as `environments/generated/<capability>.py.txt`, a file name that neither pytest nor Python imports, with a
 record of its origin. A module that was changed after its admission is rejected.
 """
@@ -51,13 +51,13 @@ from pytest_trace2evolve.utils.reading import (
 from pytest_trace2evolve.worlds.registry import Worlds
 
 MAX_STEPS = 40  # limit of the steps of a history or a shortcut, and of the expert's calls in a turn
-MAX_CHARACTERS, MAX_DEPTH = 200_000, 40  # limits of a scenario's JSON, which is read outside of the sandbox
+MAX_CHARACTERS, MAX_DEPTH = 200_000, 40  # limits of a scenario's JSON, which is parsed outside the sandbox
 CACHED_SCENARIOS = 256  # a group of rollouts requests the same scenario many times
 SEED_SEPARATOR = "-seed-"  # precedes the seed in the id of a scenario
 
 
 class PlannedCall(Record):
-    """A tool call."""
+    """A tool call in a module's scenario or shortcut."""
 
     name: str
     arguments: dict[str, Any]
@@ -115,8 +115,8 @@ class GeneratedScenario(Record):
     """The value that a module's `scenario` function returns.
 
     Attributes:
-        tables: The part of the database that the scenario needs, in the target's own shape.
-        identity: How the customer identifies themselves.
+        tables: The part of the database that the scenario needs, in the schema of the target world.
+        identity: The sentences that identify the customer, by slot.
         turns: The customer's requests.
         history: The messages before the agent's turn, without tool results, which are filled in later.
         goal: Data for the module's `grade` and `shortcut`.
@@ -146,7 +146,7 @@ class LazySandbox:
         return sandbox.call(function, *arguments)
 
     def close(self) -> None:
-        """End the process; a further call starts a new one."""
+        """End the sandbox's process; a further call starts a new process."""
         with self._lock:
             if self._sandbox is not None:
                 self._sandbox.close()
@@ -188,18 +188,18 @@ class GeneratedGenerator:
     def _make_scenario(self, seed: int) -> tuple[Task, Mapping[str, Any]]:
         """The scenario of a seed, and its goal."""
         module_seed = 2 * seed + (self.content is Content.HELDOUT)
-        call = f"{self._label}: scenario({module_seed}, {self.difficulty})"
-        raw = self._sandbox.call("scenario", module_seed, self.difficulty)
-        if is_deeper(raw, MAX_DEPTH):
-            raise GeneratorError(f"{call} is nested more than {MAX_DEPTH} levels deep; flatten it")
-        if (length := len(json.dumps(raw))) > MAX_CHARACTERS:
+        call_text = f"{self._label}: scenario({module_seed}, {self.difficulty})"
+        raw_scenario = self._sandbox.call("scenario", module_seed, self.difficulty)
+        if is_deeper(raw_scenario, MAX_DEPTH):
+            raise GeneratorError(f"{call_text} is nested more than {MAX_DEPTH} levels deep; flatten it")
+        if (length := len(json.dumps(raw_scenario))) > MAX_CHARACTERS:
             raise GeneratorError(
-                f"{call} has {length:,} characters of JSON, but the limit is {MAX_CHARACTERS:,}"
+                f"{call_text} has {length:,} characters of JSON, but the limit is {MAX_CHARACTERS:,}"
             )
         try:
-            scenario = GeneratedScenario.model_validate(raw)
+            scenario = GeneratedScenario.model_validate(raw_scenario)
         except ValidationError as error:
-            raise GeneratorError(f"{call} is invalid: {first_problem(error, 'scenario')}") from None
+            raise GeneratorError(f"{call_text} is invalid: {first_problem(error, 'scenario')}") from None
         return self._build_task(scenario, seed), scenario.goal
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
@@ -215,9 +215,12 @@ class GeneratedGenerator:
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The messages of an agent that lacks the capability and makes the most likely mistake."""
-        raw = self._sandbox.call("shortcut", self._goal(task))
+        raw_steps = self._sandbox.call("shortcut", self._goal(task))
         try:
-            steps = [Step.model_validate(step) for step in (raw if isinstance(raw, list) else [raw])]
+            steps = [
+                Step.model_validate(step)
+                for step in (raw_steps if isinstance(raw_steps, list) else [raw_steps])
+            ]
         except ValidationError as error:
             raise GeneratorError(
                 f"{self._label}: shortcut must return a list of steps: {first_problem(error, 'step')}"
@@ -250,13 +253,13 @@ class GeneratedGenerator:
         }
         answers = [turn.answer for turn in scenario.turns if turn.answer]
         task_id = f"{self.capability}-generated-{self.content.value}-{self.difficulty}{SEED_SEPARATOR}{seed}"
-        record = {"id": task_id, **task_record(script, instructions, scenario.tables, actions, answers)}
+        task_json = {"id": task_id, **task_record(script, instructions, scenario.tables, actions, answers)}
         if scenario.history:
-            messages = self._complete_history(Task.model_validate(record), scenario.history)
-            record["initial_state"]["message_history"] = [
+            messages = self._complete_history(Task.model_validate(task_json), scenario.history)
+            task_json["initial_state"]["message_history"] = [
                 message.model_dump(mode="json", exclude_none=True) for message in messages
             ]
-        return Task.model_validate(record)
+        return Task.model_validate(task_json)
 
     def _complete_history(self, task: Task, history: Sequence[Step]) -> list[Message]:
         """A history completed with the results of the target world's tools."""
@@ -308,7 +311,7 @@ class ModuleRecord(Record):
     """The origin of a module.
 
     Attributes:
-        source: Digest of the module.
+        source: Digest of the module's source.
         judge: The model that wrote the module.
         prompt: The version of the judge's prompt.
         provider, domain: The target world.
@@ -364,7 +367,7 @@ def _read_module(path: Path) -> tuple[ModuleRecord, str]:
 
 
 def make_offer(capability: str, source: str, pays: str, world: World) -> Offer:
-    """The offer of a module. One process, which the first call starts, serves all difficulties."""
+    """Return the offer of a module. One process serves all difficulties; a second one serves `elsewhere`."""
     main_sandbox = LazySandbox(source, f"environment {capability!r}")
     second_sandbox = LazySandbox(source, f"environment {capability!r}, again")
 

@@ -1,4 +1,4 @@
-"""Held-out content, which no training scenario may contain because it is used to decide or to measure."""
+"""Finds held-out content, which decides or measures, so that no training scenario may contain it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def collect_held_out_identifiers(project: Project | None) -> list[str]:
     """Collect the identifiers of the tasks in splits that decide or guard; without a project, there are none.
 
     For tasks of a benchmark, these are the task ids that are not numbers. For cases from files, they also
-    include the ids, mailboxes and names of the customers.
+    include the ids, email addresses and names of the customers.
     """
     if project is None:
         return []
@@ -41,7 +41,7 @@ def collect_held_out_identifiers(project: Project | None) -> list[str]:
 
 
 def _identifiers(task: Task) -> Iterator[str]:
-    """The task's id, and the ids, mailboxes and full names of its customers.
+    """The task's id, and the ids, email addresses and full names of its customers.
 
     Orders are left out, because in a few thousand scenarios, some order has the same seven digits by chance.
     """
@@ -55,11 +55,11 @@ def describe_held_out_content(task: Task, held_out_identifiers: Sequence[str]) -
 
     `held_out_identifiers` comes from `collect_held_out_identifiers`.
     """
-    record = task.model_dump(mode="json")
+    task_json = task.model_dump(mode="json")
     # The results of tools only repeat the records.
-    history = record["initial_state"]["message_history"] or []
-    record["initial_state"]["message_history"] = [entry for entry in history if entry["role"] != "tool"]
-    texts = list(dict.fromkeys(texts_in(record)))
+    history = task_json["initial_state"]["message_history"] or []
+    task_json["initial_state"]["message_history"] = [entry for entry in history if entry["role"] != "tool"]
+    texts = list(dict.fromkeys(texts_in(task_json)))
     full_text = "\n".join(texts)
     if mark := find_foreign_mark(full_text, Content.HELDOUT):
         return f"held-out content: {mark!r}"

@@ -1,4 +1,4 @@
-"""Environments on the nodes of a Ray cluster, whose actors play the rollouts."""
+"""Plays the rollouts of environments with the actors of a Ray cluster."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class RolloutSpec:
     """An environment and the agent that plays in it.
 
     Attributes:
-        settings: The agent's model, with its key.
+        settings: The agent's model, with the API key.
         instruction: The candidate's instruction, which follows the policy in the prompt.
     """
 
@@ -48,13 +48,13 @@ class RolloutCluster:
 
 
 async def play_on_node(actor: RayActor, spec: RolloutSpec, seed: int, number: int) -> Rollout:
-    """Play a scenario in the process of an actor, with an agent made from the rollout's number."""
-    key = (spec.capability, spec.difficulty, spec.content)
-    if key not in actor.shared_objects:
+    """Play a scenario in the process of an actor, with an agent made for the rollout's number."""
+    generator_key = (spec.capability, spec.difficulty, spec.content)
+    if generator_key not in actor.shared_objects:
         environments = actor_environments(actor)
         generator = environments.generator(spec.capability, spec.difficulty, spec.content)
-        actor.shared_objects[key] = generator, environments.world(spec.capability)
-    generator, world = actor.shared_objects[key]
+        actor.shared_objects[generator_key] = generator, environments.world(spec.capability)
+    generator, world = actor.shared_objects[generator_key]
     model_key = ("model", spec.settings.model, spec.settings.weights)
     if model_key not in actor.shared_objects:
         actor.shared_objects[model_key] = ChatModel(spec.settings)
@@ -73,5 +73,5 @@ def actor_environments(actor: RayActor) -> Environments:
             environments.close()
 
         actor.closers.append(close)
-    cached: Environments = actor.shared_objects["environments"]
-    return cached
+    shared_environments: Environments = actor.shared_objects["environments"]
+    return shared_environments

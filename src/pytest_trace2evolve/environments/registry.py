@@ -47,8 +47,8 @@ class Environments:
         worlds: Worlds | None = None,
         project: Project | None = None,
     ) -> None:
-        built_in = {generator.capability: Offer(generator, generator.pays) for generator in BUILT_IN}
-        self._offers: dict[str, Offer] = {**built_in, **_installed_offers(), **(extra_offers or {})}
+        built_in_offers = {generator.capability: Offer(generator, generator.pays) for generator in BUILT_IN}
+        self._offers: dict[str, Offer] = {**built_in_offers, **_installed_offers(), **(extra_offers or {})}
         self._worlds = worlds or Worlds()
         self.project = project
 
@@ -80,7 +80,7 @@ class Environments:
         """The offer for a capability.
 
         Raises:
-            GeneratorError: no environment has this name; the message names the nearest.
+            GeneratorError: no environment has this name; the message suggests similar names.
         """
         if name not in self._offers:
             raise GeneratorError(f"unknown environment {name!r}; {name_suggestion(name, self.names)}")
@@ -126,11 +126,11 @@ def require_same_tools(
 
 
 def _describe_world(world: WorldName, worlds: Worlds) -> str:
-    """Describe a world for a message, with the world whose tools it shares if that is a different one."""
+    """Describe a world for a message, and name the other world whose tools it shares, if any."""
     provider, domain = world
     owner_provider, owner_domain = worlds.interface_of(provider, domain)
-    tools = f", with the tools of {owner_provider} {owner_domain}" if owner_domain != domain else ""
-    return f"{domain} (provider {provider}{tools})"
+    tools_note = f", with the tools of {owner_provider} {owner_domain}" if owner_domain != domain else ""
+    return f"{domain} (provider {provider}{tools_note})"
 
 
 @functools.cache

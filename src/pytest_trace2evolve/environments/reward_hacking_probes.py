@@ -1,4 +1,4 @@
-"""Probes: agents without the capability that try to earn the reward in scenarios of the support world."""
+"""Probes are agents that lack a capability but try to earn the reward for it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
 
 Probe = Callable[[Task], Iterable[Message]]
-"""A function that makes the messages of an agent in a scenario, independent of the replies."""
+"""A function that makes the messages of an agent in a scenario, independently of the replies."""
 
 DECLINE = "I cannot help you with that."
 REFUSE = "I am sorry, I cannot do that: our policy does not allow it."
@@ -51,7 +51,7 @@ def _speech_probe(*texts: str) -> Probe:
 
 
 def _read_and_speak_probe(*texts: str) -> Probe:
-    """A probe that makes the expert's reading calls before its change, then says texts."""
+    """A probe that first makes the read calls before the expert's next change, and then says texts."""
     return lambda task: [*read_messages_before_change(task), *map(say, texts)]
 
 
@@ -89,7 +89,7 @@ GENERAL_PROBES: Mapping[str, Probe] = {
     "silence": _speech_probe(STOP_MARK),
     "repeats": _repeat_first_call,
 }
-"""Probes for any world that must not be rewarded in any scenario."""
+"""Probes for any world, which must get almost no reward in every scenario."""
 
 WRONG_PROBES: Mapping[str, Probe] = {
     "nothing": GENERAL_PROBES["nothing"],
@@ -103,7 +103,7 @@ WRONG_PROBES: Mapping[str, Probe] = {
     "reads_all": _read_everything,
     "says_all": _say_everything,
 }
-"""Probes for the support world that must not be rewarded in any scenario."""
+"""Probes for the support world, which must get almost no reward in every scenario."""
 
 
 class _ScenarioRecords:
@@ -133,7 +133,8 @@ class _ScenarioRecords:
     def change(self, tool: str, order: Mapping[str, Any], **overrides: Any) -> Message:
         """A change of an order with default arguments, which `overrides` replaces.
 
-        The defaults are all items, the first different variant of each, and the payment method that paid.
+        The defaults depend on the tool: all items, the first other available variant of each and the
+        original payment method; or the account's address; or another payment method.
         """
         paid_method = order["payment_history"][0]["payment_method_id"]
         if tool == CANCEL:
@@ -163,7 +164,7 @@ class _ScenarioRecords:
 
 
 def _change_probe(make_changes: Callable[[Task, _ScenarioRecords], Iterable[Message]]) -> Probe:
-    """A probe that makes the expert's reading calls before its change, then the given changes."""
+    """A probe that first makes the read calls before the expert's next change, and then the given changes."""
     return lambda task: [*read_messages_before_change(task), *make_changes(task, _ScenarioRecords(task))]
 
 
@@ -174,7 +175,7 @@ def _change_everything(task: Task, records: _ScenarioRecords) -> Iterator[Messag
 
 
 def _change_to_account_address(task: Task, records: _ScenarioRecords) -> Iterator[Message]:
-    """Change the first named order to the account's address."""
+    """Change the address of the customer's first named order to the account's address."""
     for order_id in records.named_orders:
         if order_id in records.customer["orders"]:
             yield _call(MODIFY_ADDRESS, order_id=order_id, **records.customer["address"])

@@ -50,7 +50,7 @@ class Findings:
 
     Attributes:
         difficulty: The difficulty of the scenario.
-        problems: Problems by check, a line each.
+        problems: The problems by check, one line each.
         substance_digest: Digest of the scenario without names, ids and figures; empty if unreadable.
         opening_digest: Digest of the customer's words in the history.
         wrong_rewards: Rewards of wrong strategies, by name.
@@ -111,8 +111,8 @@ class ScenarioChecks:
             self._check_scenario(findings, number, seed, difficulty, is_early=is_early)
         except Exception as error:
             # Records can have any shape, so every reader may raise any error.
-            kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
-            findings.note(PLAYABLE, seed, f"{kind}{error}")
+            error_prefix = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
+            findings.note(PLAYABLE, seed, f"{error_prefix}{error}")
         return findings
 
     def add(self, findings: Findings) -> None:
@@ -140,7 +140,9 @@ class ScenarioChecks:
         task = generator.scenario(seed)
         if is_early:
             self._check_repeats(findings, task, generator, second_generator, seed)
-        findings.substance_digest = _substance(task, _people_and_places(task) if self._is_support else ())
+        findings.substance_digest = _substance_digest(
+            task, _people_and_places(task) if self._is_support else ()
+        )
         findings.opening_digest = digest(
             [message.content for message in task.history if message.role == "user"]
         )
@@ -165,18 +167,20 @@ class ScenarioChecks:
         self, findings: Findings, task: Task, generator: Generator, second_generator: Generator, seed: int
     ) -> None:
         """Check that repeated requests, also to a second generator, give the same scenario and grades."""
-        text = task.model_dump_json()
-        if second_generator.scenario(seed).model_dump_json() != text:
+        task_json = task.model_dump_json()
+        if second_generator.scenario(seed).model_dump_json() != task_json:
             findings.note(SAME_SCENARIO, seed, "a different scenario the second time")
-        if Task.model_validate_json(text) != task:
-            findings.note(SAME_SCENARIO, seed, "it changes when it is written as JSON and read again")
+        if Task.model_validate_json(task_json) != task:
+            findings.note(
+                SAME_SCENARIO, seed, "the scenario changes when it is written as JSON and read again"
+            )
         messages = [*task.history, *generator.shortcut(task)]
         traces = [messages[:end] for end in sorted({len(task.history), len(messages)})]
-        requests = [(trace, solved) for trace in traces for solved in (False, True)]
-        grades = [generator.grade(task, trace, solved=solved) for trace, solved in requests]
+        grade_requests = [(trace, solved) for trace in traces for solved in (False, True)]
+        grades = [generator.grade(task, trace, solved=solved) for trace, solved in grade_requests]
         for grader in (generator, second_generator):
             repeated_grades = [
-                grader.grade(task, trace, solved=solved) for trace, solved in reversed(requests)
+                grader.grade(task, trace, solved=solved) for trace, solved in reversed(grade_requests)
             ]
             if repeated_grades[::-1] != grades:
                 findings.note(SAME_GRADE, seed, "a different grade the second time")
@@ -188,7 +192,7 @@ class ScenarioChecks:
         calls = [call for message in task.history for call in message.tool_calls or ()]
         results = [message for message in task.history if message.role == "tool"]
         if len(calls) != len(results):
-            findings.note(SAME_TOOLS, seed, "its history has calls without a result")
+            findings.note(SAME_TOOLS, seed, "the history has calls without a result")
         for call, result in zip(calls, results, strict=False):
             if session.call(call.name, call.arguments, call.requestor).content != result.content:
                 findings.note(
@@ -286,8 +290,8 @@ def _reward_of(probe: Probe, task: Task, environment: ScenarioEnvironment, seed:
 def luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckLine:
     """Compare the mean reward of each difficulty that has enough scenarios with `MAX_LUCKY_REWARD`."""
     means = {
-        level: fmean(rewards)
-        for level, rewards in sorted(by_difficulty.items())
+        difficulty: fmean(rewards)
+        for difficulty, rewards in sorted(by_difficulty.items())
         if len(rewards) >= MIN_LUCK_SEEDS
     }
     check = f"no luck: {name}"
@@ -295,8 +299,8 @@ def luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckL
         max_count = max(map(len, by_difficulty.values()), default=0)
         detail = f"not checked: {max_count} scenarios per difficulty, but {MIN_LUCK_SEEDS} are needed"
         return CheckLine(check=check, passed=True, detail=detail)
-    counts = "–".join(map(str, sorted({len(by_difficulty[level]) for level in means})))
-    means_text = ", ".join(f"{level}: {mean:.2f}" for level, mean in means.items())
+    counts = "–".join(map(str, sorted({len(by_difficulty[difficulty]) for difficulty in means})))
+    means_text = ", ".join(f"{difficulty}: {mean:.2f}" for difficulty, mean in means.items())
     detail = f"mean by difficulty {means_text} ({counts} scenarios each)"
     return CheckLine(check=check, passed=max(means.values()) <= MAX_LUCKY_REWARD, detail=detail)
 
@@ -305,8 +309,8 @@ def min_scenario_space(draw_count: int, equal_pairs: int) -> int:
     """Return a lower bound (95 % confidence) of the number of scenarios from which `draw_count` were drawn.
 
     Among n draws from S equally likely scenarios, n(n − 1)/2S pairs are equal on average, and their number
-    is nearly Poisson distributed (the birthday problem). Garwood's upper limit of its mean gives the least S.
-    If some scenarios are likelier than others, the space is larger still.
+    is nearly Poisson distributed (the birthday problem). Garwood's upper limit of the mean gives the smallest
+    S. If some scenarios are likelier than others, the space is larger still.
     """
     from scipy.stats import chi2
 
@@ -314,7 +318,7 @@ def min_scenario_space(draw_count: int, equal_pairs: int) -> int:
     return int(draw_count * (draw_count - 1) / 2 / max_mean)
 
 
-def _substance(task: Task, names: Iterable[str]) -> str:
+def _substance_digest(task: Task, names: Iterable[str]) -> str:
     """Digest of a scenario without its id, its digits, and the names of people and places."""
     text = task.model_copy(update={"id": ""}).model_dump_json().lower()
     if words := sorted({name.lower() for name in names if name}, key=len, reverse=True):
@@ -323,7 +327,7 @@ def _substance(task: Task, names: Iterable[str]) -> str:
 
 
 def _people_and_places(task: Task) -> Iterator[str]:
-    """Yield the texts of a scenario that only name a person or a place."""
+    """Yield the strings of a scenario that only name a person or a place."""
     tables = task.tables
     for user in tables["users"].values():
         yield from (*user["name"].values(), user["user_id"], user["email"])

@@ -74,7 +74,7 @@ class SynthesisTask:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: a module and its problems. A module that was admitted and calibrated has none."""
+    """One round: a module and its problems. A module that was admitted and calibrated has no problems."""
 
     number: int
     source: str
@@ -134,14 +134,14 @@ async def synthesize(
     for number in range(1, rounds + 1):
         completion = await judge.complete(messages, (), trial=number)
         source = read_module(completion.content)
-        # Stored before it is tried, so that a module that was paid for is not lost if something breaks.
+        # Store the module before it is tried, so that an error does not lose a module that was paid for.
         _store_round(folder, Round(number, source, ("not checked to the end",)))
-        result = await _try_module(task, number, source, calibrate)
-        finished_rounds.append(result)
-        _store_round(folder, result)
-        on_progress(f"round {number}: {'; '.join(result.problems[:2]) or 'admitted and calibrated'}")
-        if not result.problems:
-            record = ModuleRecord(
+        finished_round = await _try_module(task, number, source, calibrate)
+        finished_rounds.append(finished_round)
+        _store_round(folder, finished_round)
+        on_progress(f"round {number}: {'; '.join(finished_round.problems[:2]) or 'admitted and calibrated'}")
+        if not finished_round.problems:
+            module_record = ModuleRecord(
                 capability=capability.name,
                 description=capability.description,
                 source=digest_text(source),
@@ -152,8 +152,8 @@ async def synthesize(
                 domain=world.domain,
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            return Synthesis(tuple(finished_rounds), save_module(root, record, source), folder)
-        messages = [*request, *revision_messages(source, result.problems)]
+            return Synthesis(tuple(finished_rounds), save_module(root, module_record, source), folder)
+        messages = [*request, *revision_messages(source, finished_round.problems)]
     return Synthesis(tuple(finished_rounds), None, folder)
 
 
@@ -165,7 +165,7 @@ async def _try_module(task: SynthesisTask, number: int, source: str, calibrate: 
     try:
         if not source:
             raise GeneratorError("the answer has no module: write one ```python block")
-        # Rejected sources and modules that fail to load end here, with the line and the remedy.
+        # An error here, for a rejected source or a failed load, gives the line and the remedy.
         Sandbox(source, f"environment {name!r}").close()
         offer = make_offer(name, source, task.capability.description, task.world)
         with closing(Environments({name: offer})) as environments:
@@ -198,18 +198,20 @@ def _calibration_problems(calibration: Calibration) -> list[str]:
     ]
 
 
-def _store_round(folder: Path, result: Round) -> None:
-    record = {
-        "round": result.number,
-        "problems": list(result.problems),
-        "admission": result.admission.model_dump(mode="json") if result.admission else None,
-        "calibration": result.calibration.model_dump(mode="json") if result.calibration else None,
+def _store_round(folder: Path, round_to_store: Round) -> None:
+    round_json = {
+        "round": round_to_store.number,
+        "problems": list(round_to_store.problems),
+        "admission": round_to_store.admission.model_dump(mode="json") if round_to_store.admission else None,
+        "calibration": round_to_store.calibration.model_dump(mode="json")
+        if round_to_store.calibration
+        else None,
     }
-    name = f"round-{result.number}"
+    name = f"round-{round_to_store.number}"
     write_together(
         {
-            folder / f"{name}{MODULE_SUFFIX}": result.source,
-            folder / f"{name}.json": f"{json.dumps(record, indent=1)}\n",
+            folder / f"{name}{MODULE_SUFFIX}": round_to_store.source,
+            folder / f"{name}.json": f"{json.dumps(round_json, indent=1)}\n",
         }
     )
 
@@ -217,12 +219,12 @@ def _store_round(folder: Path, result: Round) -> None:
 def synthesis_task(
     name: str, description: str | None, runs: Sequence[str], *, project: Project, base_folder: Path
 ) -> SynthesisTask:
-    """The task of synthesizing an environment for a capability.
+    """Return the task of synthesizing an environment for a capability.
 
     Args:
         runs: Runs whose failures are shown to the model.
         project: The project. Its sealed tasks are not shown and may not occur in a scenario.
-        base_folder: The folder that relative paths start from.
+        base_folder: The folder to which paths are relative.
     """
     if name in BUILT_IN_NAMES:
         raise ConfigError(f"{name!r} has a built-in environment: see 'trace2evolve environment list'")

@@ -1,9 +1,9 @@
 """Environments for trl: classes whose public methods are the tools, generated from the tools' schemas.
 
-`GRPOTrainer(environment_factory=…)` makes a tool of every public method but `reset`, and reads its schema
-from signature, annotations and docstring (`transformers.utils.get_json_schema`). All other methods that a
-trainer needs are therefore private: their names begin with an underscore. A signature cannot express the
-`additionalProperties` of a schema.
+`GRPOTrainer(environment_factory=…)` makes a tool of every public method except `reset` and `get_reward`, and
+reads the schema from the signature, the annotations and the docstring (`transformers.utils.get_json_schema`).
+All other methods that a trainer needs are therefore private: their names begin with an underscore. A
+signature cannot express the `additionalProperties` of a schema.
 """
 
 import inspect
@@ -31,18 +31,18 @@ class TrlEnvironment:
 
     def __init__(self) -> None:
         self._environment = type(self)._make_environment()
-        self._calls = 0
+        self._call_count = 0
         self._is_done = False
 
     def reset(self, seed: int, **columns: object) -> None:
-        """Start the scenario of a seed afresh. The other columns of the data set's row are ignored."""
+        """Start the scenario of a seed. The other columns of the data set's row are ignored."""
         self._environment.reset(int(seed))
-        self._calls = 0
+        self._call_count = 0
         self._is_done = False
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        self._calls += 1
-        call = ToolCall(id=f"call_{self._calls}", name=name, arguments=dict(arguments))
+        self._call_count += 1
+        call = ToolCall(id=f"call_{self._call_count}", name=name, arguments=dict(arguments))
         replies = self._step(Message(role="assistant", content=None, tool_calls=[call]))
         return next((reply.content or "" for reply in replies if reply.role == "tool"), CONVERSATION_OVER)
 
@@ -87,12 +87,12 @@ def _tool_method(tool: ToolSchema) -> Callable[..., str]:
     if not tool.name.isidentifier() or tool.name.startswith("_") or tool.name in _RESERVED:
         raise GeneratorError(f"tool {tool.name!r} cannot be a method: rename it to a public identifier")
     properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
-    required = tool.parameters.get("required", ())
+    required_names = tool.parameters.get("required", ())
     # A parameter with a default cannot precede a parameter without a default.
-    names = sorted(properties, key=lambda name: name not in required)
+    names = sorted(properties, key=lambda name: name not in required_names)
     annotations = {name: _annotation(tool.name, name, properties[name]) for name in names}
     annotations = {
-        name: annotation if name in required else Optional[annotation]  # noqa: UP045
+        name: annotation if name in required_names else Optional[annotation]  # noqa: UP045
         for name, annotation in annotations.items()
     }
 
@@ -106,15 +106,17 @@ def _tool_method(tool: ToolSchema) -> Callable[..., str]:
             name,
             parameter_kind,
             annotation=annotations[name],
-            default=no_default if name in required else None,
+            default=no_default if name in required_names else None,
         )
         for name in names
     ]
-    lines = [
+    parameter_lines = [
         f"    {name}: {' '.join(str(properties[name].get('description', name)).split())}" for name in names
     ]
     method.__name__ = method.__qualname__ = tool.name
-    method.__doc__ = "\n".join([tool.description, *(["", "Args:", *lines] if lines else [])])
+    method.__doc__ = "\n".join(
+        [tool.description, *(["", "Args:", *parameter_lines] if parameter_lines else [])]
+    )
     method.__annotations__ = annotations
     signature = inspect.Signature([inspect.Parameter("self", parameter_kind), *parameters])
     method.__signature__ = signature  # type: ignore[attr-defined]  # a function may carry a signature

@@ -71,9 +71,11 @@ class AnswerFile:
                 time.sleep(0.01)
         # Flushed at checkpoints only. A killed process loses nothing, but a power cut loses the last answers.
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        (result,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()  # one second per gigabyte
-        if result != "ok":
-            raise ConfigError(self._damage_text(result))
+        (check_result,) = self._connection.execute(
+            "PRAGMA quick_check(1)"
+        ).fetchone()  # one second per gigabyte
+        if check_result != "ok":
+            raise ConfigError(self._damage_text(check_result))
         self._connection.execute("BEGIN IMMEDIATE")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -37,13 +37,13 @@ def _evidence_content(evidence: Evidence) -> str:
     return _render_content(
         evidence.schema_version,
         evidence.provenance.model_dump(mode="json", exclude_none=True),
-        (record.model_dump(mode="json", exclude_defaults=True) for record in evidence.simulations),
+        (simulation.model_dump(mode="json", exclude_defaults=True) for simulation in evidence.simulations),
     )
 
 
 def _render_content(version: object, provenance: object, simulations: Iterable[object]) -> str:
     """The text of an evidence file without its digest."""
-    body = ",\n".join(f"  {canonical_json(record)}" for record in simulations)
+    body = ",\n".join(f"  {canonical_json(simulation)}" for simulation in simulations)
     return (
         f'{{"schema_version": {version},\n'
         f'"provenance": {canonical_json(provenance)},\n'
@@ -55,39 +55,39 @@ def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -
     write_atomic(path, render_evidence(evidence), exclusive=exclusive)
 
 
-def is_evidence(record: object) -> bool:
+def is_evidence(json_value: object) -> bool:
     """Whether a decoded JSON value is this project's evidence rather than a results file of tau2."""
-    return isinstance(record, dict) and "provenance" in record and "schema_version" in record
+    return isinstance(json_value, dict) and "provenance" in json_value and "schema_version" in json_value
 
 
-def parse_evidence(record: object, path: Path) -> Evidence:
-    version = record.get("schema_version") if isinstance(record, dict) else None
+def parse_evidence(json_value: object, path: Path) -> Evidence:
+    version = json_value.get("schema_version") if isinstance(json_value, dict) else None
     if version != EVIDENCE_SCHEMA:
         raise ResultsError(
             f"{path}: has evidence format {version!r}, but this version reads format {EVIDENCE_SCHEMA}"
         )
-    assert isinstance(record, dict)
-    content = {name: value for name, value in record.items() if name != DIGEST_FIELD}
+    assert isinstance(json_value, dict)
+    content = {name: value for name, value in json_value.items() if name != DIGEST_FIELD}
     try:
         evidence = Evidence.model_validate_json(canonical_json(content))
     except ValidationError as error:
         raise ResultsError(f"{path}: damaged at {first_problem(error)}; restore the file") from None
-    if DIGEST_FIELD in record:
+    if DIGEST_FIELD in json_value:
         # Computed from the raw values, because a field added by a later version must not change the digest.
         content_digest = digest_text(_render_content(version, content["provenance"], content["simulations"]))
-        if content_digest != record[DIGEST_FIELD]:
+        if content_digest != json_value[DIGEST_FIELD]:
             raise ResultsError(
                 f"{path}: was edited: its content has digest {content_digest}, but the file says "
-                f"{record[DIGEST_FIELD]!r}; "
+                f"{json_value[DIGEST_FIELD]!r}; "
                 f"{RESTORE_REMEDY}"
             )
     return evidence
 
 
 def read_evidence(path: Path) -> Evidence:
-    record = decode_results(path)
-    if not is_evidence(record):
+    json_value = decode_results(path)
+    if not is_evidence(json_value):
         raise ResultsError(
             f"{path}: is not evidence of trace2evolve; save a baseline with pytest --t2e-save-baseline NAME"
         )
-    return parse_evidence(record, path)
+    return parse_evidence(json_value, path)

@@ -83,8 +83,8 @@ def baseline_suspicion(
         splits: The tasks of each split of the suite.
 
     Returns:
-        A line that describes a suspicion, or an empty text. None if the ledger knows the baseline, which
-        `check_baseline` verifies.
+        A line that describes the suspicion; empty if there is none. None if the ledger knows the baseline,
+        which `check_baseline` then verifies.
     """
     if _entries_of_baseline(entries, suite, name):
         return None
@@ -100,7 +100,9 @@ def baseline_suspicion(
     if entry is None:
         return ""
     tasks = set(splits[entry.split])
-    outcomes = outcomes_digest(record for record in evidence.simulations if record.task_id in tasks)
+    outcomes = outcomes_digest(
+        simulation for simulation in evidence.simulations if simulation.task_id in tasks
+    )
     if outcomes == entry.baseline.digest:
         return ""
     return (
@@ -176,7 +178,9 @@ def check_evidence(entries: Iterable[DatedEntry], suite: str, path: Path, eviden
     found_digest = evidence_digest(evidence)
     entries_by_digest = _evidence_of_suite(entries, suite)
     run = evidence.provenance.run_id
-    recorded_digest = next((value for value, entry in entries_by_digest.items() if entry.run == run), None)
+    recorded_digest = next(
+        (known_digest for known_digest, entry in entries_by_digest.items() if entry.run == run), None
+    )
     if found_digest in entries_by_digest or recorded_digest is None:
         return
     raise ResultsError(
@@ -192,13 +196,13 @@ def knows_evidence(entries: Iterable[DatedEntry], suite: str, evidence: Evidence
 
 
 def check_promotion(
-    folder: Path, record: RunVerdict, entries: Iterable[DatedEntry], suites: Iterable[str]
+    folder: Path, run_verdict: RunVerdict, entries: Iterable[DatedEntry], suites: Iterable[str]
 ) -> None:
-    """Check that the ledger confirms a promotion before the promotion is relied on.
+    """Check that the ledger confirms a promotion, before anything relies on the promotion.
 
     Args:
         folder: The run's folder.
-        record: The run's verdict.
+        run_verdict: The run's verdict.
         entries: All entries of the ledger.
         suites: The suites whose verdicts are relied on.
 
@@ -209,23 +213,23 @@ def check_promotion(
     """
     path = folder / VERDICT_NAME
     evaluations = [entry for entry in entries if isinstance(entry, Evaluation)]
-    run_evaluations = [entry for entry in evaluations if entry.run == record.run]
+    run_evaluations = [entry for entry in evaluations if entry.run == run_verdict.run]
     for suite in suites:
         if not any(entry.suite == suite for entry in run_evaluations):
             raise ResultsError(
-                f"{path}: the ledger has no entry of run {record.run} on {suite}, so nothing confirms this "
-                "verdict; restore the run's entries in ledger/, or run it again"
+                f"{path}: the ledger has no entry of run {run_verdict.run} on {suite}, so nothing "
+                f"confirms this verdict; restore the run's entries in ledger/, or run it again"
             )
     for entry in run_evaluations:
         if entry.decision is not Decision.PROMOTE:
             raise ResultsError(
                 f"{path}: was edited: ledger entry {entry.name} records {entry.decision.value} for run "
-                f"{record.run} on {entry.suite}::{entry.split}; run it again"
+                f"{run_verdict.run} on {entry.suite}::{entry.split}; run it again"
             )
         if entry.verdict is None or entry.evidence is None:
             raise ResultsError(
-                f"{path}: ledger entry {entry.name} of run {record.run} was written by an older version, "
-                "without digests of the verdict and the evidence; run it again"
+                f"{path}: ledger entry {entry.name} of run {run_verdict.run} was written by an older "
+                "version, without digests of the verdict and the evidence; run it again"
             )
         for later in evaluations:
             if _withdraws(later, entry):
@@ -238,7 +242,7 @@ def check_promotion(
 
 
 def _withdraws(later: Evaluation, entry: Evaluation) -> bool:
-    """Whether a later verdict on the same claim withdraws a promotion."""
+    """Whether an evaluation is a later verdict on the same claim that withdraws the promotion in `entry`."""
     claim_fields = ("suite", "split", "lock", "agent", "policy", "goal", "baseline_identity")
     return (
         later.decision is not Decision.PROMOTE
@@ -296,8 +300,8 @@ def _traces_of(entries: Iterable[DatedEntry], run: str) -> list[TracesEntry]:
 def _evidence_of_suite(entries: Iterable[DatedEntry], suite: str) -> dict[str, BaselineEntry]:
     """The saves and the gated runs of a suite, by the digest of the saved or measured evidence."""
     return {
-        digest: entry
+        known_digest: entry
         for entry in entries
         if isinstance(entry, BaselineEntry) and entry.suite == suite
-        if (digest := entry.baseline.digest if isinstance(entry, BaselineSave) else entry.evidence)
+        if (known_digest := entry.baseline.digest if isinstance(entry, BaselineSave) else entry.evidence)
     }

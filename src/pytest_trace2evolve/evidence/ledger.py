@@ -1,4 +1,4 @@
-"""The ledger: a folder with one small file per entry, named by its digest and naming its parents.
+"""The ledger: a folder with one small file per entry, which has its digest as name and lists its parents.
 
 Reading verifies every file, so entries that were edited, removed, backdated or copied in are reported. Files
 never change, so two branches that both added entries merge without conflict. The next entry names both heads.
@@ -60,7 +60,7 @@ class History:
         entries: The unchanged entries of this ledger, by name.
         problems: One line per problem: the file, the cause and the remedy. Damage that a repair accepted is
             left out.
-        damaged_digests: Digests of the files with these problems, by name of the entry; None for a missing
+        damaged_digests: Digests of the files that have problems, by name of the entry; None for a missing
             file.
     """
 
@@ -225,10 +225,10 @@ def _parse_entry(path: Path, names: Collection[str]) -> AnyEntry:
     except (OSError, ValueError) as error:
         raise ValueError(f"{describe_failure(error)}; {_RESTORE}") from None
     try:
-        record = parse_json(text)
+        raw_entry = parse_json(text)
     except ValueError as error:
         raise ValueError(f"is not a valid entry ({error}); {_RESTORE}") from None
-    version = record.get("schema_version") if isinstance(record, dict) else None
+    version = raw_entry.get("schema_version") if isinstance(raw_entry, dict) else None
     if isinstance(version, int) and version > LEDGER_SCHEMA:
         raise ValueError(f"has format {version}, but this version reads format {LEDGER_SCHEMA}; upgrade")
     try:

@@ -12,7 +12,7 @@ from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, read_text
 
 
 class ScoreboardLine(Record):
-    """One gated split of one run. Figures that were not measured are empty."""
+    """The result of one gated split of one run. Figures that were not measured are empty."""
 
     time: str
     candidate: str
@@ -64,10 +64,10 @@ def append_lines(path: Path, lines: list[ScoreboardLine]) -> None:
         else:
             file.seek(end - 1)
             text = text if file.read(1) == b"\n" else "\n" + text
-        data = text.encode("utf-8")
+        remaining_bytes = text.encode("utf-8")
         try:
-            while data:
-                data = data[file.write(data) :]
+            while remaining_bytes:
+                remaining_bytes = remaining_bytes[file.write(remaining_bytes) :]
             os.fsync(file.fileno())
         except OSError:
             with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""The statistics and rules by which a candidate is promoted, discarded or neither. Pure."""
+"""The statistics and rules of the gate, which promotes or discards a candidate, or does neither."""

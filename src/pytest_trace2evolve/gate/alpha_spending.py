@@ -24,7 +24,8 @@ def alpha_share(test_number: int, analysis: int | None = None) -> float:
 
     Args:
         test_number: The test's number k, from 1. The test's share is 6/(π²k²).
-        analysis: The analysis' number j, from 1, with ¾·(¼)^(j-1) of the test's share; None for the whole.
+        analysis: The analysis' number j, from 1. The analysis has ¾·(¼)^(j-1) of the test's share; None
+            gives the whole share of the test.
     """
     test_share = 6.0 / (math.pi * test_number) ** 2
     return (
@@ -47,7 +48,7 @@ class Stage:
         trials: Trials per task and side, up to and including this stage.
         alpha: The level of the test at this stage.
         max_trials: Trials per task and side, up to and including the last stage.
-        schedule: Trials at every stage.
+        schedule: Trials per task and side, up to and including each stage.
     """
 
     number: int
@@ -96,9 +97,8 @@ def stage_alpha(alpha: float, schedule: Sequence[int]) -> float:
 def _crossing_probability(schedule: Sequence[int]) -> Callable[[float], float]:
     """Return a function that maps a bound to the chance that the statistic of any stage exceeds it.
 
-    The chance is under the null hypothesis, that the sides do not differ.
-
-    Computed by recursion over the stages (Armitage, McPherson and Rowe, 1969). The density of the sum so far,
+    The chance is computed under the null hypothesis that the sides do not differ, by recursion over the
+    stages (Armitage, McPherson and Rowe, 1969). The density of the sum so far,
     truncated at the bound where the run stops, is convolved with the independent increment of the next stage.
     """
     import numpy as np  # imported here, since most commands do not need it

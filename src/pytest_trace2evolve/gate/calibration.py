@@ -28,10 +28,10 @@ from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 _MAX_CHUNK_TRIALS = 1 << 22
-"""The number of trials drawn at a time."""
+"""The maximum number of trials drawn at a time."""
 
 _MAX_BATCH_TASKS = 1 << 20
-"""The number of tasks, summed over comparisons, that are judged at a time."""
+"""The maximum number of tasks, summed over comparisons, that are judged at a time."""
 
 
 class DrawComparisons(Protocol):
@@ -170,7 +170,7 @@ class DrawSettings:
     Attributes:
         trials: The trials of each task on each side.
         effect: The planted change of the candidate's mean reward.
-        is_live: Whether broken tasks get fresh trials.
+        is_live: Whether broken tasks get fresh trials, as in a live run.
         max_fresh_simulations: Maximum number of fresh simulations of a live run.
         has_fixed_tasks: Whether every task is taken once (estimand `suite`), not drawn with replacement.
     """
@@ -208,7 +208,7 @@ def pool_of(side: Columns) -> Pool:
     max_steps = side.max_steps[side.measured]
     keys = [np.nan_to_num(share, nan=-1.0) for share in shares.values()]
     order = np.lexsort((max_steps, *keys, -reward, task_of_trial))
-    position = (
+    cells = (
         task_of_trial[order],
         np.arange(len(task_of_trial)) - np.repeat(np.cumsum(counts) - counts, counts),
     )
@@ -216,7 +216,7 @@ def pool_of(side: Columns) -> Pool:
 
     def table(values: Floats, empty: float, success: float | Floats, failures: float | None = None) -> Floats:
         rows = np.full((len(counts), 2 * max_trials + 1), empty)
-        rows[position] = values[order]
+        rows[cells] = values[order]
         rows[:, max_trials] = success
         rows[:, max_trials + 1 :] = rows[:, :max_trials] if failures is None else failures
         return rows
@@ -416,7 +416,7 @@ class Calibration:
 
     def rates(self, policy: str) -> list[Rate]:
         """The figures of a policy, in the order in which they are printed."""
-        hold, improve, harm, no_effect = Goal.HOLD, Goal.IMPROVE, Goal.NO_REGRESSION, 0.0
+        hold, improve, no_regression, no_effect = Goal.HOLD, Goal.IMPROVE, Goal.NO_REGRESSION, 0.0
         rates = [
             Rate("false-promote", improve, no_effect, Decision.PROMOTE),
             Rate("false-discard", improve, no_effect, Decision.DISCARD),
@@ -426,8 +426,8 @@ class Calibration:
         ]
         rates += [Rate("power", improve, size, Decision.PROMOTE) for size in self.effects]
         rates += [Rate("power", improve, -size, Decision.DISCARD) for size in self.effects]
-        rates.append(Rate("false-discard", harm, no_effect, Decision.DISCARD))
-        return rates + [Rate("power", harm, -size, Decision.DISCARD) for size in self.effects]
+        rates.append(Rate("false-discard", no_regression, no_effect, Decision.DISCARD))
+        return rates + [Rate("power", no_regression, -size, Decision.DISCARD) for size in self.effects]
 
 
 def calibrate(

@@ -3,8 +3,8 @@
 Evidence is clean if no candidate of the lineage was frozen after a sealed trace was accessed.
 
 Each claim of an improvement is a numbered test of its split, and each run with more trials is a further
-analysis of that test; `alpha_spending` gives their levels. A draw of the split that was not judged, but on
-which the claim could have been made instead, is a further chance to be wrong, so it counts as an analysis.
+analysis of that test; `alpha_spending` gives their levels. A draw without a verdict that
+could have been judged instead is a further chance to be wrong, so it counts as an analysis.
 Every other candidate or agent that was drawn without a claim could have been chosen instead, so it counts as
 a test.
 """
@@ -39,7 +39,7 @@ class FrozenCandidate(Protocol):
 
     @property
     def frozen_at(self) -> date | None:
-        """The day after which the candidate's text may not change; None if it is not frozen."""
+        """The day on which the candidate was frozen; None if it is not frozen."""
 
     def has_seen(self, suite: str, split: str) -> bool:
         """Whether the candidate's front matter says that its author had seen the split."""
@@ -74,9 +74,10 @@ def label_of(
     """The label of evidence on a sealed split, given the candidate's lineage and all entries of the ledger.
 
     Returns:
-        Clean, or development with the first candidate of the lineage that makes the evidence unclean. An
-        access on the day of a freeze counts as before the freeze. A candidate without `frozen_at`, or a
-        candidate that was judged earlier with a different text, counts as frozen now.
+        Clean, or development with a reason that names the first candidate of the lineage whose history
+        makes the evidence unclean. An access on the day of a freeze counts as before the freeze. A candidate
+        without `frozen_at`, or a candidate that was judged earlier with a different text, counts as frozen
+        now.
     """
     entries = list(entries)
     accesses = sorted(
@@ -113,7 +114,7 @@ def _unclean_reason(
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim to be better, on clean evidence.
+    """A claim about a candidate on a sealed split.
 
     Attributes:
         suite, split, lock: The sealed split, under its suite's lock.
@@ -162,9 +163,9 @@ class AlphaSpending:
             recorded before analyses were counted and has spent its whole level at once.
         repeated_verdict: The recorded verdict that this run repeats; None if the run is a new analysis.
         continued_verdict: The recorded inconclusive verdict whose test this run continues with more trials.
-        trials: The most trials per task of this claim, including earlier runs. A run with more trials
-            continues the test.
-        abandoned_draws: The draws that were not judged, but on which the claim could have been made instead.
+        trials: The largest number of trials per task of this claim, including earlier runs. A run with more
+            trials continues the test.
+        abandoned_draws: The draws without a verdict that could have been judged instead of the claim's own.
     """
 
     number: int | None
@@ -272,15 +273,15 @@ class _SplitHistory:
         return AlphaSpending(None, None, worst_verdict, None, trials, self.abandoned_draws(own_verdicts))
 
     def abandoned_draws(self, own_verdicts: Collection[Evaluation]) -> tuple[Draw, ...]:
-        """The draws on which the claim could have been made instead and that no verdict names, oldest first.
+        """The draws without a verdict that could have been judged instead of the claim's own, oldest first.
 
-        For the candidate, these are the first draws of a store (deleted since, or on a different machine) and
-        the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, every draw
-        counts, since each could have been recorded and judged.
+        For the candidate, the first draw of each store counts (deleted since, or on a different machine), and
+        so does each whole draw of a gated run that ended without a verdict. If a recorded draw is judged,
+        every draw counts, since each could have been recorded and judged.
 
-        For the baseline of a model, these are all whole draws except one, without those judged when it was a
-        candidate. For the baseline of an agent whose simulations are not stored, these are all saved
-        baselines that no test used, or all whole draws except one if the baseline is not a saved baseline.
+        For the baseline of a model, all whole draws except one count, without the draws that were judged when
+        the baseline was a candidate. For the baseline of an agent whose simulations are not stored, all saved
+        baselines that no test used count, or all whole draws except one if the baseline is not a saved one.
 
         Args:
             own_verdicts: The verdicts of the same claim. Draws that they judged were not abandoned.
@@ -302,7 +303,7 @@ class _SplitHistory:
         if claim.baseline_digests == (claim.candidate, claim.agent):
             return tuple(
                 own_draws[:-1]
-            )  # the baseline is one of these draws; the candidate's is not among them
+            )  # one of these draws is the baseline's; the candidate's draw is not among them
         baseline_draws = [draw for draw in first_draws.values() if _agent_key(draw) == claim.baseline_digests]
         unused_baseline_draws = [
             draw
@@ -377,8 +378,7 @@ class _SplitHistory:
         return max(min_numbers)
 
     def _count_unclaimed_agents(self) -> int:
-        """The number of other candidates and agents that ran without a claim and could have been claimed
-        instead.
+        """The number of other candidates and agents that ran without a claim and could have been tested.
 
         A setting of a model changes the agent's identity, though not necessarily its behaviour. The same
         candidate with a different agent therefore counts, wherever in the suite it was drawn, because a

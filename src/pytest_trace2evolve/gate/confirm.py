@@ -23,11 +23,11 @@ STEP_TRIALS = 8
 """Fresh trials per side in one step."""
 
 MAX_FRESH_TRIALS = 2 * STEP_TRIALS
-"""The most fresh trials per side."""
+"""The maximum number of fresh trials per side."""
 
 MAX_CONFIRMING_P = 1e-4
-"""Fisher's p of the first step up to which a regression is confirmed at once. This requires that all trials
-pass on the baseline, and none on the candidate."""
+"""Fisher's p of the first step up to which a regression is confirmed at once. A p this small requires that
+all trials pass on the baseline, and none on the candidate."""
 
 MIN_CLEARING_P = 0.5
 """Fisher's p of the first step from which a regression is cleared at once. Stopping here costs less than a
@@ -35,7 +35,7 @@ tenth of a point of power, and saves six of sixteen trials per side if nothing c
 
 _TIED_PASSES = (4, 3)
 """Passes of the first step that have p = `MIN_CLEARING_P` but are still followed by a second step. Rounding
-once caused this, and the published figures depend on it."""
+once caused the second step, and the published figures depend on it."""
 
 _GRID_INTERVALS = 20_000
 """The number of grid intervals of the pass rates over which a p-value is maximized."""
@@ -81,10 +81,10 @@ def fresh_p(
     an outcome is the probability of this or an earlier outcome, at the common pass rate that maximizes it.
 
     The p-value is valid by construction. If both sides pass at a common rate r, P(p ≤ u) is the probability
-    at r of the latest outcome with p ≤ u or an earlier one. This is at most that outcome's p, and therefore
-    at most u. If the candidate passes more often than the baseline, P(p ≤ u) is only smaller, since one more
-    pass on the baseline or one less on the candidate never moves an outcome back. This is Boschloo's test
-    (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) for a two-step design.
+    at r of the latest outcome with p ≤ u or an earlier one. The probability is at most that outcome's p, and
+    therefore at most u. If the candidate passes more often than the baseline, P(p ≤ u) is only smaller, since
+    one more pass on the baseline or one less on the candidate never moves an outcome back. The test is
+    Boschloo's (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) for a two-step design.
 
     The test finds a drop from .9 to .2 at .05/20 in 92.9 % of cases and at .05/20/6 in 83.0 %. Fisher's p
     over both steps, plus `MAX_CONFIRMING_P` for the level that the first step may have spent, finds it in
@@ -159,19 +159,22 @@ def passes_of_sides(
     return _count_passes(baseline, 0), _count_passes(candidate, 1)
 
 
-def _split_into_steps(records: tuple[SimulationEvidence, ...]) -> tuple[list[SimulationEvidence], ...]:
-    ordered_records = sorted(records, key=lambda record: record.trial)
-    return ordered_records[:STEP_TRIALS], ordered_records[STEP_TRIALS:]
+def _split_into_steps(simulations: tuple[SimulationEvidence, ...]) -> tuple[list[SimulationEvidence], ...]:
+    ordered_simulations = sorted(simulations, key=lambda simulation: simulation.trial)
+    return ordered_simulations[:STEP_TRIALS], ordered_simulations[STEP_TRIALS:]
 
 
-def _step_passes(records: list[SimulationEvidence], passes_if_lost: int) -> int:
+def _step_passes(simulations: list[SimulationEvidence], passes_if_lost: int) -> int:
     """The passes of one step. Trials that were never made count as lost."""
-    return _count_passes(records, passes_if_lost) + passes_if_lost * (STEP_TRIALS - len(records))
+    return _count_passes(simulations, passes_if_lost) + passes_if_lost * (STEP_TRIALS - len(simulations))
 
 
-def _count_passes(records: Iterable[SimulationEvidence], passes_if_lost: int) -> int:
+def _count_passes(simulations: Iterable[SimulationEvidence], passes_if_lost: int) -> int:
     """The number of passes. Each trial without a reward counts as `passes_if_lost` passes."""
-    return sum(passes_if_lost if record.reward is None else is_success(record.reward) for record in records)
+    return sum(
+        passes_if_lost if simulation.reward is None else is_success(simulation.reward)
+        for simulation in simulations
+    )
 
 
 class _Tables(NamedTuple):
@@ -225,7 +228,7 @@ def _tables() -> _Tables:
 
 
 def _max_probability(ways: Floats) -> Floats:
-    """An upper bound of the largest probability of each set of outcomes over all pass rates.
+    """An upper bound on the largest probability of each set of outcomes over all pass rates.
 
     Args:
         ways: One row per set of outcomes; column k counts the outcomes with k passes, from 0 to n.

@@ -18,13 +18,13 @@ _DECISIVE_OPTIONS = (
     *("suite", "trials", "gate", "goal", "max-reruns", "judge", "judge-base-url"),
     *("user-model", "user-base-url", "temperature", "seed", "reasoning-effort", "extra-body"),
 )
-"""Options of a run that change its result."""
+"""Options that change the result of a run."""
 
 _PACING_OPTIONS = (
     *("api-key-env", "user-api-key-env", "concurrency", "call-timeout", "requests-per-minute"),
     *("max-cost", "max-tokens", "max-minutes"),
 )
-"""Options of a run that change its pace or limit it."""
+"""Options that change the pace of a run, or limit the run."""
 
 RUN_OPTIONS = tuple(option for option in OPTIONS if option.name in (*_DECISIVE_OPTIONS, *_PACING_OPTIONS))
 """The options that an evolution passes to each of its runs."""
@@ -61,8 +61,8 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--preset", default="pocket", help="pocket or gpu (default: pocket)")
     add("--config", type=Path, metavar="FILE", help="TOML file that changes values of the recipe")
-    add("--steps", type=parse_integer, metavar="N", help="steps of each training")
-    add("--seed", type=parse_integer, metavar="N", help="seed of the trainings (default: 1)")
+    add("--steps", type=parse_integer, metavar="N", help="steps of each training run")
+    add("--seed", type=parse_integer, metavar="N", help="seed of the training runs (default: 1)")
     add("--heldout", type=parse_integer, metavar="N", default=60, help="held-out scenarios (default: 60)")
     add(
         "--heldout-rollouts",
@@ -75,7 +75,7 @@ def add_evolve_arguments(parser: argparse.ArgumentParser) -> None:
         "--parallel",
         type=parse_integer,
         metavar="P",
-        help="trainings to run in parallel (default: cores + 1)",
+        help="training runs in parallel (default: cores + 1)",
     )
     add("--max-rollouts", type=parse_integer, metavar="N", help="reject a plan that needs more rollouts")
     add("--max-minutes", type=parse_finite, metavar="M", help="start no further stage after M minutes")
@@ -92,16 +92,16 @@ def parse_run_options(arguments: Sequence[str], namespace: argparse.Namespace) -
     """Parse the options of runs, which follow `--`, into a namespace.
 
     Raises:
-        ConfigError: the runs of an evolution do not take an option, or its value is invalid.
+        ConfigError: an option is not one of the runs' options, or its value is invalid.
     """
     parser = _Parser()
     add_run_options(parser)
-    _, unknown = parser.parse_known_args(arguments, namespace)
-    if unknown:
-        flag = unknown[0].partition("=")[0]
+    _, unknown_arguments = parser.parse_known_args(arguments, namespace)
+    if unknown_arguments:
+        flag = unknown_arguments[0].partition("=")[0]
         flags = [option.flag for option in RUN_OPTIONS]
         raise ConfigError(
-            f"{unknown[0]}: not an option of an evolution's runs; {name_suggestion(flag, flags)}; "
+            f"{unknown_arguments[0]}: not an option of an evolution's runs; {name_suggestion(flag, flags)}; "
             "see trace2evolve evolve --help"
         )
 
@@ -137,7 +137,7 @@ def run_arguments(values: Any) -> list[str]:
 
 
 def decisive_values(values: Any) -> dict[str, list[str]]:
-    """Return, by flag and in a normal form, the values that change a run's result: 1 equals 1.0."""
+    """Return the values that change a run's result by flag, normalized so that 1 equals 1.0."""
     values_by_flag = {}
     for option in RUN_OPTIONS:
         if option.name in _DECISIVE_OPTIONS:
@@ -147,7 +147,7 @@ def decisive_values(values: Any) -> dict[str, list[str]]:
 
 
 def _option_texts(option: Option, values: Any) -> list[str]:
-    """Return the value of an option as a list of texts, which is empty if the option is not given."""
+    """Return the value of an option as a list of strings, which is empty if the option is not given."""
     value = getattr(values, option.destination)
     if value is None:
         return []

@@ -33,12 +33,12 @@ def prepare_environments(
     on_progress: Callable[[str], None],
     on_calibrated: Callable[[int], None],
 ) -> list[TrainingEnvironment]:
-    """Compare environments with held-out content, and calibrate environments that lack a calibration.
+    """Check environments for held-out content, and calibrate environments that lack a calibration.
 
     `on_calibrated` gets the number of rollouts of a calibration after the project has stored the calibration.
 
     Raises:
-        ConfigError: an environment is not admitted, so nothing may be trained in it.
+        ConfigError: an environment is not admitted, so no adapter may be trained in it.
         InfrastructureError: too many rollouts were lost.
     """
     require_admitted(
@@ -46,16 +46,16 @@ def prepare_environments(
     )
     base_digest = folder_digest(plan.base.path)
     folder = project.root / ".trace2evolve" / "environments"
-    prepared: dict[str, TrainingEnvironment] = {}
+    training_environments: dict[str, TrainingEnvironment] = {}
     for name in names:
         if calibration := find_calibration(environments, name, base_digest, folder):
-            prepared[name] = _training_environment(calibration)
+            training_environments[name] = _training_environment(calibration)
         elif name in BUILT_IN_NAMES and base_digest == folder_digest(embedded_model()):
             # The calibrations of the embedded model are built in; they used more rollouts than this function
             # does (docs/environments.md).
-            prepared[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
+            training_environments[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
     seeds, rollouts = CALIBRATION_SIZE
-    total = seeds * rollouts
+    rollout_count = seeds * rollouts
 
     async def calibrate_all(settings: ModelSettings, uncalibrated: Sequence[str]) -> None:
         instruction = project.candidates[plan.candidate].instruction
@@ -64,20 +64,20 @@ def prepare_environments(
         try:
             for name in uncalibrated:
 
-                def report(difficulty: int, finished: int, name: str = name) -> None:
-                    on_progress(f"{name} {finished}/{total}")
+                def report(difficulty: int, finished_count: int, name: str = name) -> None:
+                    on_progress(f"{name} {finished_count}/{rollout_count}")
 
                 calibration = await calibrate(environments, name, model, spec, on_progress=report)
                 store_calibration(folder, calibration)
-                prepared[name] = _training_environment(calibration)
-                on_calibrated(total * len(calibration.tried))
+                training_environments[name] = _training_environment(calibration)
+                on_calibrated(rollout_count * len(calibration.tried))
         finally:
             await model.close()
 
-    if uncalibrated := [name for name in names if name not in prepared]:
+    if uncalibrated := [name for name in names if name not in training_environments]:
         with serve_locally(plan.base, seed=FIRST_ROLLOUT_SEED) as settings:
             asyncio.run(calibrate_all(settings, uncalibrated))
-    return [prepared[name] for name in names]
+    return [training_environments[name] for name in names]
 
 
 def _training_environment(calibration: Calibration) -> TrainingEnvironment:

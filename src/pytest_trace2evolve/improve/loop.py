@@ -60,7 +60,7 @@ OnProgress = Callable[[Stage, str], None]
 """Called with a stage and a line about it."""
 
 Trainer = Callable[[list[Training], int, int, OnLine], None]
-"""Runs trainings; see `run_trainings`."""
+"""Runs training processes; see `run_trainings`."""
 
 
 def evolve(
@@ -72,21 +72,21 @@ def evolve(
 ) -> Evolution:
     """Run all stages of a plan that are not done yet, and return the final state.
 
-    `on_progress` may be called from other threads; `train` runs the trainings.
+    `on_progress` may be called from other threads; `train` runs the training processes.
 
     Raises:
         ConfigError: nothing failed, no capability is missing, the budget of minutes is spent, or another
             process works on the evolution.
-        TrainingError: a training failed, or a run was not complete.
+        TrainingError: a training run failed, or an evaluation run was not complete.
         ResultsError: stored evidence is damaged or was edited, or two runs cannot be compared.
         EndpointError, ModelFolderError, StorageError: a run failed; see `session.run`.
-        OSError: something cannot be written.
+        OSError: a file cannot be written.
     """
     return _Loop(plan, resources, environments, on_progress, train).run()
 
 
 class _Loop:
-    """Runs an evolution, whose `folder` contains its state, its runs and the logs of its trainings."""
+    """Runs an evolution, whose `folder` contains its state, its runs and its training logs."""
 
     state: Evolution
 
@@ -180,7 +180,7 @@ class _Loop:
         plan, adapters = self.plan, self.project.adapters
         if self.state.threads is None:
             self._store(threads=1 if plan.max_parallel > 1 else plan.recipe.threads)
-        # Stored before the trainings begin, so that a resumed training keeps its name.
+        # Store the names before training starts, so that a resumed training run keeps its name.
         self._store(adapters=adapter_names(plan, self.state, adapters, self._environments))
         trainings = plan_trainings(plan, self.state, self.project.root, self.folder)
         self._train(
@@ -227,18 +227,21 @@ class _Loop:
         folder = unused_path(self.folder / name)
         options = replace(self.plan.options, candidate=candidate, baseline=baseline, run_folder=folder)
         plan = make_plan(options, self.resources, suite_names=self.plan.suites, judge=self.plan.judge)
-        total = sum(len(suite.lock.tasks) for suite in plan.suites.values())
-        finished = 0
+        task_count = sum(len(suite.lock.tasks) for suite in plan.suites.values())
+        finished_count = 0
 
         def on_event(event: Event) -> None:
-            nonlocal finished
+            nonlocal finished_count
             if isinstance(event, TaskDecided) and event.run is not None:
-                finished += 1
-                if finished * _PROGRESS_LINES // total > (finished - 1) * _PROGRESS_LINES // total:
-                    self._report(f"{candidate}: {finished} of {total} tasks")
+                finished_count += 1
+                if (
+                    finished_count * _PROGRESS_LINES // task_count
+                    > (finished_count - 1) * _PROGRESS_LINES // task_count
+                ):
+                    self._report(f"{candidate}: {finished_count} of {task_count} tasks")
 
-        result = run_session(plan, self.resources, on_event)
-        for note in result.notes:
+        session_result = run_session(plan, self.resources, on_event)
+        for note in session_result.notes:
             self._report(f"{candidate}: {note}")
         if baseline is None:
             source = read_source_run(folder)
@@ -255,24 +258,27 @@ class _Loop:
             TrainingError: the run ended early, so it has no verdict yet.
         """
         folder = self._run_suites(name, candidate, baseline=self.state.folder)
-        record = read_verdict(folder)
-        if record.partial:
+        verdict_record = read_verdict(folder)
+        if verdict_record.partial:
             raise TrainingError(
-                f"the run of {candidate} is not complete: {record.stopped or 'some tasks did not run'} "
+                f"the run of {candidate} is not complete: "
+                f"{verdict_record.stopped or 'some tasks did not run'} "
                 f"(see {folder}); finished simulations are kept: fix the cause, and rerun the same command "
                 "to resume"
             )
-        gate = gate_decision(record)
-        if gate is Decision.PROMOTE:
-            suites = [name for name, suite in record.suites.items() if suite.verdict is not None]
-            check_promotion(folder, record, ProjectLedger(self.project).entries, suites)
-        state, reason = gate_state(gate), ""
-        if adapter := record_adapter_verdict(self.project, record):
+        decision = gate_decision(verdict_record)
+        if decision is Decision.PROMOTE:
+            suites = [name for name, suite in verdict_record.suites.items() if suite.verdict is not None]
+            check_promotion(folder, verdict_record, ProjectLedger(self.project).entries, suites)
+        state, reason = gate_state(decision), ""
+        if adapter := record_adapter_verdict(self.project, verdict_record):
             state, verdict = adapter.manifest.state, adapter.manifest.verdict
             reason = "" if verdict is None else verdict.why
-        outcome = CandidateOutcome(candidate=candidate, gate=gate, state=state, run=record.run, why=reason)
-        rollouts = self._rollouts_with(_count_simulations(folder))
-        self._store(judged={**self.state.judged, candidate: outcome}, rollouts=rollouts)
+        outcome = CandidateOutcome(
+            candidate=candidate, gate=decision, state=state, run=verdict_record.run, why=reason
+        )
+        rollouts_by_stage = self._rollouts_with(_count_simulations(folder))
+        self._store(judged={**self.state.judged, candidate: outcome}, rollouts=rollouts_by_stage)
         self._report(f"{candidate}: {state.value}{f' ({reason})' if reason else ''}")
 
     def _rollouts_with(self, rollouts: int) -> dict[Stage, int]:
@@ -352,16 +358,20 @@ def write_state(folder: Path, state: Evolution) -> None:
 
 
 def unused_path(path: Path) -> Path:
-    """Return the path, or the first of `path-2`, `path-3`, … that does not exist."""
+    """Return the first of `path`, `path-2`, `path-3`, … that does not exist."""
     numbered_paths = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(candidate for candidate in itertools.chain([path], numbered_paths) if not candidate.exists())
+    return next(
+        possible_path
+        for possible_path in itertools.chain([path], numbered_paths)
+        if not possible_path.exists()
+    )
 
 
 @contextmanager
 def evolution_lock(folder: Path) -> Iterator[int]:
-    """Hold the lock of an evolution; yields the handle of the lock file.
+    """Hold the lock of an evolution, and yield the handle of the lock file.
 
-    Trainings inherit the handle. A training that outlives a killed evolution holds the lock until it ends.
+    Training processes inherit the handle. One that outlives a killed evolution holds the lock until it ends.
 
     Raises:
         ConfigError: another process holds the lock.

@@ -24,7 +24,7 @@ CALIBRATION_SIZE = (24, 8)
 _SECONDS_PER_SIMULATION = 0.28
 _SECONDS_PER_ROLLOUT = 0.10
 _SECONDS_PER_HELDOUT_ROLLOUT = 0.12
-"""The embedded model's pace on two cores, from the figures of `docs/training.md` and `docs/evolving.md`."""
+"""Seconds that the embedded model takes on two cores, by `docs/training.md` and `docs/evolving.md`."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class EvolutionPlan:
         candidate: The candidate whose failures count, and whose text the adapters use.
         run: The folder of the run to learn from; None starts a new run.
         base: The base model.
-        recipe: The recipe of each training.
-        preset: The preset behind the recipe.
+        recipe: The recipe of each training run.
+        preset: The preset from which the recipe was made.
         options: Options of each run; the loop sets the candidate, the baseline and the folder.
         suites: The suites of each run.
         judge: Judge of natural-language assertions.
@@ -47,7 +47,7 @@ class EvolutionPlan:
         max_adapters: Maximum number of adapters; the capabilities with the largest Δ are trained.
         heldout_scenarios: Held-out scenarios of the trained environment; all others have half as many.
         heldout_rollouts: Rollouts of each held-out scenario.
-        max_parallel: Maximum number of trainings that run at the same time.
+        max_parallel: Maximum number of training runs at the same time.
         max_rollouts, max_minutes: Budgets; None sets no limit.
     """
 
@@ -73,7 +73,7 @@ class EvolutionPlan:
     @property
     def identity(self) -> str:
         """Digest of everything that changes the result."""
-        record = {
+        settings = {
             "candidate": self.candidate,
             "content": self.content_digest,
             "base": folder_digest(self.base.path),
@@ -82,7 +82,7 @@ class EvolutionPlan:
             "most": self.max_adapters,
             "heldout": [self.heldout_scenarios, self.heldout_rollouts],
         }
-        return digest(record)
+        return digest(settings)
 
     @property
     def name(self) -> str:

@@ -69,9 +69,9 @@ class RoutingResult:
 
     @property
     def silent_share(self) -> float:
-        """The share of all questions to the model for which no letter was among its likely tokens."""
-        choice_count = sum(len(routing.shares) for routing in self.routings)
-        return sum(routing.silent for routing in self.routings) / choice_count if choice_count else 0.0
+        """The share of questions for which no answer letter was among the model's likely tokens."""
+        question_count = sum(len(routing.shares) for routing in self.routings)
+        return sum(routing.silent for routing in self.routings) / question_count if question_count else 0.0
 
 
 def accuracy(
@@ -157,7 +157,7 @@ async def route_all(
     table: Sequence[RouterRow],
     openings: Sequence[Opening],
     *,
-    on_progress: Callable[[int], None] = lambda finished: None,
+    on_progress: Callable[[int], None] = lambda finished_count: None,
 ) -> RoutingResult:
     """Route openings; `on_progress` gets the number of finished openings.
 
@@ -167,14 +167,14 @@ async def route_all(
     """
     router = Router(model, [row.skill for row in table])
     semaphore = asyncio.Semaphore(MAX_CONCURRENT_ROUTINGS)
-    finished = 0
+    finished_count = 0
 
     async def route(opening: Opening) -> Routing:
-        nonlocal finished
+        nonlocal finished_count
         async with semaphore:
             routing = await router.route(opening.text)
-        finished += 1
-        on_progress(finished)
+        finished_count += 1
+        on_progress(finished_count)
         return routing
 
     return RoutingResult(openings, await asyncio.gather(*map(route, openings)))

@@ -1,7 +1,7 @@
-"""Names and trains the adapters of an evolution, and checks whether an existing adapter belongs to it.
+"""Names and trains the adapters of an evolution, and recognizes existing adapters of the evolution.
 
-Each training is a separate process, because it takes long and torch returns its memory only when the process
-ends.
+Each adapter is trained in a separate process, because training takes long, and torch returns its memory only
+when the process ends.
 """
 
 import itertools
@@ -26,10 +26,10 @@ from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.files import write_atomic
 
 _ERROR_LOG_LINES = 3
-"""The number of last lines of a log that an error repeats."""
+"""The number of lines from the end of a log that an error message repeats."""
 
 OnLine = Callable[[str, str], None]
-"""Called with the name of a training and a line of its output."""
+"""Called with the name of an adapter, and a line of output from the adapter's training process."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,15 @@ def adapter_names(
             capability, state.environments[capability].difficulty
         ).digest
         if name is None or (
-            is_taken and not _is_own(name, {capability: generator_digest}, plan, state, adapters)
+            is_taken
+            and not _belongs_to_evolution(name, {capability: generator_digest}, plan, state, adapters)
         ):
             name = _unused_name(adapters.folder, capability)
         names[capability] = name
     return names
 
 
-def _is_own(
+def _belongs_to_evolution(
     name: str, environments: Mapping[str, str], plan: EvolutionPlan, state: Evolution, adapters: Adapters
 ) -> bool:
     """Return whether an adapter has this evolution's training settings and evidence, and may be promoted."""
@@ -92,28 +93,28 @@ def _is_own(
 
 
 def _unused_name(folder: Path, capability: str) -> str:
-    """Return the first of `capability`, `capability_2`, … that no adapter and no unfinished training uses."""
+    """Return the first of `capability`, `capability_2`, … that no adapter or training run uses."""
     numbered_names = (f"{capability}_{number}" for number in itertools.count(2))
     paths = (folder / name for name in itertools.chain([capability], numbered_names))
     return next(path.name for path in paths if not path.exists() and not unfinished_folder(path).exists())
 
 
 def training_recipe(plan: EvolutionPlan, state: Evolution) -> Recipe:
-    """Return the recipe of each training; a resumed training keeps the stored number of threads."""
+    """Return the recipe of each training run; a resumed run keeps the stored number of threads."""
     return plan.recipe if state.threads is None else plan.recipe.model_copy(update={"threads": state.threads})
 
 
 def plan_trainings(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path) -> list[Training]:
-    """Return the trainings of adapters that do not exist yet; `folder` receives the recipe and the logs."""
-    config = folder / "recipe.toml"
-    write_atomic(config, recipe_toml(training_recipe(plan, state)))
+    """Plan the training of each adapter that does not exist; `folder` receives the recipe and the logs."""
+    recipe_path = folder / "recipe.toml"
+    write_atomic(recipe_path, recipe_toml(training_recipe(plan, state)))
     return [
         Training(
             name,
             [
                 *("-m", "pytest_trace2evolve", "--root", str(root), "train"),
                 *("--capability", capability, "--adapter-name", name),
-                *("--base", str(plan.base.path), "--preset", plan.preset, "--config", str(config)),
+                *("--base", str(plan.base.path), "--preset", plan.preset, "--config", str(recipe_path)),
                 *("--difficulty", str(state.environments[capability].difficulty)),
                 *("--candidate", plan.candidate),
                 *("--heldout", str(plan.heldout_scenarios), "--heldout-rollouts", str(plan.heldout_rollouts)),
@@ -140,15 +141,16 @@ def record_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterM
 
 
 def count_rollouts(manifest: AdapterManifest) -> int:
-    """Return the number of rollouts of a training, including the measurements before and after it."""
+    """Return the number of rollouts of a training run, including the measurements before and after it."""
     return manifest.rollouts + 2 * sum(change.rollouts for change in manifest.heldout.values())
 
 
 def run_trainings(trainings: Sequence[Training], lock: int, max_parallel: int, on_line: OnLine) -> None:
-    """Run trainings, `max_parallel` at a time, each in its own process, which inherits the handle `lock`.
+    """Run training processes, `max_parallel` at a time; each inherits the handle `lock`.
 
     Raises:
-        TrainingError: a training failed. The running trainings end first, and no further training starts.
+        TrainingError: a training run failed. The other running processes end first, and no further one
+            starts.
     """
     failures: list[str] = []
     processes: list[subprocess.Popen[str]] = []
@@ -178,7 +180,7 @@ def run_trainings(trainings: Sequence[Training], lock: int, max_parallel: int, o
 def _run_training(
     training: Training, lock: int, on_line: OnLine, processes: list[subprocess.Popen[str]]
 ) -> str:
-    """Run one training; returns the reason for a failure, or an empty string."""
+    """Run one training process; return the reason for a failure, or an empty string."""
     training.log.parent.mkdir(parents=True, exist_ok=True)
     with (
         training.log.open("a", encoding="utf-8") as log,
@@ -206,7 +208,7 @@ def _run_training(
                     on_line(training.name, text)
             status = process.wait()
         except BaseException:
-            process.terminate()  # nothing reads its output any more
+            process.terminate()  # no thread reads its output any more
             raise
     if status == 0:
         return ""

@@ -1,7 +1,7 @@
-"""The prompts of a judge of capabilities, and the readers of its answers.
+"""Prompts for a judge that labels traces with capabilities, and parsers of the judge's answers.
 
-Answers are checked against the trace. A label is lost if the answer omits or repeats it, or if it cites no
-message of the agent although it must. Labels that were not requested are ignored. Lost labels are excluded
+Answers are checked against the trace. A label is lost if the answer omits or repeats it, or if it must
+cite a message of the agent but does not. Labels that were not requested are ignored. Lost labels are excluded
 from all figures and are never filled in.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 PROMPT_VERSION = "1"
-"""Incremented whenever a text below changes, and recorded with every report."""
+"""The version of the prompts below, which every report records. Increment it when a prompt changes."""
 
 MAX_PROPOSALS = 10
 """Maximum number of capabilities in one discovery and in a report."""
@@ -84,10 +84,10 @@ def proposals_format() -> dict[str, Any]:
 
 
 def labels_format() -> dict[str, Any]:
-    labels = response_format("labels", _Labels)
-    label = labels["json_schema"]["schema"]["properties"]["labels"]["items"]
-    label["properties"]["presence"] = {"type": "string", "enum": ["present", "lacking", "na"]}
-    return labels
+    label_format = response_format("labels", _Labels)
+    label_schema = label_format["json_schema"]["schema"]["properties"]["labels"]["items"]
+    label_schema["properties"]["presence"] = {"type": "string", "enum": ["present", "lacking", "na"]}
+    return label_format
 
 
 def groups_format() -> dict[str, Any]:
@@ -99,7 +99,7 @@ def discovery_messages(
     traces: Sequence[tuple[str, bool, Sequence[Message]]],
     known_capabilities: Sequence[Capability],
 ) -> list[dict[str, str]]:
-    """The prompt that proposes capabilities.
+    """The prompt that asks a judge to propose capabilities.
 
     Args:
         policy: The domain's policy.
@@ -121,7 +121,7 @@ def discovery_messages(
 def label_messages(
     policy: str, trace: Sequence[Message], capabilities: Sequence[Capability]
 ) -> list[dict[str, str]]:
-    """The prompt that labels one trace."""
+    """The prompt that asks a judge to label one trace."""
     conversation = f"<conversation>\n{render_conversation(trace)}\n</conversation>"
     return _messages(
         _LABEL_PROMPT, policy, [_render_capabilities(capabilities, "capabilities"), conversation]
@@ -129,7 +129,7 @@ def label_messages(
 
 
 def group_messages(capabilities: Sequence[Capability]) -> list[dict[str, str]]:
-    """The prompt that merges proposals."""
+    """The prompt that asks a judge to merge proposals."""
     return _messages(_GROUP_PROMPT, "", [_render_capabilities(capabilities, "capabilities")])
 
 
@@ -144,7 +144,7 @@ def _render_capabilities(capabilities: Sequence[Capability], tag: str) -> str:
 
 
 def render_conversation(trace: Sequence[Message]) -> str:
-    """A trace as numbered lines; long results are cut."""
+    """Render a trace as numbered lines; long tool results are cut."""
     lines = []
     for i, message in enumerate(trace):
         text = message.content or ""
@@ -200,26 +200,26 @@ def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
 def merge_proposals(
     proposals: Sequence[Capability], groups: Sequence[Sequence[str]], known_names: Iterable[str] = ()
 ) -> list[Capability]:
-    """Merge each group into one capability, with the tasks of all its proposals, sorted by frequency.
+    """Merge each group into one capability, with the tasks of all its proposals.
 
-    Each group contains names of one capability. The first name in `known_names`, or else the group's first
-    name, becomes the capability's name.
+    Capabilities with more proposals come first. Each group contains names of one capability. The first name
+    in `known_names`, or else the group's first name, becomes the capability's name.
     """
     known_names = frozenset(known_names)
-    by_name: dict[str, list[Capability]] = {}
+    proposals_by_name: dict[str, list[Capability]] = {}
     for proposal in proposals:
-        by_name.setdefault(proposal.name, []).append(proposal)
-    capabilities = []
+        proposals_by_name.setdefault(proposal.name, []).append(proposal)
+    counted_capabilities = []
     for names in groups:
-        # A known name keeps its definition and its environment.
+        # A capability with a known name keeps its definition and its environment.
         group = sorted(names, key=lambda name: name not in known_names)
-        members = [proposal for name in group for proposal in by_name[name]]
+        members = [proposal for name in group for proposal in proposals_by_name[name]]
         tasks = tuple(dict.fromkeys(task for proposal in members for task in proposal.tasks))
-        first_proposal = by_name[group[0]][0]
-        capabilities.append(
+        first_proposal = proposals_by_name[group[0]][0]
+        counted_capabilities.append(
             (len(members), first_proposal.model_copy(update={"tasks": tasks, "merged": tuple(group[1:])}))
         )
-    ranked_pairs = sorted(capabilities, key=lambda pair: -pair[0])
+    ranked_pairs = sorted(counted_capabilities, key=lambda pair: -pair[0])
     return [capability for _, capability in ranked_pairs[:MAX_PROPOSALS]]
 
 
@@ -266,7 +266,10 @@ def _distrust_reason(judge_labels: Sequence[_JudgeLabel], trace: Sequence[Messag
 
 
 def sample_traces(traces: Mapping[bool, Sequence[T]], seed: int, max_per_outcome: int) -> list[T]:
-    """Sample up to `max_per_outcome` failed and as many passed traces; equal seeds give equal samples."""
+    """Sample up to `max_per_outcome` failed traces and up to `max_per_outcome` passed traces.
+
+    The same seed gives the same sample.
+    """
     rng = Random(f"discovery/{seed}")
     return [
         trace

@@ -1,4 +1,4 @@
-"""The prompt for a model that writes the environment of a capability, and the reader of its answer."""
+"""Prompts for a model that writes the environment of a capability, and the parser of the model's answer."""
 
 import importlib.resources
 import json
@@ -12,9 +12,9 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
 
 PROMPT_VERSION = "1"
-"""Incremented whenever `environments.md` changes, and stored with every module."""
+"""The version of `environments.md`, which is stored with every module. Increment it when the file changes."""
 
-_FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
+_CODE_BLOCK_PATTERN = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
 def synthesis_messages(
@@ -64,6 +64,6 @@ def read_module(content: str | None) -> str:
     The module is the longest code block, or else the whole answer if it defines a scenario.
     """
     text = (content or "").replace("\r\n", "\n").replace("\r", "\n")
-    blocks = _FENCE.findall(text)
+    blocks = _CODE_BLOCK_PATTERN.findall(text)
     source = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")
     return f"{source.strip()}\n" if source.strip() else ""

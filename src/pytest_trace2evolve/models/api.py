@@ -1,4 +1,4 @@
-"""The chat-completions API as JSON, without a client library: request bodies and readers of answers."""
+"""Builds the request bodies of the chat-completions API and reads the answers, without a client library."""
 
 import json
 import math
@@ -22,12 +22,12 @@ MAX_DIGITS = 4_000
 """Maximum number of digits of an integer; Python parses at most 4,300."""
 
 MAX_CONTAINERS = 500_000
-"""Maximum number of lists and objects in an answer, including brackets in texts. Each takes at least 200
+"""Maximum number of lists and objects in an answer, including brackets in strings. Each takes at least 200
 bytes of memory, and an answer within the byte limit could hold five million."""
 
 MAX_COMMAS = 1_000_000
-"""Maximum number of commas in an answer, including commas in texts. A larger answer of tiny values would take
-ten seconds to read."""
+"""Maximum number of commas in an answer, including commas in strings. A larger answer of tiny values would
+take ten seconds to read."""
 
 _EMPTY_ANSWER: Mapping[str, Any] = {"choices": [{"message": {}}]}
 
@@ -60,7 +60,7 @@ def request_body(
 def read_body(body: bytes) -> Any:
     """Parse JSON from an endpoint, whatever a model wrote into it.
 
-    Bytes that are not text become U+FFFD, and integers with too many digits become infinite. An answer that
+    Invalid bytes become U+FFFD, and integers with too many digits become infinite. An answer that
     is nested too deeply, or contains too many values, counts as an empty answer.
 
     Raises:
@@ -70,17 +70,17 @@ def read_body(body: bytes) -> Any:
         return _EMPTY_ANSWER
     try:
         text = body.decode(json.detect_encoding(body), "replace")
-        record = json.loads(text, parse_int=_parse_int)
+        answer_json = json.loads(text, parse_int=_parse_int)
     except RecursionError:
         return _EMPTY_ANSWER
-    return _EMPTY_ANSWER if is_deeper(record, MAX_DEPTH) else record
+    return _EMPTY_ANSWER if is_deeper(answer_json, MAX_DEPTH) else answer_json
 
 
 def read_completion(record: Any, seconds: float) -> Completion:
-    """Read a completion from any JSON.
+    """Read a completion from JSON of any shape.
 
-    Faults inside a message count as the model's. A call without a name gets an empty name, so that its tool
-    is not found. Content that is not text is dropped.
+    Faults inside a message are attributed to the model. A call without a name gets an empty name, so that its
+    tool is not found. Content that is not text is dropped.
 
     Raises:
         ValueError: the JSON contains no message.
@@ -89,11 +89,11 @@ def read_completion(record: Any, seconds: float) -> Completion:
     message = _value_at(choice, "message")
     if not isinstance(message, dict):
         raise ValueError("the answer contains no message")
-    finish, usage = choice.get("finish_reason"), record.get("usage")
+    finish_reason, usage = choice.get("finish_reason"), record.get("usage")
     return Completion(
         content=_read_content(message.get("content")),
         tool_calls=_read_calls(message.get("tool_calls")),
-        finish_reason=storable_text(finish) if isinstance(finish, str) else None,
+        finish_reason=storable_text(finish_reason) if isinstance(finish_reason, str) else None,
         usage=_read_usage(usage) if isinstance(usage, dict) else Usage(),
         seconds=seconds,
     )
@@ -121,9 +121,11 @@ def _read_content(content: Any) -> str | None:
     return storable_text(content) if isinstance(content, str) else None
 
 
-def _read_calls(value: Any) -> tuple[RequestedCall, ...]:
+def _read_calls(sent_calls: Any) -> tuple[RequestedCall, ...]:
     calls: dict[str, RequestedCall] = {}
-    for position, call in enumerate(value if isinstance(value, list) else [value] if value else []):
+    for position, call in enumerate(
+        sent_calls if isinstance(sent_calls, list) else [sent_calls] if sent_calls else []
+    ):
         call_id, name = _value_at(call, "id"), _value_at(call, "function", "name")
         arguments = _value_at(call, "function", "arguments")
         call_id = storable_text(call_id) if isinstance(call_id, str) else ""
@@ -132,7 +134,7 @@ def _read_calls(value: Any) -> tuple[RequestedCall, ...]:
         calls[call_id] = RequestedCall(
             id=call_id,
             name=storable_text(name) if isinstance(name, str) else "",
-            # Some endpoints send arguments as JSON inside the JSON.
+            # Some endpoints send arguments as an object instead of a string.
             arguments=storable_text(arguments) if isinstance(arguments, str) else json.dumps(arguments or {}),
         )
     return tuple(calls.values())

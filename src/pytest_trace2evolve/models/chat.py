@@ -41,7 +41,7 @@ TOO_LARGE_STATUS = 413
 """The status of a request with too many bytes."""
 
 POOL_SIZE = 8
-"""Connections per pool. A pool scans all its connections at each request, so many small ones are cheaper."""
+"""Connections per pool. A pool scans all its connections at each request, so small pools are cheaper."""
 
 TOP_LOGPROBS = 20
 """Tokens whose log-probabilities are requested; the API's maximum."""
@@ -156,17 +156,20 @@ class ChatModel:
             pause: float | None = None
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    # Not `chat.completions.create`, which spends more time on the request's types than
-                    # everything else takes.
+                    # `chat.completions.create` would spend more time on the request's types than all other
+                    # steps take together.
                     response = await next(self._next_client).post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
                     self._is_reached = True
-                    record = self._secrets.remove_from_answer(read_body(response.content))
-                completion, result = read_completion(record, time.perf_counter() - start_time), parse(record)
+                    answer_json = self._secrets.remove_from_answer(read_body(response.content))
+                completion, parsed_part = (
+                    read_completion(answer_json, time.perf_counter() - start_time),
+                    parse(answer_json),
+                )
                 completion = self._meter_usage(completion)
                 self._answered_with_tools.add(has_tools)
-                return completion, result
+                return completion, parsed_part
             except openai.APIStatusError as error:
                 self._is_reached = True
                 self._raise_if_final(error, has_tools)

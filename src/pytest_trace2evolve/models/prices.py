@@ -1,4 +1,4 @@
-"""Prices of models: a table that the user writes, in US dollars per million tokens.
+"""Reads the prices of models from a table that the user writes, in US dollars per million tokens.
 
 # prices.toml
 ["gpt-4.1"]
@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
 PRICES_NAME = "prices.toml"
-"""The table's file, in a project's top folder."""
+"""The name of the table's file, in a project's top folder."""
 
 Dollars = Annotated[float, Field(ge=0, le=1e6)]
 
@@ -33,11 +33,11 @@ class Price(Record):
 
     def cost(self, usage: Usage) -> float:
         """The cost of `usage` in US dollars."""
-        n_cached = min(usage.cached_tokens, usage.prompt_tokens)
+        cached_count = min(usage.cached_tokens, usage.prompt_tokens)
         cached_price = self.input if self.cached_input is None else self.cached_input
-        n_uncached = usage.prompt_tokens - n_cached
+        uncached_count = usage.prompt_tokens - cached_count
         return (
-            n_uncached * self.input + n_cached * cached_price + usage.completion_tokens * self.output
+            uncached_count * self.input + cached_count * cached_price + usage.completion_tokens * self.output
         ) / 1_000_000
 
 

@@ -35,8 +35,8 @@ class RequestKeys:
     def __init__(self, settings: ModelSettings) -> None:
         self.model = settings.model
         self._settings = replace(settings, extra_body=remove_secret_fields(settings.extra_body))
-        record = settings.to_record()
-        self._endpoint = str(record.get("weights") or record.get("endpoint", ""))
+        settings_record = settings.to_record()
+        self._endpoint = str(settings_record.get("weights") or settings_record.get("endpoint", ""))
 
     def key(self, messages: Messages, tools: Tools, trial: int, tool_choice: str = "auto") -> str:
         """The key of a request at any endpoint."""
@@ -104,7 +104,7 @@ class StoredModel:
         return _to_completion(answer, is_cached=cached_answer is not None)
 
     def with_cache_partition(self, partition: str) -> "StoredModel":
-        """The same model with a separate part of the cache; parts share no answers."""
+        """Return the same model with a separate part of the cache; parts share no answers."""
         model = copy.copy(self)
         model._cache_partition = partition
         return model

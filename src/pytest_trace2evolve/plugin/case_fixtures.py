@@ -1,7 +1,7 @@
 """Pressure tests: the fixtures `run_case`, `case` and `environments`, and the cases that made tests fail.
 
-If a case cannot be measured, Hypothesis rejects it and the search continues, so that no failure that the
-search finds gets lost. The test is skipped only if the search finds no failure.
+If a case cannot be measured, Hypothesis rejects it and the search continues, so that a failure that the
+search has found is not lost. The test is skipped only if the search finds no failure.
 """
 
 import sys
@@ -317,7 +317,7 @@ def environments(pytestconfig: pytest.Config) -> Iterator["Environments"]:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> "Case":
-    """One case from the files that the marker `t2e_cases` names."""
+    """One case from the files that the `t2e_cases` marker names."""
     case_param: Case | None = getattr(request, "param", None)
     if case_param is None:
         pytest.fail(
@@ -331,28 +331,28 @@ class FailingCases:
 
     def __init__(self, run_plugin: "Controller") -> None:
         self._run_plugin = run_plugin
-        self._task_records: dict[str, dict[str, Any]] = {}
+        self._failed_tasks: dict[str, dict[str, Any]] = {}
         self._notes: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record a failing case or a spent budget that a test's report contains."""
-        record: dict[str, Any] | None = getattr(report, "trace2evolve_case", None)
-        if record is not None:
-            self._task_records[record["id"]] = record
+        task_json: dict[str, Any] | None = getattr(report, "trace2evolve_case", None)
+        if task_json is not None:
+            self._failed_tasks[task_json["id"]] = task_json
         if getattr(report, "trace2evolve_spent", False):
             self._notes.append(f"{report.nodeid}: {BUDGET_SPENT}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Freeze the failing cases if `--t2e-freeze` is given; otherwise suggest that option."""
-        if not self._task_records:
+        if not self._failed_tasks:
             return
         from pytest_trace2evolve.cases.case import to_case
         from pytest_trace2evolve.records.task import Task
         from pytest_trace2evolve.session.case_admission import FROZEN_CASES_FILE, freeze, unfrozen_cases
 
-        cases = [to_case(Task.model_validate(record)) for record in self._task_records.values()]
+        cases = [to_case(Task.model_validate(task_json)) for task_json in self._failed_tasks.values()]
         resources = self._run_plugin.resources
         if session.config.option.t2e_freeze:
             self._notes += freeze(cases, resources.project, resources.worlds)

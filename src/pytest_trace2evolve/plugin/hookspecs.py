@@ -32,4 +32,4 @@ def pytest_t2e_checks(config: pytest.Config) -> "Mapping[str, Check]":  # type: 
 
 @pytest.hookspec
 def pytest_t2e_environments(config: pytest.Config) -> "Mapping[str, Offer]":  # type: ignore[empty-body]  # as above
-    """Return capability environments by capability. The fixture `environments` includes them."""
+    """Return capability environments by the name of the capability, for the `environments` fixture."""

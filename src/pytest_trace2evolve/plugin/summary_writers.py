@@ -32,26 +32,28 @@ def write_summaries(config: pytest.Config, plan: Plan, summary: RunSummary) -> l
     _add_junit_properties(config, summary)
     summary = summary.model_copy(update={"command": _reproduction_command(config, plan)})
     folder = config.invocation_params.dir
-    errors = []
+    error_lines = []
     for name in config.option.t2e_summary or ():
         try:
             write_summary(folder / name, summary)
         except (OSError, ValueError) as error:
-            errors.append(_write_error_text(f"the summary could not be written to {name}", error))
+            error_lines.append(_write_error_text(f"the summary could not be written to {name}", error))
     step_summary_path = os.environ.get(STEP_SUMMARY_VAR)
-    has_gate = plan.policy is not None and any(planned.baseline for planned in plan.suites.values())
+    has_gate = plan.policy is not None and any(
+        planned_suite.baseline for planned_suite in plan.suites.values()
+    )
     if step_summary_path and has_gate:
         try:
             append_step_summary(Path(step_summary_path), summary)
         except (OSError, ValueError) as error:
-            errors.append(
+            error_lines.append(
                 _write_error_text(f"the job's summary ({STEP_SUMMARY_VAR}) could not be written", error)
             )
-    return errors
+    return error_lines
 
 
 def sanitize_terminal(config: pytest.Config) -> None:
-    """Sanitise everything that pytest and its plugins print to the terminal from now on.
+    """Sanitize everything that pytest and its plugins print to the terminal from now on.
 
     Wraps the terminal's stream, because hooks would not see the output of other plugins and of live logs.
     """
@@ -63,7 +65,7 @@ def sanitize_terminal(config: pytest.Config) -> None:
 
 
 def sanitize_junit(config: pytest.Config) -> None:
-    """Sanitise the JUnit file of pytest, because pytest escapes only characters that XML forbids.
+    """Sanitize the JUnit file of pytest, because pytest escapes only characters that XML forbids.
 
     The escapes of `sanitize` contain no special characters of XML, so the file can be processed as text.
     """

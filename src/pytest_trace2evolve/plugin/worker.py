@@ -28,7 +28,7 @@ POLL_SECONDS = 0.02
 
 
 def result_file(folder: Path, suite: str, task_id: str) -> Path:
-    """Return the path of a task's result. Its name is a hash, because a task id may be no valid file name."""
+    """Return the path of a task's result. Its name is a hash, because a task id may not be a file name."""
     name = hashlib.sha256(f"{suite}\n{task_id}".encode()).hexdigest()
     return folder / "decided" / f"{name}.json"
 

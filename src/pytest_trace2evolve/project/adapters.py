@@ -20,7 +20,7 @@ from pytest_trace2evolve.utils.reading import convert_failures, open_regular, re
 
 
 def unfinished_folder(path: Path) -> Path:
-    """Return the folder of an adapter during its training. It is not listed as an adapter."""
+    """Return the folder of an adapter during training, which is not listed as an adapter."""
     return path.with_name(f".{path.name}.unfinished")
 
 
@@ -40,7 +40,7 @@ class Adapter:
 
     @property
     def training_date(self) -> date | None:
-        """The day of the training, after which the weights do not change; None if it was not recorded."""
+        """The day on which the adapter's training ended; None if it was not recorded."""
         time = self.manifest.created_at
         return None if time is None else datetime.fromisoformat(time).date()
 
@@ -56,7 +56,7 @@ class Adapter:
 
     @property
     def promotion_key(self) -> tuple[str, str, str]:
-        """The sort key of the promotion: the times of the verdict's run and of the training, and the name."""
+        """The sort key of promotions: the start of the judged run, the time of training, and the name."""
         verdict = self.manifest.verdict
         return "" if verdict is None else verdict.time, self.manifest.created_at or "", self.name
 

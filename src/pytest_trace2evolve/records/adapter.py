@@ -18,7 +18,7 @@ WEIGHTS_NAME = "adapter_model.safetensors"
 """The name of the weights file in an adapter's folder."""
 
 NO_CAPABILITY = "none"
-"""The label of a task that needs no capability, so the base model gets the task."""
+"""The label of a task that needs no capability. The base model gets such a task."""
 
 
 class Skill(Record):
@@ -78,8 +78,8 @@ class AdapterVerdict(Record):
     """The gate's verdict on an adapter.
 
     Attributes:
-        candidate: The candidate that used it, such as `v6+precondition_verification`.
-        why: The reason besides the gate's answer: the capabilities that the adapter forgot.
+        candidate: The candidate that used the adapter, such as `v6+precondition_verification`.
+        why: The reason apart from the gate's answer: the capabilities that the adapter forgot.
         time: The start of the run (ISO 8601); empty if it was not recorded.
     """
 
@@ -114,8 +114,8 @@ class AdapterManifest(Record):
     """The manifest next to an adapter's weights.
 
     Attributes:
-        capability: The capability that it was trained for. For several capabilities it is a name of the
-            adapter's own, and `environments` names the capabilities.
+        capability: The capability that the adapter was trained for. An adapter for several capabilities has
+            a name of its own here, and `environments` names the capabilities.
         base_digest: Digest of the base model's folder.
         environments: Digests of the environments, by capability.
         difficulty: Difficulties of the environments, by capability.
@@ -123,7 +123,7 @@ class AdapterManifest(Record):
         evidence: Ids of the runs whose failures showed that the capability is missing.
         informed_by: The splits that were read in those runs, as `suite::split`.
         candidate: The candidate whose instruction the agent had in training; may be empty.
-        skill: Its line in a router's table; None if a router cannot choose it.
+        skill: The adapter's line in a router's table; None if a router cannot choose the adapter.
         heldout: Mean reward on held-out scenarios, by capability.
     """
 

@@ -40,7 +40,7 @@ class SimulationState(StrEnum):
 
 @dataclass(frozen=True)
 class RunTotals:
-    """The progress of a run: simulations by state, usage, and the number of fresh simulations set aside."""
+    """The progress of a run: simulations by state, usage, and the number of reserved fresh simulations."""
 
     states: dict[SimulationState, int]
     usage: Usage

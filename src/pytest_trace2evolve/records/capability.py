@@ -16,10 +16,10 @@ Delta = Annotated[float, Field(ge=-1, le=1)]
 
 
 class Capability(Record):
-    """Something that an agent can do, or lacks.
+    """A skill that an agent has or lacks.
 
-    `tasks` holds the ids of tasks in which it mattered, and `merged` holds other names under which it was
-    proposed.
+    `tasks` holds the ids of tasks in which the skill mattered, and `merged` holds other names under which it
+    was proposed.
     """
 
     name: CapabilityName
@@ -31,7 +31,7 @@ class Capability(Record):
 class Presence(StrEnum):
     """Whether a trace shows a capability or lacks it.
 
-    `na` means that the capability was not needed, `lost` that the labeller gave no label that can be trusted.
+    `na` means that the capability was not needed, and `lost` means that the labeller gave no valid label.
     Neither enters a rate.
     """
 
@@ -44,7 +44,7 @@ class Presence(StrEnum):
 class Label(Record):
     """The label of one trace for one capability, from one run of a labeller.
 
-    `message` is the position in the trace of the message that shows it; None for `na` and `lost`.
+    `message` is the position of the agent message that supports the label; None for `na` and `lost`.
     """
 
     trace: str
@@ -68,12 +68,12 @@ class Contrast(Record):
     """The figures of one capability from the labels of one run.
 
     Attributes:
-        coverage: Share of all failed traces that lack it; None if none failed.
-        error_rate_failed: ER⁻, the share that lacks it among the failed traces that show or lack it; None if
-            there are no such traces.
-        error_rate_passed: ER⁺, the same among passed traces.
+        coverage: Share of all failed traces that lack the capability; None if no trace failed.
+        error_rate_failed: ER⁻: of the failed traces that show or lack the capability, the share that lacks
+            it; None if there are no such traces.
+        error_rate_passed: ER⁺, the same ratio for passed traces.
         delta: ER⁻ − ER⁺; None if either is not measured.
-        lost: The number of its lost labels.
+        lost: The number of lost labels of the capability.
     """
 
     coverage: UnitFloat | None
@@ -92,9 +92,9 @@ class CapabilityAssessment(Record):
         delta_low, delta_high: Newcombe's interval of Δ, clustered by task, at a level at which all intervals
             of the report hold simultaneously.
         runs_passed: The number of runs in which coverage and Δ reached their thresholds.
-        selected: Whether it counts as missing; if not, `reason` says why.
-        examples: Failed traces that lack it.
-        lost: The number of its lost labels in all runs.
+        selected: Whether the capability counts as missing; if not, `reason` says why.
+        examples: Failed traces that lack the capability.
+        lost: The number of lost labels of the capability in all runs.
     """
 
     name: CapabilityName

@@ -47,7 +47,7 @@ class CandidateOutcome(Record):
         gate: The gate's answer; None without a verdict.
         state: The gate's answer combined with the check for forgotten capabilities; for a routed candidate,
             the gate's answer alone.
-        why: The reason besides the gate's answer.
+        why: The reason apart from the gate's answer, such as a forgotten capability.
     """
 
     candidate: str
@@ -62,14 +62,14 @@ class Evolution(Record):
 
     Attributes:
         candidate: The candidate whose failures are trained on.
-        folder: The run that holds these failures.
+        folder: The folder of the run that holds the failures.
         identity: Digest of the whole request. Only an equal request resumes the loop.
         runs: Ids of the runs whose traces were read.
         splits: The splits that were read, as `suite::split`.
         missing: The selected capabilities; None before the selection.
         adapters: The trained adapters, by capability.
-        threads: The number of threads of each training, which resumes with the number that it began with.
-        confusion: The router's confusion table on held-out content.
+        threads: The number of threads of each training run; a resumed run keeps this number.
+        confusion: The router's confusion matrix on held-out content.
         rollouts: Rollouts of each stage, simulations included. Rollouts of an interrupted attempt count only
             if they are used.
         minutes: Minutes of each stage, interrupted attempts included.

@@ -24,10 +24,10 @@ EntryName = Annotated[str, Field(pattern=ENTRY_NAME_PATTERN)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
-def _check_utc(value: datetime) -> datetime:
-    if value.utcoffset() != timedelta(0):
+def _check_utc(time: datetime) -> datetime:
+    if time.utcoffset() != timedelta(0):
         raise ValueError("a time must be in UTC")
-    return value
+    return time
 
 
 UtcTime = Annotated[AwareDatetime, AfterValidator(_check_utc)]
@@ -63,10 +63,10 @@ class DatedEntry(Entry):
 
     Attributes:
         root: The name of the ledger's root.
-        parents: The names of the entries that no other entry named when this one was written, sorted.
-        at: The time when it was written, in UTC.
-        ahead: Parents that are dated well after this entry, because the clock of their machine or of this one
-            was wrong.
+        parents: The names of the entries that no other entry named when this entry was written, sorted.
+        at: The time when the entry was written, in UTC.
+        ahead: Parents that are dated well after this entry, because the clock of their machine or of this
+            entry's machine was wrong.
         earliest: The earliest time at which this entry can have been written, if a later entry lists it as
             `ahead`. Derived when the ledger is read, and not part of the entry's file.
     """
@@ -113,7 +113,7 @@ class Access(DatedEntry):
 
     @property
     def first_day(self) -> date:
-        """The earliest possible day of the access. A candidate frozen on it may have been changed later."""
+        """The earliest possible day of the access; a candidate frozen on that day may have changed later."""
         days = [self.day, self.at.date()]
         return min(days if self.earliest is None else [*days, self.earliest.date()])
 
@@ -129,9 +129,9 @@ class BaselineSave(DatedEntry):
     """Records that a baseline was saved, updated, extended or promoted.
 
     Attributes:
-        baseline: Its name, and the digest of all its evidence (see `baselines.evidence_digest`).
-        replaces: The digest of the evidence that it replaced.
-        run: The run that measured it, or the last of several.
+        baseline: The baseline's name, and the digest of all its evidence (see `baselines.evidence_digest`).
+        replaces: The digest of the evidence that the new evidence replaced.
+        run: The run that measured the baseline, or the last of several runs.
     """
 
     kind: Literal["baseline"] = "baseline"
@@ -142,7 +142,7 @@ class BaselineSave(DatedEntry):
 
 
 class Repair(DatedEntry):
-    """Records that a person accepted damage to the ledger. Exactly these problems no longer count.
+    """Records that a person accepted damage to the ledger. Exactly the listed problems no longer count.
 
     Attributes:
         who, day: As in `Access`.
@@ -194,9 +194,9 @@ class Draw(DatedEntry):
     Attributes:
         lock, candidate, agent: As in `Evaluation`.
         draw: The id of the draw. A draw that several runs complete keeps its id.
-        run: The run that began it.
-        gated: Whether that run has a gate and a baseline.
-        whole: Whether it selected all tasks of the split.
+        run: The run that began the draw.
+        gated: Whether the run that began the draw has a gate and a baseline.
+        whole: Whether the run that began the draw selected all tasks of the split.
     """
 
     kind: Literal["draw"] = "draw"
@@ -243,11 +243,12 @@ class Evaluation(DatedEntry):
     Attributes:
         lock: The digest of the suite's lock.
         candidate: The judged candidate.
-        ancestors: Its ancestors, nearest first.
+        ancestors: The candidate's ancestors, nearest first.
         agent: Digest of the settings of the agent that carried out the candidate's instruction.
         baseline: The baseline, with the digest of its evidence on the split.
         baseline_identity: Digest of the candidate, agent and lock of the baseline. It stays the same if the
-            baseline is measured again. If these were not recorded, the digest of the baseline's evidence.
+            baseline is measured again. If one of the three was not recorded, this is the digest of the
+            baseline's evidence.
         policy: The policy of the gate.
         goal: The claim.
         trials: The candidate's trials of a task; the smallest number if tasks differ.
@@ -306,8 +307,8 @@ class Evaluation(DatedEntry):
     def to_json(self) -> dict[str, Any]:
         """The entry's content as its file holds it.
 
-        Fields that were added later are left out if they are not set. This keeps the name of an older entry,
-        because the name is the digest of the content.
+        Fields that were added later are left out if they are not set. An older entry therefore keeps its
+        name, which is the digest of the content.
         """
         content = super().to_json()
         unset_fields = {name for name in _LATER_FIELDS if content[name] is None}

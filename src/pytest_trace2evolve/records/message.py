@@ -36,7 +36,8 @@ MAX_DEPTH = 100
 """The maximum depth of nested lists and objects. pydantic's JSON reader accepts 200 for a whole file."""
 
 MAX_ITEMS = 1_000_000
-"""The maximum number of values inside one value. It stops at a list that contains itself twice."""
+"""The maximum number of values inside one value. The limit ends the search in a list that contains itself
+twice."""
 
 MAX_REPR_LENGTH = 10_000
 """The maximum length of the stored `repr` of arguments that are not JSON."""
@@ -74,7 +75,7 @@ class Message(Tau2Record):
 def storage_problem(value: Any) -> str:
     """Describe why evidence cannot store a value as JSON; empty if it can.
 
-    Only plain dictionaries with text keys, lists, texts, finite numbers, booleans and None are JSON.
+    Only plain dictionaries with string keys, lists, strings, finite numbers, booleans and None are JSON.
     """
     level: list[Any] = [value]
     items = 0
@@ -132,14 +133,14 @@ def storable_message(message: Message, role: Requestor) -> Message:
             f"a call of {foreign_calls[0].name!r} by {foreign_calls[0].requestor!r}, expected {role!r}"
         )
     try:
-        record = _to_storable_fields(message.model_copy(update={"tool_calls": None}))
+        fields = _to_storable_fields(message.model_copy(update={"tool_calls": None}))
         if calls or "tool_calls" in message.model_fields_set:
-            record["tool_calls"] = [
+            fields["tool_calls"] = [
                 _to_storable_fields(call.model_copy(update={"arguments": {}}))
                 | {"arguments": _to_storable_arguments(call)}
                 for call in calls
             ] or message.tool_calls
-        return Message.model_validate(record)
+        return Message.model_validate(fields)
     except ValidationError as error:
         problem = first_problem(error, "message")
     except (ValueError, RecursionError, MemoryError) as error:

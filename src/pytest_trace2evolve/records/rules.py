@@ -49,7 +49,7 @@ class Writing(Record):
         statuses: Statuses of a record that allow the change; empty if every status does.
         consent: Whether the customer must have agreed to the change.
         authentication: Whether a customer must have been identified before the change.
-        creates: Whether the tool creates the record, which then need not be read before.
+        creates: Whether the tool creates the record. A new record need not be read before.
         id_path: The path of the new record's id in the result (see `id_at`); only without `argument`.
     """
 
@@ -105,8 +105,8 @@ class Promise(Record):
     vague: bool = False
 
 
-def _add_paths(value: object) -> object:
-    return dict.fromkeys(value, "") if isinstance(value, set | frozenset | list | tuple) else value
+def _add_paths(tools: object) -> object:
+    return dict.fromkeys(tools, "") if isinstance(tools, set | frozenset | list | tuple) else tools
 
 
 class Rules(Record):
@@ -146,7 +146,7 @@ def id_at(text: str, path: str) -> str | None:
             `matches.0.id`; empty if the text itself is the id.
 
     Returns:
-        The id; None if the path holds neither a text nor a whole number.
+        The id; None if the path holds neither a non-empty string nor a whole number.
     """
     if path:
         return id_text(_value_at(_parse_json(text), path.split(".")))

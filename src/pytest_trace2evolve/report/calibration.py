@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.calibrate import CalibrationResult
 
 
-def calibration_json(files: "CalibrationResult") -> dict[str, Any]:
+def calibration_json(calibration_result: "CalibrationResult") -> dict[str, Any]:
     """Return a calibration in its documented JSON form."""
-    calibration = files.calibration
+    calibration = calibration_result.calibration
     return {
         "tasks": calibration.pool.tasks,
         "simulations": calibration.pool.simulations,
@@ -38,8 +38,8 @@ def calibration_json(files: "CalibrationResult") -> dict[str, Any]:
         "resamples": calibration.resamples,
         "seed": calibration.seed,
         "policies": {name: _policy_json(calibration, name) for name in calibration.margins},
-        "left_out": list(files.left_out),
-        "notes": list(files.notes),
+        "left_out": list(calibration_result.left_out),
+        "notes": list(calibration_result.notes),
     }
 
 
@@ -71,15 +71,15 @@ def _policy_json(calibration: Calibration, name: str) -> dict[str, Any]:
     return {"margin": calibration.margins[name], "rates": rates, "counts": counts}
 
 
-def calibration_text(files: "CalibrationResult") -> str:
+def calibration_text(calibration_result: "CalibrationResult") -> str:
     """Render a calibration: its settings, and a table with a row per figure and a column per policy."""
-    calibration, console = files.calibration, make_terminal_console()
+    calibration, console = calibration_result.calibration, make_terminal_console()
     pool = calibration.pool
     trials_text = (
         "fresh trials of broken tasks" if calibration.draw.is_live else "recorded runs: no fresh trials"
     )
     console.print(
-        f"{escape(files.name)}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
+        f"{escape(calibration_result.name)}: {pool.tasks} tasks, {pool.simulations} simulations, pass rate "
         f"{pool.pass_rate:.3f}",
         soft_wrap=True,
     )
@@ -98,10 +98,10 @@ def calibration_text(files: "CalibrationResult") -> str:
         "would differ by more.[/]",
         soft_wrap=True,
     )
-    if files.left_out:
-        left_out_text = escape(format_list(files.left_out, separator="; "))
-        console.print(f"left out ({len(files.left_out)}): {left_out_text}", soft_wrap=True)
-    for note in files.notes:
+    if calibration_result.left_out:
+        left_out_text = escape(format_list(calibration_result.left_out, separator="; "))
+        console.print(f"left out ({len(calibration_result.left_out)}): {left_out_text}", soft_wrap=True)
+    for note in calibration_result.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     return rendered_text(console)
 
@@ -144,9 +144,9 @@ def _rate_text(calibration: Calibration, name: str, rate: Rate) -> str:
     return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f}–{100 * interval.high:.1f})"
 
 
-def calibration_picture(files: "CalibrationResult", *, file_format: str) -> bytes:
+def calibration_picture(calibration_result: "CalibrationResult", *, file_format: str) -> bytes:
     """Draw the decisions at each planted effect as a bar, with policies in rows and goals in columns."""
-    calibration = files.calibration
+    calibration = calibration_result.calibration
     rows = [
         [_outcome_bars(calibration, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)]
         for name in calibration.margins
@@ -154,7 +154,10 @@ def calibration_picture(files: "CalibrationResult", *, file_format: str) -> byte
     trials_text = f"{calibration.draw.trials} trials a side"
     resamples = f"{calibration.resamples} resamples of {calibration.pool.tasks} tasks × {trials_text}"
     return draw_outcome_bars(
-        rows, title=f"{files.name}\n{resamples}", x_label="true difference, points", file_format=file_format
+        rows,
+        title=f"{calibration_result.name}\n{resamples}",
+        x_label="true difference, points",
+        file_format=file_format,
     )
 
 

@@ -39,8 +39,9 @@ def capabilities_text(report: CapabilityReport) -> str:
     console.print(_capabilities_table(report))
     print_line(
         console,
-        "coverage: share of all failures that lack it · ER⁻, ER⁺: share lacking of the failed, of the passed "
-        "traces that call for it · Δ: ER⁻ − ER⁺; all intervals hold together at 95 %",
+        "coverage: share of all failures that lack the capability · ER⁻, ER⁺: of the failed and of the "
+        "passed traces that call for it, the share that lacks it · Δ: ER⁻ − ER⁺; all intervals hold together "
+        "at 95 %",
         "dim",
     )
     console.print()

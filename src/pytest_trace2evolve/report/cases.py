@@ -21,8 +21,8 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 _TURN_LABELS = {
     RequiredOutcome.ANYTHING: "then",
-    RequiredOutcome.DONE: "where that was done",
-    RequiredOutcome.REFUSED: "where that was refused",
+    RequiredOutcome.DONE: "if that was done",
+    RequiredOutcome.REFUSED: "if that was refused",
 }
 
 MISSING = "missing"
@@ -35,7 +35,7 @@ def cases_text(path: str, cases: Sequence[Case]) -> str:
     table = make_grid(
         Column("case", overflow="fold"),
         Column("content", overflow="fold", no_wrap=True),
-        Column("right is", overflow="fold", no_wrap=True),
+        Column("expected", overflow="fold", no_wrap=True),
         Column("the customer says", overflow="fold"),
         padding=SYMMETRIC_PADDING,
         title=f"{path}: {len(cases)} cases",
@@ -85,7 +85,7 @@ def _store_lines(case: Case) -> Iterator[tuple[str, str]]:
     yield f"The store: {', '.join(_table_sizes(tables)) or MISSING}", "bold blue"
     orders = _as_mapping(tables.get("orders"))
     requested_ids = {
-        record for turn in case.script.turns for request in turn.requests for record in request.about
+        record_id for turn in case.script.turns for request in turn.requests for record_id in request.about
     }
     for user_id, user in _as_mapping(tables.get("users")).items():
         marker = "*" if user_id in requested_ids else " "
@@ -131,7 +131,7 @@ def _field_of(record: Any, name: str) -> Any:
 
 def _gold_lines(case: Case) -> Iterator[tuple[str, str]]:
     yield "", ""
-    yield "What is right", "bold green"
+    yield "Expected", "bold green"
     for action in case.task.actions:
         arguments = ", ".join(f"{name}={value!r}" for name, value in action.arguments.items())
         yield f"  {action.name}({arguments})", ""

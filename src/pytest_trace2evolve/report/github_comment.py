@@ -295,12 +295,13 @@ def _comment_url(comment: Any) -> str:
 def _error_reason(response: "httpx2.Response") -> str:
     """Return GitHub's reason for rejecting a request, in one line."""
     try:
-        record = response.json()
+        error_body = response.json()
     except (ValueError, RecursionError):
         return response.reason_phrase
-    if not isinstance(record, dict):
+    if not isinstance(error_body, dict):
         return ""
-    messages = [record.get("message"), *(item.get("message") for item in _dict_items(record.get("errors")))]
+    errors = _dict_items(error_body.get("errors"))
+    messages = [error_body.get("message"), *(item.get("message") for item in errors)]
     return " ".join(" ".join(str(message or "") for message in messages).split())[:300]
 
 

@@ -1,4 +1,4 @@
-"""Render environments, trainings, evolutions and routers for the terminal."""
+"""Render environments, training runs, evolutions and routers for the terminal."""
 
 import io
 import json
@@ -83,7 +83,18 @@ def admission_text(report: AdmissionReport) -> str:
 def calibrations_text(calibrations: Sequence[Calibration]) -> str:
     """Render calibrations, one row per measured difficulty, with advice if no difficulty fits."""
     console = make_terminal_console()
-    headings = ("environment", "level", "mean", "std", "top", "zero", "differ", "pass@k", "lost", "tokens")
+    headings = (
+        "environment",
+        "difficulty",
+        "mean",
+        "std",
+        "top",
+        "zero",
+        "differ",
+        "pass@k",
+        "lost",
+        "tokens",
+    )
     columns = [Column(heading, overflow="fold", no_wrap=True) for heading in headings]
     table = make_grid(*columns, Column("outside", overflow="fold"))
     for calibration in calibrations:
@@ -119,7 +130,7 @@ _HELDOUT_HEADINGS = ("held-out environment", "mean reward", "change (95 %)", "to
 def heldout_text(
     capabilities: Sequence[str], before: Mapping[str, HeldOutRewards], after: Mapping[str, HeldOutRewards]
 ) -> str:
-    """Render held-out rewards before and after a training, with the trained environments first."""
+    """Render held-out rewards before and after training, with the trained environments first."""
     console = make_terminal_console()
     names = [*capabilities, *(name for name in after if name not in capabilities)]
     rows = [
@@ -162,7 +173,7 @@ def _change_cells(change: RewardChange) -> tuple[str, str]:
 
 
 def training_progress(curve: Sequence[Mapping[str, Any]]) -> str:
-    """Summarize the last steps of a training in a few words, for its progress bar."""
+    """Summarize the last steps of a training run in a few words, for its progress bar."""
     recent_steps = curve[-SMOOTHED_STEPS:]
     reward = sum(step["reward"] for step in recent_steps) / len(recent_steps)
     informative = sum(step["informative"] for step in recent_steps) / len(recent_steps)
@@ -177,7 +188,7 @@ def evolution_text(state: Evolution, adapters: "Adapters") -> str:
     table = make_grid(
         "candidate",
         *(Column(heading, justify="right") for heading in ("Δ", "held out", "change (95 %)")),
-        "others at worst",
+        "worst other change",
         "gate",
         "verdict",
     )
@@ -218,8 +229,8 @@ def _manifest_cells(manifest: AdapterManifest, capability: str) -> tuple[str, st
     if own_change is None:
         return "not measured", "", ""
     other_changes = [
-        (measured.change, name)
-        for name, measured in manifest.heldout.items()
+        (heldout_change.change, name)
+        for name, heldout_change in manifest.heldout.items()
         if name not in manifest.environments
     ]
     worst_text = NOT_MEASURED
@@ -299,7 +310,7 @@ def routing_text(result: RoutingFigures, base: str) -> str:
 def routing_json(result: RoutingFigures, names: Sequence[str]) -> str:
     """Return a router's choices in their documented JSON form."""
     accuracy_interval = accuracy(result.confusion)
-    record = {
+    fields = {
         "table": list(names),
         "confusion": result.confusion.model_dump(mode="json"),
         "accuracy": None
@@ -308,4 +319,4 @@ def routing_json(result: RoutingFigures, names: Sequence[str]) -> str:
         "chance": 1 / len(result.confusion.labels),
         "silent": result.silent_share,
     }
-    return json.dumps(record, indent=1) + "\n"
+    return json.dumps(fields, indent=1) + "\n"

@@ -48,9 +48,9 @@ class _OutputCopy:
         if self._descriptor is None:
             self._file.write(text)
             return
-        data = text.encode(self._file.encoding or "utf-8", errors="replace")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        remaining_bytes = text.encode(self._file.encoding or "utf-8", errors="replace")
+        while remaining_bytes:
+            remaining_bytes = remaining_bytes[os.write(self._descriptor, remaining_bytes) :]
 
     def size(self) -> tuple[int, int]:
         """Return the columns and rows of the terminal; 80 and 24 if it does not report them."""

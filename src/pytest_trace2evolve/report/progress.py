@@ -42,14 +42,14 @@ class Progress:
         total: Simulations of the run.
         done: Simulations that have finished, in this run or in an earlier one.
         resumed: Simulations among `done` that come from an earlier run.
-        lost: Simulations that infrastructure ended.
+        lost: Simulations that were lost to infrastructure failures.
         running: Simulations in progress.
         reward: Mean reward over the tasks reported so far; None before the first one.
         baseline_reward: The baseline's mean reward over the same tasks; None without a baseline.
         tokens: Tokens used so far.
         cost: US dollars spent so far; None if no price is known.
         seconds: Seconds since the run began.
-        reruns: Simulations among `total` that were added to confirm tasks that fell.
+        reruns: Simulations among `total` that were added to confirm regressions.
     """
 
     total: int
@@ -158,9 +158,9 @@ def format_short_count(count: int) -> str:
 
 def _format_duration(seconds: float) -> str:
     """Format seconds as m:ss, or as h:mm:ss from one hour."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remaining_seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"
 
 
 def forecast_text(estimate: "Estimate", budgets: Budgets) -> str:
@@ -222,11 +222,13 @@ class ProgressTracker:
         self._engine = engine
         self._baseline_rewards = {
             (name, task_id): reward
-            for name, planned in suites.items()
-            if planned.baseline is not None
-            for task_id, reward in _mean_rewards(planned.baseline.evidence.simulations).items()
+            for name, planned_suite in suites.items()
+            if planned_suite.baseline is not None
+            for task_id, reward in _mean_rewards(planned_suite.baseline.evidence.simulations).items()
         }
-        self.total = sum(len(planned.lock.tasks) * planned.trials for planned in suites.values())
+        self.total = sum(
+            len(planned_suite.lock.tasks) * planned_suite.trials for planned_suite in suites.values()
+        )
         self._sums = (0, 0.0, 0, 0.0)
 
     def add_task(self, suite: str, task_id: str, records: tuple[SimulationEvidence, ...]) -> None:
@@ -235,17 +237,17 @@ class ProgressTracker:
         if reward is None:
             return
         baseline_reward = self._baseline_rewards.get((suite, task_id))
-        tasks, rewards, compared, baseline_rewards = self._sums
+        tasks, rewards, compared_tasks, baseline_rewards = self._sums
         if baseline_reward is not None:
-            compared, baseline_rewards = compared + 1, baseline_rewards + baseline_reward
+            compared_tasks, baseline_rewards = compared_tasks + 1, baseline_rewards + baseline_reward
         # One assignment, so that a reading thread sees either all new values or none.
-        self._sums = (tasks + 1, rewards + reward, compared, baseline_rewards)
+        self._sums = (tasks + 1, rewards + reward, compared_tasks, baseline_rewards)
 
     def read(self) -> Progress:
         """Return the current progress of the run."""
         totals = self._engine.totals()
         made, kept = totals.states.get(SimulationState.MADE, 0), totals.states.get(SimulationState.KEPT, 0)
-        tasks, rewards, compared, baseline_rewards = self._sums
+        tasks, rewards, compared_tasks, baseline_rewards = self._sums
         return Progress(
             total=self.total + totals.fresh,
             done=made + kept,
@@ -254,7 +256,9 @@ class ProgressTracker:
             running=totals.states.get(SimulationState.RUNNING, 0),
             reward=rewards / tasks if tasks else None,
             # Only if both means cover the same tasks; otherwise they cannot be compared.
-            baseline_reward=baseline_rewards / compared if compared and compared == tasks else None,
+            baseline_reward=baseline_rewards / compared_tasks
+            if compared_tasks and compared_tasks == tasks
+            else None,
             tokens=totals.usage.tokens,
             cost=totals.usage.cost,
             seconds=totals.seconds,
@@ -262,9 +266,9 @@ class ProgressTracker:
         )
 
 
-def _mean_rewards(records: Iterable[SimulationEvidence]) -> dict[str, float]:
+def _mean_rewards(simulations: Iterable[SimulationEvidence]) -> dict[str, float]:
     groups: dict[str, list[SimulationEvidence]] = {}
-    for record in records:
-        groups.setdefault(record.task_id, []).append(record)
+    for simulation in simulations:
+        groups.setdefault(simulation.task_id, []).append(simulation)
     means = {task_id: Trials(tuple(group)).reward for task_id, group in groups.items()}
     return {task_id: mean for task_id, mean in means.items() if mean is not None}

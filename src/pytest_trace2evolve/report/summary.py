@@ -1,7 +1,7 @@
 """Write a run's results for other programs: summary files, JUnit properties and the command.
 
-Of a task's traces, the JUnit file contains only how the simulations ended, because reading that file is not
-recorded as an access to a held-out trace.
+The JUnit file contains nothing of a task's traces except how the simulations ended, because reading that file
+is not recorded as an access to a held-out trace.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def append_step_summary(path: Path, summary: RunSummary) -> None:
 
 
 def read_summary(path: Path) -> RunSummary:
-    """Read a summary from JSON. It may come from a stranger's run, so its content is untrusted."""
+    """Read a summary from JSON. A summary may come from a stranger's run, so the content is untrusted."""
     remedy = "write one with pytest --t2e-summary FILE.json"
     summary = read_record(path, RunSummary, ResultsError, remedy, max_bytes=MAX_SUMMARY_FILE_BYTES)
     if summary.schema_version != SUMMARY_SCHEMA:

@@ -1,1 +1,1 @@
-"""Scores a simulation by τ²-bench's rules, and checks the invariants of a world. Pure."""
+"""Scores a simulation by τ²-bench's rules, and checks the invariants of a world."""

@@ -135,7 +135,9 @@ def target_of(call: AnsweredCall, rules: Rules) -> RecordKey | None:
 
 
 def record_in_result(call: AnsweredCall, rules: Rules) -> Mapping[str, Any] | None:
-    """The personal record in a call's result; empty if the result is only the id of a created record."""
+    """The personal record in a call's result; empty if the result is only the id of a created record, and
+    None if the result holds neither.
+    """
     writing = rules.writes.get(call.tool_call.name)
     if writing is None or writing.argument:
         return call.record

@@ -1,12 +1,12 @@
-"""Recognition of consent, proposals and claims in the English of support conversations.
+"""Recognizes consent, proposals and claims in the English of support conversations.
 
 If a customer's words are ambiguous, they count as consent, in the agent's favour. There is one exception:
 words of mere courtesy, such as `okay`, are consent only if the agent asked for it. A claim counts only if it
 says that something is already done. Plans, conditions, denials, questions and quotations are not claims.
 
 Agents and customers are not trusted, so the time of a search must not grow faster than the length of the
-text. Every search is bounded by the limits of `sentences`, and a denial is searched in a window before its
-word.
+text. Every search is bounded by the limits of `sentences`, and a denial is searched for in a window before
+the denied word.
 """
 
 import functools
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pytest_trace2evolve.records.rules import Promise
 
 MAX_TEXT_LENGTH = 10_000
-"""Maximum characters read of a message, seven times the longest in the recorded runs."""
+"""The maximum number of characters of a message that are searched, seven times the longest recorded one."""
 
 MAX_SENTENCE_LENGTH = 1_000
-"""Maximum characters read of a sentence."""
+"""The maximum number of characters of a sentence that are searched."""
 
 _DENIAL_WINDOW = 80
-"""Number of characters before a word that are searched for its denial."""
+"""The number of characters before a word that are searched for a denial of the word."""
 
 _OBJECT_WINDOW = 30
-"""Number of characters after a claim that are searched for its object."""
+"""The number of characters after a claim that are searched for the object of the claim."""
 
 _REPEATED_MARKS = re.compile(r"([^\w\s])\1{3,}")
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
@@ -64,7 +64,7 @@ _COURTESY = re.compile(
     r" (?:all )?(?:fine|good|perfect|great|right|accurate))\b"
     r"|^\W*fine\b|👍"
 )
-_ORDER = re.compile(
+_INSTRUCTION = re.compile(
     r"(?:^|[.!,;] |\b(?:please|just|then|and|so|kindly) )"
     r"(?:do(?! not)|process|submit|cancel|return|exchange|modify|change|update|switch|replace|complete"
     r"|finali[sz]e|initiate|make (?:it|that|this|these|those|the|all|both))\b"
@@ -129,10 +129,10 @@ _OTHER_REQUEST = re.compile(
 
 
 def says_yes(text: str, is_asked: bool = True) -> bool:
-    """Whether a customer's message is explicit consent: a word of agreement, or an order to act now.
+    """Whether a customer's message is explicit consent: a word of agreement, or an instruction to act now.
 
     A word does not count if it is denied, withdrawn or postponed by later words, or part of a question. In a
-    message that begins with a refusal, an order to act does not count.
+    message that begins with a refusal, an instruction to act does not count.
 
     Args:
         text: The customer's words.
@@ -153,7 +153,7 @@ def says_yes(text: str, is_asked: bool = True) -> bool:
         has_agreed = (
             has_agreed
             or _has_undenied_match(_YES, sentence, postponed_until)
-            or (not is_refusal and _has_undenied_match(_ORDER, sentence, postponed_until))
+            or (not is_refusal and _has_undenied_match(_INSTRUCTION, sentence, postponed_until))
         )
         is_courteous = is_courteous or _has_undenied_match(_COURTESY, sentence, postponed_until)
     return has_agreed or (is_asked and is_courteous and not leaves_as_is)

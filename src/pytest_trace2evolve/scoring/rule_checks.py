@@ -54,9 +54,9 @@ def gold_calls(world: World, tasks: Iterable[Task]) -> list[AnsweredCall]:
             if action.requestor != "assistant":
                 session.perform(action)
                 continue
-            result = session.call(action.name, action.arguments, "assistant")
+            tool_result = session.call(action.name, action.arguments, "assistant")
             call = ToolCall(id=str(index), name=action.name, arguments=dict(action.arguments))
-            answered = answered_call(call, result.to_message(call))
+            answered = answered_call(call, tool_result.to_message(call))
             if answered.outcome is Outcome.DONE:
                 calls.append(answered)
     return calls
@@ -108,9 +108,9 @@ def _check_tools(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[st
 def _rules_with_argument(rules: Rules) -> Iterator[tuple[str, str, str]]:
     """Yield each rule that identifies a record by an argument, with its tool and the argument."""
     for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
-        for tool, declared in tools.items():
-            if declared.argument:
-                yield f"{rule}[{tool!r}]", tool, declared.argument
+        for tool, declaration in tools.items():
+            if declaration.argument:
+                yield f"{rule}[{tool!r}]", tool, declaration.argument
 
 
 def _check_arguments(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:

@@ -45,7 +45,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ChatApp:
-    """The API over one engine.
+    """The HTTP API of one engine.
 
     Args:
         engine: Generates answers.
@@ -264,8 +264,8 @@ class ChatApp:
 def _require_loopback(request: Request) -> None:
     """Reject a request whose Host header does not name this machine.
 
-    Without this check, a web page could reach a server without a token if its own name resolves to a loopback
-    address. The raw header is compared, because a parser may treat an invalid header as missing.
+    Without this check, a web page could reach a server without a token if the page's host name resolves to a
+    loopback address. The raw header is compared, because a parser may treat an invalid header as missing.
     """
     hosts = request.headers.getlist("host")
     if len(hosts) != 1 or not _LOOPBACK_HOST_HEADER.fullmatch(hosts[0]):
@@ -296,14 +296,14 @@ def _require_token(request: Request, token: str) -> None:
 
 async def _wait_for_generation(request: Request, future: "Future[Generation]") -> Generation | None:
     """Wait for a generation. If the client disconnects, cancel the generation and return None."""
-    generation = asyncio.wrap_future(future)
+    wrapped_future = asyncio.wrap_future(future)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait((generation, disconnect), return_when=asyncio.FIRST_COMPLETED)
-        return generation.result() if generation.done() else None
+        await asyncio.wait((wrapped_future, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        return wrapped_future.result() if wrapped_future.done() else None
     finally:
         disconnect.cancel()
-        generation.cancel()
+        wrapped_future.cancel()
 
 
 async def _wait_for_disconnect(request: Request) -> None:

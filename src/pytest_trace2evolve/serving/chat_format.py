@@ -11,9 +11,9 @@ from typing import Any
 from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 
 _CALL_START, _CALL_END = "<tool_call>", "</tool_call>"
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
-_REASONING = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
-_CALL_HEAD = re.compile(r"\{\s*\"(?:name|function)\"\s*:\s*\"?$")
+_CALL_PATTERN = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
+_REASONING_PATTERN = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
+_CALL_HEAD_PATTERN = re.compile(r"\{\s*\"(?:name|function)\"\s*:\s*\"?$")
 """The beginning of a JSON call, up to the name of its tool."""
 
 _MARKER = "t2e_marked_name"
@@ -36,7 +36,7 @@ class ParsedCall:
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """The content, calls and reasoning of an answer; an absent text is empty."""
+    """The content, calls and reasoning of an answer; a missing text is empty."""
 
     content: str
     calls: tuple[ParsedCall, ...] = ()
@@ -45,7 +45,7 @@ class ParsedAnswer:
 
 def parse_plain(text: str) -> ParsedAnswer:
     """Parse an answer without calls into its reasoning and its content."""
-    reasoning = _REASONING.match(text)
+    reasoning = _REASONING_PATTERN.match(text)
     if reasoning is None:
         return ParsedAnswer(text)
     return ParsedAnswer(text[reasoning.end() :], reasoning=reasoning.group(1).strip())
@@ -61,17 +61,17 @@ def parse_hermes(text: str) -> ParsedAnswer:
     if start < 0:
         return answer
     calls_text = answer.content[start:]
-    bodies = _CALL.findall(calls_text)
+    bodies = _CALL_PATTERN.findall(calls_text)
     calls = [call for body in bodies if (call := _read_call(body))]
     if len(calls) < len(bodies):
         return answer
-    text_between = _CALL.sub("", calls_text).strip()
+    text_between = _CALL_PATTERN.sub("", calls_text).strip()
     content = "\n".join(part for part in (answer.content[:start].strip(), text_between) if part)
     return ParsedAnswer(content, tuple(calls), answer.reasoning)
 
 
 def convert_parser_result(parsed: Any) -> ParsedAnswer | None:
-    """Convert the result of a tokenizer's own parser; None if any part of it cannot be understood."""
+    """Convert the result of a tokenizer's own parser; None if any part has an unexpected form."""
     if not isinstance(parsed, dict):
         return None
     entries = parsed.get("tool_calls") or ()
@@ -88,7 +88,7 @@ def convert_parser_result(parsed: Any) -> ParsedAnswer | None:
 
 
 def _read_call(function: Any) -> ParsedCall | None:
-    """Read a call from its object or its JSON text; None if it cannot be understood."""
+    """Read a call from an object or from JSON text; None if it is malformed."""
     try:
         function = json.loads(function) if isinstance(function, str) else function
         if not isinstance(function, dict):
@@ -116,7 +116,7 @@ class Prompt:
     Attributes:
         text: The whole prompt, including `opening`.
         tokens: The tokens of `text`.
-        opening: The beginning of the answer, written in place of the model if the model must make a call.
+        opening: The beginning of the answer, which the server writes if the model must make a call.
         tools: The tools that the model may call.
     """
 
@@ -239,7 +239,7 @@ class ChatFormat:
         return tokens[1:] if has_end_token else tokens
 
     def make_stop_check(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-        """Return a predicate of an answer's tokens that is true if the last token completed a stop text."""
+        """Return a predicate of an answer's tokens that is true if the last token completed a stop string."""
         if not stops:
             return None
         window = 4 * max(map(len, stops)) + 4  # a character takes at most four tokens
@@ -315,7 +315,7 @@ class ChatFormat:
                 "tool_choice",
             )
         if request.required_tool is None:
-            return _CALL_HEAD.sub("", head)
+            return _CALL_HEAD_PATTERN.sub("", head)
         text_between, arguments, _ = tail.partition(f'{{"{_MARKER}"')
         return (
             head

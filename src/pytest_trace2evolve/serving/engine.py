@@ -24,16 +24,16 @@ from pytest_trace2evolve.serving.loading import Decoder
 from pytest_trace2evolve.serving.sampling import SamplingSettings, TokenLogprob, sample_tokens, token_logprobs
 
 MAX_PREFILL_TOKENS = 8192
-"""Maximum new tokens of a group of more than one prompt."""
+"""Maximum number of new tokens in a prefill group of more than one prompt."""
 
 MAX_PROMPT_TOKENS = 1 << 20
 """Maximum tokens of a prompt, regardless of the model's context length."""
 
-GATHER_SECONDS = 0.01
+MAX_BATCH_WAIT_SECONDS = 0.01
 """Seconds that a request waits for others to join its prefill while rows are decoded. Prefilling a group
 costs little more than prefilling a single prompt."""
 
-MIN_GATHERED = 8
+MIN_FULL_GROUP = 8
 """Number of waiting requests that are admitted without waiting for more."""
 
 
@@ -62,7 +62,8 @@ class Job:
             probability.
         seed: The seed of the draws; None draws differently each time.
         logprobs: Number of likeliest tokens reported per token; None reports no log-probabilities.
-        is_stopped: A predicate of the tokens drawn so far that is true if a text in them ends the answer.
+        is_stopped: A predicate of the tokens drawn so far that is true if they contain a text that ends the
+            answer.
     """
 
     prompt: Sequence[int]
@@ -200,15 +201,18 @@ class Engine:
                     self._condition.wait()
                 if self._is_closed:
                     break
-                new_rows = self._admit()
+                new_rows = self._take_waiting()
             self._process(new_rows)
         for row in [*self._waiting, *self._rows, *self._single_rows]:
             row.fail(EngineError("the server is shutting down"))
 
-    def _admit(self) -> list[_Row]:
-        """Take waiting requests in order of arrival, up to the free rows; take none while requests gather."""
-        is_small_group = self.running_count and 0 < len(self._waiting) < MIN_GATHERED
-        if is_small_group and time.monotonic() - self._waiting[0].arrival_time < GATHER_SECONDS:
+    def _take_waiting(self) -> list[_Row]:
+        """Take waiting requests in order of arrival, as many as rows are free.
+
+        Take none while the engine waits for more requests to join the group.
+        """
+        is_small_group = self.running_count and 0 < len(self._waiting) < MIN_FULL_GROUP
+        if is_small_group and time.monotonic() - self._waiting[0].arrival_time < MAX_BATCH_WAIT_SECONDS:
             return []
         rows: list[_Row] = []
         while self._waiting and self.running_count + len(rows) < self._max_rows:
@@ -306,9 +310,9 @@ class Engine:
         """Return a cache with the reused prefixes of earlier rows, all ending at the same slot."""
         if not reused_count:
             return self._model.make_cache()
-        example = next(row.prefix for row in group if row.prefix is not None)
+        example_prefix = next(row.prefix for row in group if row.prefix is not None)
         layers: list[KeysValues] = []
-        for layer_index, pair in enumerate(example.layers):
+        for layer_index, pair in enumerate(example_prefix.layers):
             keys, values = (
                 part.new_zeros((len(group), part.shape[0], reused_count, part.shape[2])) for part in pair
             )
@@ -350,7 +354,7 @@ class Engine:
     def _store_prefix(
         self, row: _Row, layers: Sequence[Sequence[torch.Tensor]], index: int, slots: slice
     ) -> None:
-        """Keep the keys and values of row `index` of a cache at these slots."""
+        """Store the keys and values that row `index` of a cache has in the given slots."""
         if not self._prefixes.is_enabled:
             return
         row_layers = [
@@ -392,7 +396,7 @@ class Engine:
 
 
 def seeded_random(job: Job) -> random.Random:
-    """Return a request's random numbers, which depend on its seed, its adapter and its prompt.
+    """Return the generator of a request's random numbers, which depend on the seed, adapter and prompt.
 
     If the numbers depended on the seed alone, every turn of a dialogue and every task of a trial would draw
     the same numbers.

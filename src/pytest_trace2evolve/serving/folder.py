@@ -46,8 +46,9 @@ class ModelFolder:
     """A model on disk.
 
     Attributes:
-        name: The folder's name, by which requests name the model.
-        temperature: The temperature of the model's own generation settings; 0 if they do not sample.
+        name: The folder's name, which requests use as the model's name.
+        temperature: The temperature of the model's own generation settings; 0 if the settings disable
+            sampling.
     """
 
     path: Path
@@ -57,7 +58,7 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class AdapterFolder:
-    """A LoRA adapter on disk, and the name by which requests name it."""
+    """A LoRA adapter on disk, and the name that requests use for it."""
 
     path: Path
     name: str
@@ -73,7 +74,7 @@ _REPEATED_GROUP = re.compile(r"\)\s*[*+{]")
 
 
 def _check_pattern(pattern: str) -> str:
-    """Reject a regular expression that could match for ever; peft applies it to the names of all layers."""
+    """Reject a regular expression that could match for ever, because peft applies it to all layer names."""
     repeats = len(re.findall(r"[*+{]", pattern))
     if len(pattern) > _MAX_PATTERN_LENGTH or repeats > _MAX_REPEATS or _REPEATED_GROUP.search(pattern):
         raise ValueError(
@@ -121,7 +122,7 @@ def expand_home(path: Path) -> Path:
 
 
 def read_model(path: Path) -> ModelFolder:
-    """Check a model's folder.
+    """Check a model's folder, and return its description.
 
     Raises:
         ModelFolderError: the model cannot be served; the message names the cause and the remedy.
@@ -151,7 +152,7 @@ def read_model(path: Path) -> ModelFolder:
 
 
 def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
-    """Check an adapter's folder.
+    """Check an adapter's folder, and return its description.
 
     Raises:
         ModelFolderError: the base cannot serve the adapter; the message names the cause and the remedy.
@@ -226,8 +227,8 @@ def folder_digest(path: Path) -> str:
     try:
         for file in files:
             with open_regular(file) as stream:
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
-            digests[file.relative_to(path).as_posix()] = content[:DIGEST_LENGTH]
+                file_hash = hashlib.file_digest(stream, "sha256").hexdigest()
+            digests[file.relative_to(path).as_posix()] = file_hash[:DIGEST_LENGTH]
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error}") from None
     return digest(digests)
@@ -263,20 +264,20 @@ def check_adapter_coverage(
     """
     from peft import get_peft_model_state_dict
 
-    file = f"adapter {adapter.name!r}: {adapter.path / WEIGHTS_NAME}"
+    label = f"adapter {adapter.name!r}: {adapter.path / WEIGHTS_NAME}"
     state = get_peft_model_state_dict(peft_model, adapter_name=peft_name, save_embedding_layers=False)
-    expected = {key: list(tensor.shape) for key, tensor in state.items()}
-    if missing := sorted(expected.keys() - shapes.keys()):
+    expected_shapes = {key: list(tensor.shape) for key, tensor in state.items()}
+    if missing_names := sorted(expected_shapes.keys() - shapes.keys()):
         raise ModelFolderError(
-            f"{file}: lacks {missing[0]!r}{_more_text(missing)}, which its {ADAPTER_CONFIG_FILE} names; "
-            "copy or train it again"
+            f"{label}: lacks {missing_names[0]!r}{_more_text(missing_names)}, which its "
+            f"{ADAPTER_CONFIG_FILE} names; copy or train it again"
         )
-    if unknown := sorted(shapes.keys() - expected.keys()):
-        raise _unknown_tensors_error(file, unknown)
-    for key, shape in expected.items():
+    if unknown_names := sorted(shapes.keys() - expected_shapes.keys()):
+        raise _unknown_tensors_error(label, unknown_names)
+    for key, shape in expected_shapes.items():
         if list(shapes[key]) != shape:
             raise ModelFolderError(
-                f"{file}: {key!r} has shape {list(shapes[key])}, but {shape} is required by its "
+                f"{label}: {key!r} has shape {list(shapes[key])}, but {shape} is required by its "
                 f"{ADAPTER_CONFIG_FILE} and the base"
             )
     layers = list(peft_model.base_model.targeted_module_names)
@@ -313,10 +314,10 @@ def _check_known_tensors(names: Collection[str], modules_to_save: object, label:
         raise _unknown_tensors_error(f"{label}/{WEIGHTS_NAME}", unknown_names)
 
 
-def _unknown_tensors_error(file: str, names: Collection[str]) -> ModelFolderError:
+def _unknown_tensors_error(label: str, names: Collection[str]) -> ModelFolderError:
     first_name = next(iter(names))
     return ModelFolderError(
-        f"{file}: contains {first_name!r:.300}{_more_text(names)}, which its {ADAPTER_CONFIG_FILE} does "
+        f"{label}: contains {first_name!r:.300}{_more_text(names)}, which its {ADAPTER_CONFIG_FILE} does "
         "not name; copy it again, or train an adapter for this base"
     )
 
@@ -334,10 +335,10 @@ def _check_widths(shapes: Mapping[str, list[int]], label: str, base: ModelFolder
     }
     for tensor, shape in sorted(shapes.items()):
         layer, _, part = tensor.removeprefix(_PEFT_PREFIX).partition(".lora_")
-        weight = base_shapes.get(f"{layer}.weight", [])
-        if len(weight) != 2 or len(shape) != 2 or part not in ("A.weight", "B.weight"):
+        weight_shape = base_shapes.get(f"{layer}.weight", [])
+        if len(weight_shape) != 2 or len(shape) != 2 or part not in ("A.weight", "B.weight"):
             continue
-        width, base_width = (shape[1], weight[1]) if part == "A.weight" else (shape[0], weight[0])
+        width, base_width = (shape[1], weight_shape[1]) if part == "A.weight" else (shape[0], weight_shape[0])
         if width != base_width:
             raise ModelFolderError(
                 f"{label} was made for a different base than {base.path}: layer {layer!r} has width "

@@ -58,10 +58,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # of transforme
 
 
 class BatchCache:
-    """The cache of all rows, which use the first rows of its buffers, up to slot `end`.
+    """The cache of all running requests, which occupy the first rows of the buffers up to slot `end`.
 
     Attributes:
-        cache: The argument `cache` of a model's forward.
+        cache: The `cache` argument of a model's `forward`.
         lengths: The number of tokens of each row.
         end: The slot at which all rows end.
     """
@@ -94,11 +94,11 @@ class BatchCache:
             layers: Keys and values of each layer, (rows, heads, slots, width), all ending at the last slot.
             lengths: Number of tokens of each row to add, by the row's number in `layers`.
         """
-        first = len(self.lengths)
-        self._reserve(first + len(lengths), max(lengths.values()), layers)
+        first_row = len(self.lengths)
+        self._reserve(first_row + len(lengths), max(lengths.values()), layers)
         for buffers, pair in zip(self.layers, layers, strict=True):
             for buffer, states in zip(buffers, pair, strict=True):
-                for row, (source_row, length) in enumerate(lengths.items(), first):
+                for row, (source_row, length) in enumerate(lengths.items(), first_row):
                     part = states[source_row, :, states.shape[2] - length :]
                     buffer[row, :, self.end - length : self.end] = part
         self.lengths += lengths.values()
@@ -113,7 +113,7 @@ class BatchCache:
         self.lengths = [length + 1 for length in self.lengths]
 
     def remove_row(self, row: int) -> None:
-        """Remove a row; the last one takes its number."""
+        """Remove a row; the last row takes the removed row's number."""
         last_row = len(self.lengths) - 1
         if row != last_row:
             last_slots = self.row_slots(last_row)
@@ -180,7 +180,7 @@ class PrefixCache:
 
         The length excludes the prompt's last token, which must always be computed.
         """
-        best, length = None, 0
+        best_prefix, length = None, 0
         for prefix in reversed(self._prefixes):
             # A longer prefix must agree in the next token, which rules out nearly all rows.
             if length >= min(len(prefix.tokens), len(prompt)) or prefix.tokens[length] != prompt[length]:
@@ -189,11 +189,11 @@ class PrefixCache:
                 prefix.adapter == adapter
                 and (common_length := _common_length(prefix.tokens, prompt)) > length
             ):
-                best, length = prefix, common_length
-        if best is not None:  # the least recently used row comes first
-            self._prefixes.remove(best)
-            self._prefixes.append(best)
-        return best, min(length, len(prompt) - 1)
+                best_prefix, length = prefix, common_length
+        if best_prefix is not None:  # the least recently used row comes first
+            self._prefixes.remove(best_prefix)
+            self._prefixes.append(best_prefix)
+        return best_prefix, min(length, len(prompt) - 1)
 
     def store(self, adapter: str | None, tokens: Sequence[int], layers: list[KeysValues]) -> None:
         """Store a row's keys and values; replaces stored rows that are prefixes of it."""

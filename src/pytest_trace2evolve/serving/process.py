@@ -26,14 +26,14 @@ _MAX_OUTPUT_BYTES = 1 << 16
 
 
 class LocalServer:
-    """A server of one model folder and of adapters, whose folders are given by name.
+    """A server of one model folder, and of adapters whose folders are given by name.
 
     Attributes:
         base_url: The URL of the API.
         token: The bearer token that requests must send.
 
     Raises:
-        ModelFolderError: the server did not start; passes on the server's own message.
+        ModelFolderError: the server did not start; the message is the server's own.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class LocalServer:
         command = [sys.executable, "-P", "-m", "pytest_trace2evolve", "serve", str(folder), "--parent-pipe"]
         for name, path in (adapters or {}).items():
             command += ["--adapter", f"{name}={path}"]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._error_output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [*command, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=self._error_output,
             env={**os.environ, TOKEN_VAR: self.token},
             start_new_session=True,  # Ctrl-C is for the run, which then ends the server
         )
@@ -59,7 +59,7 @@ class LocalServer:
             line = self._process.stdout.readline(_MAX_OUTPUT_BYTES)
             if not line:
                 self._process.wait()
-                raise ModelFolderError(self._last_error().removeprefix("trace2evolve: "))
+                raise ModelFolderError(self._last_error_line().removeprefix("trace2evolve: "))
             self.base_url = _read_address(line)
         except BaseException:
             self.close()
@@ -77,8 +77,8 @@ class LocalServer:
             status = self._process.wait()
             if not self._is_closing:
                 on_end(
-                    f"the local server of {self._folder} ended with status {status} ({self._last_error()}); "
-                    "start the run again"
+                    f"the local server of {self._folder} ended with status {status} "
+                    f"({self._last_error_line()}); start the run again"
                 )
 
         threading.Thread(target=report_end, name="trace2evolve-server-watch", daemon=True).start()
@@ -95,12 +95,12 @@ class LocalServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._errors.close()
+        self._error_output.close()
 
-    def _last_error(self) -> str:
+    def _last_error_line(self) -> str:
         with suppress(OSError, ValueError):
-            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MAX_OUTPUT_BYTES))
-            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+            self._error_output.seek(max(0, self._error_output.seek(0, os.SEEK_END) - _MAX_OUTPUT_BYTES))
+            lines = self._error_output.read().decode(errors="replace").strip().splitlines()
             if lines:
                 return lines[-1].strip()
         return "no error output"

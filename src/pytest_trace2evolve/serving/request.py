@@ -17,8 +17,8 @@ from pydantic import (
 from pytest_trace2evolve.utils.reading import first_problem, parse_json
 
 MAX_CONTAINERS = 500_000
-"""Maximum lists and objects of a body, including brackets in texts. 32 MiB could contain eleven million,
-which would take a minute and a gigabyte to read."""
+"""Maximum number of lists and objects in a body, including brackets in strings. 32 MiB could contain eleven
+million, which would take a minute and a gigabyte to read."""
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
@@ -48,7 +48,10 @@ RESERVED_TEMPLATE_FIELDS = {
     *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
     *("documents", "tokenizer_kwargs", "processor_kwargs"),
 }
-"""Arguments of `apply_chat_template` that requests may not set, besides all that begin with `return_`."""
+"""Arguments of `apply_chat_template` that requests may not set.
+
+Arguments that begin with `return_` are also reserved.
+"""
 
 
 class ApiError(Exception):
@@ -56,7 +59,7 @@ class ApiError(Exception):
 
     Attributes:
         param: The field at fault; None if there is none.
-        code: The API's code, if there is one.
+        code: The API's error code; None if there is none.
         status: The HTTP status.
         retry_after: Seconds after which a retry may succeed; None if no retry will.
     """
@@ -127,7 +130,7 @@ class _ToolCall(_RequestPart):
     function: _CalledFunction
 
     def to_template(self) -> dict[str, Any]:
-        """Return the call with its arguments as an object; arguments that are not a JSON object stay text."""
+        """Return the call with its arguments as an object, or as a string if they are not a JSON object."""
         arguments: Any = self.function.arguments
         try:
             parsed = parse_json(arguments or "{}")
@@ -212,7 +215,7 @@ class ChatRequest(BaseModel):
 
         Raises:
             ApiError: the body is too large or not a JSON object, or a field is invalid, missing or not
-                supported; the error names the field.
+                supported; `param` names the field.
         """
         if raw.count(b"{") + raw.count(b"[") > MAX_CONTAINERS:
             raise ApiError(f"the body has more than {MAX_CONTAINERS:,} lists and objects", status=413)
@@ -296,12 +299,13 @@ class ChatRequest(BaseModel):
 
 
 def _check_neutral(name: str, value: object) -> None:
-    accepted = NEUTRAL_VALUES[name]
+    accepted_values = NEUTRAL_VALUES[name]
     # True equals 1 in Python, but is not one of the accepted values.
     if not any(
-        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in accepted
+        value == neutral_value and isinstance(value, bool) == isinstance(neutral_value, bool)
+        for neutral_value in accepted_values
     ):
-        accepted_text = " or ".join(map(json.dumps, accepted))
+        accepted_text = " or ".join(map(json.dumps, accepted_values))
         raise ApiError(
             f"{name} is not supported: remove it, or set it to {accepted_text}", name, "unsupported_value"
         )

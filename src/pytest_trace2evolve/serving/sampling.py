@@ -1,4 +1,4 @@
-"""Sampling of one token per row, and the reported log-probabilities."""
+"""Samples one token per row, and computes the reported log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class TokenLogprob:
 
 
 def sample_tokens(logits: torch.Tensor, settings: Sequence[SamplingSettings]) -> list[int]:
-    """Draw one token per row of (rows, vocabulary), by inversion of the cumulative distribution."""
+    """Draw one token per row of `logits` (rows, vocabulary), by inversion of the cumulative distribution."""
     tokens: list[int] = logits.argmax(dim=-1).tolist()
     rows = [
         row
@@ -59,7 +59,7 @@ def sample_tokens(logits: torch.Tensor, settings: Sequence[SamplingSettings]) ->
         * cumulative[:, -1:]
     )
     indices = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
-    # Rounding may select an index past the last token with a probability.
+    # Rounding may select an index past the last token with a positive probability.
     last_indices = (cumulative < cumulative[:, -1:]).sum(dim=-1)
     for row, token in zip(rows, torch.minimum(indices, last_indices).tolist(), strict=True):
         tokens[row] = token
@@ -72,7 +72,7 @@ def token_logprobs(
     """Return the log-probability of each row's token under the model, before temperature and `top_p`.
 
     Args:
-        logits: (rows, vocabulary).
+        logits: The logits, of shape (rows, vocabulary).
         tokens: The tokens that were drawn.
         top_counts: Number of likeliest tokens reported for each row; None reports nothing for that row.
     """
@@ -96,8 +96,9 @@ def _column(reference: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
 
 def _keep_nucleus(probabilities: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
     """Zero everything outside the smallest set of likeliest tokens that reaches its limit."""
-    descending, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    preceding = descending.cumsum(dim=-1) - descending
-    descending = descending.masked_fill(preceding >= limits, 0.0)
-    descending[:, 0] = probabilities.gather(-1, order[:, :1]).squeeze(-1)  # the likeliest token always stays
-    return torch.zeros_like(probabilities).scatter(-1, order, descending)
+    sorted_probabilities, token_order = probabilities.sort(dim=-1, descending=True, stable=True)
+    preceding_sums = sorted_probabilities.cumsum(dim=-1) - sorted_probabilities
+    sorted_probabilities = sorted_probabilities.masked_fill(preceding_sums >= limits, 0.0)
+    # The likeliest token always stays.
+    sorted_probabilities[:, 0] = probabilities.gather(-1, token_order[:, :1]).squeeze(-1)
+    return torch.zeros_like(probabilities).scatter(-1, token_order, sorted_probabilities)

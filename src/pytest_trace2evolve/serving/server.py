@@ -131,7 +131,7 @@ class ServerSettings:
 
 
 class _LoadingStoppedError(BaseException):
-    """A signal came during loading. Not an `Exception`, because the loading libraries catch those."""
+    """A signal came during loading; not an `Exception`, because the loading libraries catch exceptions."""
 
 
 class _Shutdown:
@@ -227,7 +227,7 @@ def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Sh
     )
 
     class Server(uvicorn.Server):
-        """A server that ends by the handlers of `_Shutdown`, which are active during loading too."""
+        """A server that leaves signals to `_Shutdown`, whose handlers are active during loading too."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -244,7 +244,7 @@ def _run_server(listener: socket.socket, settings: ServerSettings, shutdown: _Sh
             log_level="warning",
             access_log=False,
             lifespan="off",
-            timeout_keep_alive=120,  # longer than clients keep idle connections, so none is closed before
+            timeout_keep_alive=120,  # longer than clients keep idle connections, so clients close them
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )

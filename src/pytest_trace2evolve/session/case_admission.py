@@ -56,7 +56,7 @@ def admit(cases: Iterable[Case], world: World) -> Iterator[Admission]:
 
 
 async def _find_problems(case: Case, world: World) -> list[str]:
-    problems = [*_format_problems(case), *_content_problems(case), *_missing_orders(case)]
+    problems = [*_format_problems(case), *_content_problems(case), *_order_problems(case)]
     write_tools = [name for name, tool_type in world.tool_types().items() if tool_type is ToolType.WRITE]
     oracle_agent = CaseOracle(case.task, case.script, write_tools)
     oracle_simulation = await _simulate(case, world, oracle_agent)
@@ -78,18 +78,20 @@ async def _find_problems(case: Case, world: World) -> list[str]:
 
 
 def _oracle_problems(simulation: Simulation, case: Case, world: World) -> Iterator[str]:
-    result = score(simulation, case.task, world)
+    case_score = score(simulation, case.task, world)
     is_ended_by_user = simulation.termination_reason == TerminationReason.USER_STOP
     if not is_ended_by_user:
         yield f"is never released by the customer ({_ending_text(simulation)})"
     failed_calls = (message for message in simulation.trace if message.role == "tool" and message.error)
     if failed_call := next(failed_calls, None):
         yield f"makes a gold call that fails: {failed_call.content}"
-    for finding in breaches_in(simulation, result, rules_of(world)) or ():
+    for finding in breaches_in(simulation, case_score, rules_of(world)) or ():
         yield f"breaks {finding.invariant.value}: {finding.why}"
-    if is_ended_by_user and not _passes(result):
-        missed_components = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
-        yield f"fails the case: {result.note or 'below 1: ' + ', '.join(missed_components)}"
+    if is_ended_by_user and not _passes(case_score):
+        missed_components = [
+            name.value for name in case_score.basis if case_score.components.get(name, 1.0) < 1
+        ]
+        yield f"fails the case: {case_score.note or 'below 1: ' + ', '.join(missed_components)}"
 
 
 def _format_problems(case: Case) -> Iterator[str]:
@@ -108,7 +110,7 @@ def _content_problems(case: Case) -> Iterator[str]:
         yield f"it is {own_content} but contains {other_content.value} content: {foreign_mark!r}"
 
 
-def _missing_orders(case: Case) -> Iterator[str]:
+def _order_problems(case: Case) -> Iterator[str]:
     tables = case.task.tables
     for user_id, user in tables.get("users", {}).items():
         for order_id in user.get("orders", ()):
@@ -120,8 +122,8 @@ async def _simulate(case: Case, world: World, agent: Agent) -> Simulation:
     return await converse(case.task, world, agent, ScriptedUser(case.script), limits=LIMITS)
 
 
-def _passes(result: Score) -> bool:
-    return result.status is Status.MEASURED and (result.reward or 0.0) >= SUCCESS
+def _passes(case_score: Score) -> bool:
+    return case_score.status is Status.MEASURED and (case_score.reward or 0.0) >= SUCCESS
 
 
 def _ending_text(simulation: Simulation) -> str:
@@ -179,7 +181,7 @@ def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]
 
 
 def _conflict_reason(case: Case, ids: dict[str, str]) -> str:
-    """Return why a case may not be frozen, or an empty text; `ids` maps digests of frozen cases to ids."""
+    """Return why a case may not be frozen; empty if it may. `ids` maps digests of frozen cases to ids."""
     if case.digest in ids:
         return "it is already frozen"
     if case.id in ids.values():
@@ -190,7 +192,7 @@ def _conflict_reason(case: Case, ids: dict[str, str]) -> str:
 
 
 def _next_step(project: Project) -> str:
-    """Return the user's next step after freezing, which includes a new lock if a suite uses the file."""
+    """Return the user's next step after freezing; if a suite uses the file, the suite needs a new lock."""
     for name in project.suite_names:
         try:
             suite = project.suite(name)

@@ -1,4 +1,4 @@
-"""Makes the executor of a run on a Ray cluster, and extracts what the executor needs from a plan."""
+"""Makes the executor of a run on a Ray cluster, and collects the data that the executor needs."""
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.factories import AnswerStores

@@ -41,7 +41,7 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
     """
     assert planned_suite.baseline is not None
     baseline_evidence, run_provenance = planned_suite.baseline.evidence, provenance_of(plan, planned_suite)
-    digests = {record.task_id: record.task_digest for record in baseline_evidence.simulations}
+    digests = {simulation.task_id: simulation.task_digest for simulation in baseline_evidence.simulations}
     problems = list(
         provenance_differences(
             baseline_evidence.provenance,
@@ -66,7 +66,7 @@ def check_comparable(plan: Plan, planned_suite: PlannedSuite) -> list[str]:
             f"{describe_source(plan.candidate.id)}: changes: [{', '.join(undeclared_kinds)}]"
         )
     if plan.policy is not None and plan.policy.needs_equal_trials:
-        counts = Counter(record.task_id for record in baseline_evidence.simulations)
+        counts = Counter(simulation.task_id for simulation in baseline_evidence.simulations)
         unequal_text = unequal_trials_reason(counts, {name: planned_suite.trials_of(name) for name in counts})
         if unequal_text:
             raise ResultsError(f"{planned_suite.name}: policy {plan.policy.name!r}: {unequal_text}")
@@ -114,7 +114,7 @@ def compared_sides(plan: Plan, planned_suite: PlannedSuite) -> ComparedSides | N
 def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
     """Compare replayed files, and the baselines of a gated run, with the ledger.
 
-    Returns:
+    Yields:
         Notes on evidence that the ledger cannot verify.
 
     Raises:
@@ -187,7 +187,7 @@ def check_mergeable(plan: Plan, ledger: ProjectLedger) -> None:
             merge_obstacles(baseline_evidence, provenance_of(plan, planned_suite), planned_suite.lock.tasks)
         )
         missing_tasks = planned_suite.lock.tasks.keys() - {
-            record.task_id for record in baseline_evidence.simulations
+            simulation.task_id for simulation in baseline_evidence.simulations
         }
         if missing_tasks and (
             unequal_text := trials_difference(

@@ -24,7 +24,7 @@ class ExpectedUsage:
     def usage_of(self, suite: str, task_id: str) -> Usage | None:
         """Return the expected usage of one simulation of a task.
 
-        This is the suite's mean if the baseline lacks the task, and None if the suite has no figures.
+        A task that the baseline lacks gets the suite's mean. None if the suite has no figures.
         """
         by_task = self.by_suite.get(suite)
         if not by_task:
@@ -45,7 +45,7 @@ class Estimate:
     Attributes:
         simulations: The number of simulations of the run.
         stored_simulations: The number of simulations that an earlier run finished.
-        usage: The expected usage of the other simulations; None if the usage of a task is unknown.
+        usage: The expected usage of the simulations to make; None if the usage of a task is unknown.
         sources: The names of the baselines that the estimate is based on.
         max_fresh: The maximum number of fresh simulations that may confirm regressions.
     """
@@ -141,15 +141,15 @@ def check_affordable(budgets: Budgets, expected: ExpectedUsage) -> None:
         )
 
 
-def _usage_by_task(records: Iterable[SimulationEvidence], live: LiveSettings) -> dict[str, Usage]:
+def _usage_by_task(simulations: Iterable[SimulationEvidence], live: LiveSettings) -> dict[str, Usage]:
     usages_by_task: dict[str, list[Usage]] = {}
-    for record in records:
-        if record.usage:
+    for simulation in simulations:
+        if simulation.usage:
             side_usages = [
-                _apply_price(record.usage.get("assistant"), live.agent.price),
-                _apply_price(record.usage.get("user"), live.user.price),
+                _apply_price(simulation.usage.get("assistant"), live.agent.price),
+                _apply_price(simulation.usage.get("user"), live.user.price),
             ]
-            usages_by_task.setdefault(record.task_id, []).append(reduce(add, side_usages))
+            usages_by_task.setdefault(simulation.task_id, []).append(reduce(add, side_usages))
     return {task_id: _mean(group) for task_id, group in usages_by_task.items()}
 
 

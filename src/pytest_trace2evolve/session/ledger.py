@@ -55,8 +55,8 @@ class ProjectLedger:
     Attributes:
         entries: All entries, oldest first.
         root: The name of the root that the entries chain to.
-        problems: The problems of the ledger, a line each. A damaged ledger gives no clean label and withholds
-            promotions until a repair accepts the damage.
+        problems: The problems of the ledger, one line each. While there are any, no label is clean, and
+            nothing is promoted on a sealed split.
         damaged_entries: The entries that have a problem; see `History`.
     """
 
@@ -77,7 +77,7 @@ class ProjectLedger:
     def label(
         self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role
     ) -> EvidenceLabel:
-        """Return the label of a split's evidence for the candidate `lineage[0]`, and any downgrade reason."""
+        """Return the label of a split's evidence for candidate `lineage[0]`, and the reason if not clean."""
         if role is Role.GUARD:
             return EvidenceLabel(Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER)
         if role is not Role.GATE:
@@ -114,7 +114,7 @@ class ProjectLedger:
         )
 
     def spending(self, claim: Claim) -> AlphaSpending:
-        """Return the test and analysis numbers of a clean claim on its split; see `spending_of`."""
+        """Return the test and analysis numbers of a claim on its split; see `spending_of`."""
         return spending_of(self.entries, claim)
 
     def repair(self, user: str) -> Repair:
@@ -154,7 +154,7 @@ class ProjectLedger:
         assert verdict.decision is not None
         assert planned_suite.baseline is not None
         is_sealed = plan.project.splits[claim.split].role is Role.GATE
-        earlier = self.spending(claim).repeated_verdict if is_sealed else None
+        repeated_verdict = self.spending(claim).repeated_verdict if is_sealed else None
         is_unmeasured = verdict.decision is Decision.INCONCLUSIVE and has_too_few_measured(verdict)
         # A run that measured too little for a promotion is not a test, so a later whole run still can be
         # one. A goal that claims nothing spends nothing.
@@ -180,7 +180,7 @@ class ProjectLedger:
                 look=verdict.look,
                 analysis=verdict.analysis,
                 alpha=verdict.alpha if spends_alpha else None,
-                repeats=earlier.name if earlier is not None else None,
+                repeats=repeated_verdict.name if repeated_verdict is not None else None,
                 run=plan.run_id,
                 baseline_evidence=planned_suite.baseline.digest if planned_suite.baseline.is_saved else None,
                 evidence=run_verdict.suites[claim.suite].evidence.digest,
@@ -343,11 +343,11 @@ def split_histories(
     """
     entries = [entry for entry in ledger.entries if isinstance(entry, Access | Draw | Evaluation)]
     split_names = {
-        (name, split_part) for name, lock in project.lock.suites.items() for split_part in lock.splits
+        (name, known_split) for name, lock in project.lock.suites.items() for known_split in lock.splits
     }
     split_names |= {(entry.suite, entry.split) for entry in entries}
     _check_name("suite", suite, {name for name, _ in split_names})
-    _check_name("split", split, {split_part for name, split_part in split_names if suite in (None, name)})
+    _check_name("split", split, {known_split for name, known_split in split_names if suite in (None, name)})
     histories = [
         _split_history(project, ledger, split_name, entries)
         for split_name in sorted(split_names)

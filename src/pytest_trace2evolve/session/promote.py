@@ -92,14 +92,14 @@ def promote(
 ) -> Promotion:
     """Make a run's evidence the baselines of all its suites, or of none.
 
-    If the candidate has an adapter, the adapter's manifest then says that it was promoted.
+    If the candidate has an adapter, the adapter's manifest records the promotion.
 
     Args:
         project: The project, with its baselines, candidates and lock.
         run: The run's folder (relative to `base_folder`), its id, or the beginning of its id.
         name: Name of the baselines; the candidate's id unless given.
         suites: The suites to promote; by default, all suites with a verdict.
-        base_folder: The user's folder.
+        base_folder: The folder that a relative `run` is resolved against.
         dry_run: Whether to check everything but write nothing.
 
     Returns:
@@ -112,19 +112,21 @@ def promote(
         OSError: a baseline or its ledger entry could not be written. No baseline has changed.
     """
     folder = find_run(run, project, base_folder)
-    record = read_verdict(folder)
-    name = validate_name(name or record.candidate.id, "--name")
-    _check_promoted(folder, record)
-    selected_suites = _select_suites(project, record, suites)
+    run_verdict = read_verdict(folder)
+    name = validate_name(name or run_verdict.candidate.id, "--name")
+    _check_promoted(folder, run_verdict)
+    selected_suites = _select_suites(project, run_verdict, suites)
     ledger = ProjectLedger(project)
     with folder_lock(project.root):
-        baselines = tuple(_new_baseline(project, folder, record, suite, name) for suite in selected_suites)
+        baselines = tuple(
+            _new_baseline(project, folder, run_verdict, suite, name) for suite in selected_suites
+        )
         skipped_suites = {
             suite: verdict.reason or "not requested"
-            for suite, verdict in record.suites.items()
+            for suite, verdict in run_verdict.suites.items()
             if suite not in selected_suites
         }
-        promotion = Promotion(record, baselines, tuple(skipped_suites.items()))
+        promotion = Promotion(run_verdict, baselines, tuple(skipped_suites.items()))
         if promotion.is_done:
             return promotion
         if ledger.problems:
@@ -132,16 +134,16 @@ def promote(
                 f"{ledger.damage_text}; nothing is promoted until it is restored, or 'trace2evolve ledger "
                 "repair' accepts the damage"
             )
-        check_promotion(folder, record, ledger.entries, selected_suites)
-        _check_candidate(project, record)
-        check_adapter_losses(project, record)
+        check_promotion(folder, run_verdict, ledger.entries, selected_suites)
+        _check_candidate(project, run_verdict)
+        check_adapter_losses(project, run_verdict)
         unsaved = [new_baseline for new_baseline in baselines if not new_baseline.is_saved]
         for new_baseline in unsaved:
-            _check_lock(project, record.suites[new_baseline.suite], new_baseline)
-            _check_beaten_baseline(project, record.suites[new_baseline.suite], new_baseline, ledger)
+            _check_lock(project, run_verdict.suites[new_baseline.suite], new_baseline)
+            _check_beaten_baseline(project, run_verdict.suites[new_baseline.suite], new_baseline, ledger)
         if not dry_run:
             _write_baselines(unsaved, name, ledger)
-            record_adapter_verdict(project, record)
+            record_adapter_verdict(project, run_verdict)
     return promotion
 
 
@@ -166,55 +168,57 @@ def _write_baselines(baselines: Sequence[NewBaseline], name: str, ledger: Projec
         raise
 
 
-def _check_promoted(folder: Path, record: RunVerdict) -> None:
-    subject = f"{folder / VERDICT_NAME}: run {record.run} of candidate {record.candidate.id}"
-    if record.partial:
-        reason = f" ({record.stopped})" if record.stopped else ""
+def _check_promoted(folder: Path, run_verdict: RunVerdict) -> None:
+    subject = f"{folder / VERDICT_NAME}: run {run_verdict.run} of candidate {run_verdict.candidate.id}"
+    if run_verdict.partial:
+        reason = f" ({run_verdict.stopped})" if run_verdict.stopped else ""
         raise ConfigError(f"{subject} is partial{reason}; only a whole run can be promoted")
-    if record.verdict is None:
+    if run_verdict.verdict is None:
         reasons = "; ".join(
-            f"{suite}: {suite_verdict.reason}" for suite, suite_verdict in record.suites.items()
+            f"{suite}: {suite_verdict.reason}" for suite, suite_verdict in run_verdict.suites.items()
         )
         raise ConfigError(f"{subject} gave no verdict ({reasons}); nothing is promoted")
-    if record.verdict is not Decision.PROMOTE:
+    if run_verdict.verdict is not Decision.PROMOTE:
         decisions = ", ".join(
             f"{suite} {suite_verdict.verdict.value}"
-            for suite, suite_verdict in record.suites.items()
+            for suite, suite_verdict in run_verdict.suites.items()
             if suite_verdict.verdict is not None
         )
         raise ConfigError(
-            f"{subject} ended in {record.verdict.value} ({decisions}); only a promoted run can become "
+            f"{subject} ended in {run_verdict.verdict.value} ({decisions}); only a promoted run can become "
             "a baseline"
         )
-    if record.goal is Goal.NO_REGRESSION:
+    if run_verdict.goal is Goal.NO_REGRESSION:
         raise ConfigError(
-            f"{subject} had goal {record.goal.value}, which cannot justify a baseline; "
+            f"{subject} had goal {run_verdict.goal.value}, which cannot justify a baseline; "
             "run it again with goal improve or hold"
         )
 
 
-def _select_suites(project: Project, record: RunVerdict, suites: Sequence[str]) -> list[str]:
+def _select_suites(project: Project, run_verdict: RunVerdict, suites: Sequence[str]) -> list[str]:
     judged_suites = [
-        suite for suite, suite_verdict in record.suites.items() if suite_verdict.verdict is not None
+        suite for suite, suite_verdict in run_verdict.suites.items() if suite_verdict.verdict is not None
     ]
     for suite in suites:
         if suite not in judged_suites:
             raise ConfigError(
-                f"run {record.run} gave no verdict on suite {suite!r}; it gave one on "
+                f"run {run_verdict.run} gave no verdict on suite {suite!r}; it gave one on "
                 f"{', '.join(judged_suites)}"
             )
     selected_suites = list(dict.fromkeys(suites)) or judged_suites
     for suite in selected_suites:
         if suite not in project.lock.suites:
             raise ConfigError(
-                f"suite {suite!r} of run {record.run} is not in {project.lock_path}; "
+                f"suite {suite!r} of run {run_verdict.run} is not in {project.lock_path}; "
                 f"{name_suggestion(suite, project.lock.suites)}"
             )
     return selected_suites
 
 
-def _new_baseline(project: Project, folder: Path, record: RunVerdict, suite: str, name: str) -> NewBaseline:
-    suite_verdict = record.suites[suite]
+def _new_baseline(
+    project: Project, folder: Path, run_verdict: RunVerdict, suite: str, name: str
+) -> NewBaseline:
+    suite_verdict = run_verdict.suites[suite]
     if suite_verdict.baseline is None:
         raise ResultsError(
             f"{folder / VERDICT_NAME}: damaged at suites.{suite}.baseline: missing; run it again"
@@ -226,7 +230,7 @@ def _new_baseline(project: Project, folder: Path, record: RunVerdict, suite: str
             f"{source}: holds evidence {actual_digest}, but the verdict is based on "
             f"{suite_verdict.evidence.digest}; run it again"
         )
-    lineage = {"replaces": suite_verdict.baseline.digest, "promoted_from": record.run}
+    lineage = {"replaces": suite_verdict.baseline.digest, "promoted_from": run_verdict.run}
     evidence = run_evidence.model_copy(
         update={"provenance": run_evidence.provenance.model_copy(update=lineage)}
     )
@@ -235,14 +239,14 @@ def _new_baseline(project: Project, folder: Path, record: RunVerdict, suite: str
     return NewBaseline(suite, path, evidence, suite_verdict.baseline.name, is_saved)
 
 
-def _check_candidate(project: Project, record: RunVerdict) -> None:
-    ref = record.candidate
-    current_digest = project.candidates[ref.id].digest
-    if current_digest != ref.digest:
-        changed_parts = "text or weights have" if ADAPTER_SEPARATOR in ref.id else "text has"
+def _check_candidate(project: Project, run_verdict: RunVerdict) -> None:
+    candidate = run_verdict.candidate
+    current_digest = project.candidates[candidate.id].digest
+    if current_digest != candidate.digest:
+        changed_parts = "text or weights have" if ADAPTER_SEPARATOR in candidate.id else "text has"
         raise ResultsError(
-            f"{describe_source(ref.id)}: its {changed_parts} changed since run {record.run}: "
-            f"it was {ref.digest} and is {current_digest}; run it again"
+            f"{describe_source(candidate.id)}: its {changed_parts} changed since run {run_verdict.run}: "
+            f"it was {candidate.digest} and is {current_digest}; run it again"
         )
 
 
@@ -298,19 +302,23 @@ _STATES = {
 }
 
 
-def gate_decision(record: RunVerdict) -> Decision | None:
-    """Return the gate's decision; a partial run, or one whose goal claims nothing, cannot be promoted."""
-    claims_nothing = record.partial or record.goal is Goal.NO_REGRESSION
-    return Decision.INCONCLUSIVE if claims_nothing and record.verdict is Decision.PROMOTE else record.verdict
+def gate_decision(run_verdict: RunVerdict) -> Decision | None:
+    """Return the gate's decision; a promotion by a partial run or without a claim becomes inconclusive."""
+    claims_nothing = run_verdict.partial or run_verdict.goal is Goal.NO_REGRESSION
+    return (
+        Decision.INCONCLUSIVE
+        if claims_nothing and run_verdict.verdict is Decision.PROMOTE
+        else run_verdict.verdict
+    )
 
 
 def gate_state(decision: Decision | None) -> AdapterState:
-    """Return the state of an adapter by the gate alone; a missing verdict counts as inconclusive."""
+    """Return the state that the gate's decision alone gives an adapter; no verdict counts as inconclusive."""
     return _STATES[decision]
 
 
 def adapter_state(decision: Decision | None, manifest: AdapterManifest) -> tuple[AdapterState, str]:
-    """Return the state of an adapter by the gate and by its losses, and the reasons other than the gate.
+    """Return an adapter's state, given the gate's decision and the adapter's losses, and the other reasons.
 
     A loss of more than `MAX_LOSS` in another capability discards the adapter if its interval excludes 0.
     Otherwise such a loss only prevents a promotion. Missing measurements in other capabilities also
@@ -351,31 +359,32 @@ def lacks_other_environments(manifest: AdapterManifest) -> bool:
     return bool(other_names) and set(manifest.heldout) <= set(manifest.environments)
 
 
-def _adapter_name(record: RunVerdict) -> str:
+def _adapter_name(run_verdict: RunVerdict) -> str:
     """Return the name of the candidate's own adapter; empty if it has none."""
-    name = record.candidate.id.partition(ADAPTER_SEPARATOR)[2]
+    name = run_verdict.candidate.id.partition(ADAPTER_SEPARATOR)[2]
     return "" if name == ROUTED else name
 
 
-def check_adapter_losses(project: Project, record: RunVerdict) -> None:
+def check_adapter_losses(project: Project, run_verdict: RunVerdict) -> None:
     """Check that a promoted run's adapter lost no other capability, which the gate cannot see.
 
     Raises:
         AdapterError: the adapter is gone or damaged.
         ConfigError: the adapter lost reward elsewhere, or was measured in no other environment.
     """
-    name = _adapter_name(record)
+    name = _adapter_name(run_verdict)
     if not name:
         return
-    state, reason = adapter_state(gate_decision(record), project.adapters[name].manifest)
+    state, reason = adapter_state(gate_decision(run_verdict), project.adapters[name].manifest)
     if state is not AdapterState.PROMOTED:
         raise ConfigError(
-            f"adapters/{name}: run {record.run} was promoted by the gate, but the adapter {reason}, so it "
-            f"is {state.value}; train an adapter that is measured elsewhere and keeps its other capabilities"
+            f"adapters/{name}: run {run_verdict.run} was promoted by the gate, but the adapter {reason}, "
+            f"so it is {state.value}; train an adapter that is measured elsewhere and keeps its other "
+            "capabilities"
         )
 
 
-def record_adapter_verdict(project: Project, record: RunVerdict) -> Adapter | None:
+def record_adapter_verdict(project: Project, run_verdict: RunVerdict) -> Adapter | None:
     """Write a run's verdict into the manifest of its candidate's adapter.
 
     Returns:
@@ -387,27 +396,29 @@ def record_adapter_verdict(project: Project, record: RunVerdict) -> Adapter | No
         ResultsError: the candidate or the adapter has changed since the run.
         OSError: the manifest cannot be written.
     """
-    name = _adapter_name(record)
+    name = _adapter_name(run_verdict)
     if not name:
         return None
     adapter = project.adapters[name]
-    current_digest = project.candidates[record.candidate.id].digest
-    if current_digest != record.candidate.digest:
+    current_digest = project.candidates[run_verdict.candidate.id].digest
+    if current_digest != run_verdict.candidate.digest:
         raise ResultsError(
-            f"{adapter.path}: it, or the candidate's text, has changed since run {record.run}: it was "
-            f"{record.candidate.digest} and is {current_digest}; run it again"
+            f"{adapter.path}: it, or the candidate's text, has changed since run {run_verdict.run}: it was "
+            f"{run_verdict.candidate.digest} and is {current_digest}; run it again"
         )
-    decision = gate_decision(record)
+    decision = gate_decision(run_verdict)
     state, reason = adapter_state(decision, adapter.manifest)
-    baseline_names = {suite.baseline.name for suite in record.suites.values() if suite.baseline is not None}
+    baseline_names = {
+        suite.baseline.name for suite in run_verdict.suites.values() if suite.baseline is not None
+    }
     verdict = AdapterVerdict(
         decision=decision or Decision.INCONCLUSIVE,
-        run=record.run,
-        candidate=record.candidate.id,
+        run=run_verdict.run,
+        candidate=run_verdict.candidate.id,
         baseline=", ".join(sorted(baseline_names)),
-        policy=record.policy,
+        policy=run_verdict.policy,
         why=reason,
-        time=record.time,
+        time=run_verdict.time,
     )
     manifest = adapter.manifest.model_copy(update={"state": state, "verdict": verdict})
     write_atomic(adapter.path / MANIFEST_NAME, manifest.model_dump_json(indent=1) + "\n")

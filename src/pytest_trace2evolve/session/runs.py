@@ -19,7 +19,7 @@ class RunFacts:
     Attributes:
         time: The start time (ISO 8601); None if it was not recorded.
         decision: The gate's decision; None if there is none, for the reason in `reason`.
-        labels: Labels of the evidence that decided.
+        labels: The labels of the evidence on which the decision is based.
         error: Why the run could not be read, so that only `run` is known; empty if it could be read.
     """
 
@@ -52,33 +52,33 @@ def _run_facts(folder: Path) -> RunFacts:
 
 
 def _gated_run_facts(folder: Path) -> RunFacts:
-    record = read_verdict(folder)
+    run_verdict = read_verdict(folder)
     deciding_verdicts = [
         verdict
-        for suite in record.suites.values()
+        for suite in run_verdict.suites.values()
         for verdict in suite.verdicts
         if verdict["verdict"] is not None and verdict.get("guard") is None
     ]
-    reasons = dict.fromkeys(suite.reason for suite in record.suites.values() if suite.reason)
+    reasons = dict.fromkeys(suite.reason for suite in run_verdict.suites.values() if suite.reason)
     return RunFacts(
         folder.name,
-        record.time,
-        record.candidate.id,
-        tuple(record.suites),
-        None if record.verdict is None else record.verdict.value,
-        record.stopped or "; ".join(reasons),
+        run_verdict.time,
+        run_verdict.candidate.id,
+        tuple(run_verdict.suites),
+        None if run_verdict.verdict is None else run_verdict.verdict.value,
+        run_verdict.stopped or "; ".join(reasons),
         tuple(dict.fromkeys(str(verdict.get("label")) for verdict in deciding_verdicts)),
     )
 
 
 def _ungated_run_facts(folder: Path) -> RunFacts:
-    """Return the facts of a run from the headers of its results, without reading the simulations."""
-    headers = [path / "results.json" for path in expand_run_folders([folder])]
+    """Return the facts of a run from the paths of its results, without reading the simulations."""
+    paths = [path / "results.json" for path in expand_run_folders([folder])]
     origins = [
-        file_provenance(ResultsFile(path, record if isinstance(record, dict) else {}, {}, ()))
-        for path in headers
+        file_provenance(ResultsFile(path, header if isinstance(header, dict) else {}, {}, ()))
+        for path in paths
         if path.exists()
-        for record in [decode_results(path)]
+        for header in [decode_results(path)]
     ]
     if not origins:
         return RunFacts(folder.name, reason="not finished")

@@ -22,7 +22,7 @@ class ServedFolder:
 
 
 def model_folders(plan: Plan) -> dict[Path, ServedFolder]:
-    """Return the folders of the local models that a run uses, with what is served from each."""
+    """Return the folders of the local models that a run uses, with the served content of each folder."""
     served_folders: dict[Path, ServedFolder] = {}
     for model in (model for live in plan.all_live for model in live.models):
         if model.folder is not None:

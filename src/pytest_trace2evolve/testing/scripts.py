@@ -50,11 +50,11 @@ def _user_reply(request: ChatRequest, tasks: Mapping[str, Task], scenarios: Mapp
     if last_message["role"] == "tool":
         return Reply(_DONE_TEXT)
     user_actions = [action for action in tasks[task_id].actions if action.requestor == "user"]
-    calls_made = _count_model_calls(request)
-    if calls_made < len(user_actions) and f"Please use {user_actions[calls_made].name}." in str(
+    call_count = _count_model_calls(request)
+    if call_count < len(user_actions) and f"Please use {user_actions[call_count].name}." in str(
         last_message.get("content") or ""
     ):
-        return _call_reply(user_actions[calls_made])
+        return _call_reply(user_actions[call_count])
     return Reply(f"Thank you. {STOP_MARK}")
 
 
@@ -72,7 +72,10 @@ def _agent_reply(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
 
 
 def _solo_agent_reply(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
-    """Return the next gold action of either side; the last one carries the final text, as `done` has none."""
+    """Return the next gold action of the agent or the user.
+
+    The last action carries the final text, because a call of `done` has no text.
+    """
     ticket = request.system.rpartition("<ticket>\n")[2].removesuffix("\n</ticket>")
     task = next((task for task in tasks.values() if task.ticket == ticket), None)
     step = _count_model_calls(request)
@@ -128,11 +131,11 @@ def case_script(tasks: Iterable[Task]) -> Script:
     Args:
         tasks: The cases' tasks; those without a customer's script are ignored.
 
-    The customer's first message identifies the case. If several cases open alike, the customer's identity
-    decides. The answer to a request depends only on the request's messages.
+    The customer's first message identifies the case. If several cases have the same first message, the
+    customer's identity decides. The answer to a request depends only on the request's messages.
 
     Raises:
-        CaseError: a customer's script is damaged.
+        CaseError: a customer's script is invalid.
     """
     cases = [(task, customer) for task in tasks if (customer := script_of(task)) is not None]
 
@@ -161,9 +164,9 @@ def _find_progress(messages: Sequence[WireMessage], customer: Customer) -> tuple
     for message in messages:
         if message["role"] == "user":
             has_opened = True
-            for turn in range(turn_index + 1, len(customer.turns)):
-                if message.get("content") == customer.turns[turn].says:
-                    turn_index, sent_count = turn, 0
+            for later_index in range(turn_index + 1, len(customer.turns)):
+                if message.get("content") == customer.turns[later_index].says:
+                    turn_index, sent_count = later_index, 0
                     break
         elif message["role"] == "assistant" and has_opened:
             sent_count += 1
@@ -173,7 +176,7 @@ def _find_progress(messages: Sequence[WireMessage], customer: Customer) -> tuple
 def _turn_replies(task: Task, customer: Customer, turn_index: int) -> Iterator[Reply]:
     """Yield the agent's messages in one turn."""
     turn = customer.turns[turn_index]
-    start = sum(earlier.actions for earlier in customer.turns[:turn_index])
+    start = sum(earlier_turn.actions for earlier_turn in customer.turns[:turn_index])
     if turn_index == 0:
         yield Reply(_IDENTITY_QUESTION)
     slots = dict.fromkeys(slot for request in turn.requests for slot in request.details)

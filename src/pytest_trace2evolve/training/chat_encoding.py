@@ -53,12 +53,14 @@ class ChatEncoder:
         has_parser = getattr(self._tokenizer, "response_template", None) is not None
         text = str(self._tokenizer.decode(list(prompt))) if has_parser else ""
         tools = self._make_request(environment, ()).tools
-        parsed = self._chat_format.parse(Prompt(text, prompt, tools=tools), answer)
+        parsed_answer = self._chat_format.parse(Prompt(text, prompt, tools=tools), answer)
         calls = tuple(
             RequestedCall(id=call_id(prompt, answer, index), name=call.name, arguments=call.arguments)
-            for index, call in enumerate(parsed.calls)
+            for index, call in enumerate(parsed_answer.calls)
         )
-        message = from_completion(Completion(content=parsed.content or None, tool_calls=calls), "assistant")
+        message = from_completion(
+            Completion(content=parsed_answer.content or None, tool_calls=calls), "assistant"
+        )
         return message if calls or message.text is not None else None
 
     def continuation(self, answer: Message, messages: Sequence[Message], *, has_end_token: bool) -> list[int]:
@@ -67,7 +69,7 @@ class ChatEncoder:
         Unless `has_end_token` is true, the result begins with the token that ends the answer.
 
         Raises:
-            TrainingError: the template rejects the messages, or does not end answers.
+            TrainingError: the template rejects the messages, or does not show where an answer ends.
         """
         answer_message, *later_messages = _parse_request(None, [answer, *messages], ()).template_messages
         with _convert_failures("the messages after an answer"):
@@ -92,7 +94,7 @@ def _convert_failures(subject: str) -> Iterator[None]:
 def _parse_request(
     prompt: str | None, history: Sequence[Message], tools: Sequence[ToolSchema]
 ) -> ChatRequest:
-    """Return a request as the server reads it."""
-    system = [] if prompt is None else [{"role": "system", "content": prompt}]
-    messages = [*system, *(to_wire(message) for message in history if is_visible(message))]
+    """Build a request, and parse it as the server does."""
+    system_messages = [] if prompt is None else [{"role": "system", "content": prompt}]
+    messages = [*system_messages, *(to_wire(message) for message in history if is_visible(message))]
     return ChatRequest.parse(json.dumps(request_body(_PROMPT_SETTINGS, messages, tools, 0)).encode())

@@ -1,4 +1,4 @@
-"""Checkpoints of an unfinished training, from which a killed training resumes.
+"""Stores checkpoints of an unfinished training run, from which a killed run resumes.
 
 A checkpoint is a folder like `step-000040`. It contains the adapter's weights and the optimizer's moments
 as safetensors, and the rest as JSON; nothing is pickled. The folder is written under a temporary name,
@@ -27,7 +27,7 @@ _WEIGHTS_FILE, _MOMENTS_FILE, _STATE_FILE = "adapter.safetensors", "moments.safe
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training after some steps.
+    """The state of a training run after some steps.
 
     Attributes:
         step: The number of completed steps.
@@ -45,18 +45,18 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write a checkpoint, then remove the earlier checkpoints.
 
-    Only a training with an equal `identity` can resume from the checkpoint.
+    Only a training run with an equal `identity` can resume from the checkpoint.
 
     Raises:
         OSError: the checkpoint cannot be written; the earlier checkpoint is kept.
     """
     name = f"step-{checkpoint.step:06d}"
-    temporary = make_temporary_folder(folder / name)
+    temporary_folder = make_temporary_folder(folder / name)
     for file, tensors in ((_WEIGHTS_FILE, checkpoint.weights), (_MOMENTS_FILE, checkpoint.moments)):
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary / file)
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary_folder / file)
     state = {"step": checkpoint.step, "identity": dict(identity), "curve": list(checkpoint.curve)}
-    (temporary / _STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
-    commit_folder(temporary, folder / name)
+    (temporary_folder / _STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+    commit_folder(temporary_folder, folder / name)
     for entry in folder.iterdir():
         if entry.name != name and (_FOLDER_NAME.fullmatch(entry.name) or entry.name.endswith(".new")):
             shutil.rmtree(entry, ignore_errors=True)
@@ -66,32 +66,34 @@ def load_checkpoint(folder: Path, identity: Mapping[str, Any]) -> Checkpoint | N
     """Load the last checkpoint; None if there is none.
 
     Raises:
-        TrainingError: the checkpoint is damaged or belongs to a different training. The message says how to
-            start again.
+        TrainingError: the checkpoint is damaged or belongs to a different training run. The message says
+            how to start again.
     """
-    latest = max((path for path in folder.glob("step-*") if _FOLDER_NAME.fullmatch(path.name)), default=None)
-    if latest is None:
+    latest_folder = max(
+        (path for path in folder.glob("step-*") if _FOLDER_NAME.fullmatch(path.name)), default=None
+    )
+    if latest_folder is None:
         return None
     remedy = f"remove {folder} to start again"
     try:
-        state = read_json(latest / _STATE_FILE, TrainingError)
+        state = read_json(latest_folder / _STATE_FILE, TrainingError)
         for name in (_WEIGHTS_FILE, _MOMENTS_FILE):
-            check_regular(latest / name, TrainingError)
+            check_regular(latest_folder / name, TrainingError)
         difference = _describe_difference(state["identity"], json.loads(json.dumps(dict(identity))))
-        weights, moments = load_file(latest / _WEIGHTS_FILE), load_file(latest / _MOMENTS_FILE)
+        weights, moments = load_file(latest_folder / _WEIGHTS_FILE), load_file(latest_folder / _MOMENTS_FILE)
         checkpoint = Checkpoint(int(state["step"]), state["curve"], weights, moments)
     except Exception as error:
         cause = " ".join(str(error).split())[:200]
-        raise TrainingError(f"{latest}: cannot be resumed ({cause}); {remedy}") from None
+        raise TrainingError(f"{latest_folder}: cannot be resumed ({cause}); {remedy}") from None
     if difference:
         raise TrainingError(
-            f"{folder}: contains a training with {difference}; resume that training, or {remedy}"
+            f"{folder}: contains a training run with {difference}; resume that run, or {remedy}"
         )
     return checkpoint
 
 
 def check_weights(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor]) -> None:
-    """Check that a checkpoint has the model's weights by name and shape; a missing layer would start again.
+    """Check that a checkpoint has the model's weights by name and shape; a missing layer would be untrained.
 
     Raises:
         TrainingError: a name or a shape differs.
@@ -108,10 +110,10 @@ def check_weights(folder: Path, checkpoint: Checkpoint, weights: Mapping[str, to
 
 def make_temporary_folder(final: Path) -> Path:
     """Make an empty folder with a temporary name, which `commit_folder` later renames to `final`."""
-    temporary = final.with_name(f".{final.name}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    return temporary
+    temporary_folder = final.with_name(f".{final.name}.new")
+    shutil.rmtree(temporary_folder, ignore_errors=True)
+    temporary_folder.mkdir(parents=True)
+    return temporary_folder
 
 
 def commit_folder(temporary: Path, final: Path) -> None:
@@ -156,7 +158,7 @@ def _flush(path: Path) -> None:
 
 
 def _describe_difference(stored: Mapping[str, Any], requested: Mapping[str, Any], prefix: str = "") -> str:
-    """Describe the first value that differs, with its path; returns an empty text if all are equal."""
+    """Describe the first value that differs, with its path; empty if all are equal."""
     for name in [*stored, *(name for name in requested if name not in stored)]:
         old, new = stored.get(name), requested.get(name)
         if old == new:

@@ -37,10 +37,10 @@ from pytest_trace2evolve.utils.files import ScratchFolder
 from pytest_trace2evolve.utils.optional import require
 
 MIN_INFORMATIVE_SHARE = 0.05
-"""Share of groups with differing rewards, over the recipe's patience, that a training must exceed."""
+"""Share of groups with differing rewards that a training run must exceed over the last `patience` steps."""
 
 SOLVED_REWARD = 0.9
-"""Mean reward at or above which groups with equal rewards are a success, not a failure to learn."""
+"""Mean reward at or above which equal rewards in a group count as success, not as failure to learn."""
 
 FINAL_RATE_SHARE = 0.1
 """Share of the learning rate that the schedule would reach one step after the last."""
@@ -48,15 +48,15 @@ FINAL_RATE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The plan of a training.
+    """The plan of a training run.
 
     Attributes:
         base: The base model.
-        identity: Facts besides the recipe that must be equal for a training to be resumed.
+        identity: Facts that, like the recipe, must be unchanged before a training run can resume.
         environments: Factories of environments, by name.
         encoder: Converts conversations to tokens.
         end_tokens: Tokens that end an answer.
-        checkpoint_folder: The folder of the training's checkpoints.
+        checkpoint_folder: The folder for checkpoints.
     """
 
     recipe: Recipe
@@ -75,7 +75,7 @@ class TrainingPlan:
 
 @dataclass
 class TrainingResult:
-    """The result of a training.
+    """The result of a training run.
 
     Attributes:
         model: The `PeftModel`.
@@ -99,10 +99,10 @@ class TrainingResult:
 
 
 class StepCallback(TrainerCallback):
-    """Checks gradients, records each step, writes checkpoints and ends a training that learns nothing.
+    """Checks gradients, records each step, writes checkpoints and ends a training run that learns nothing.
 
     Args:
-        recipe: The recipe of the training.
+        recipe: The recipe of the training run.
         curve: The figures of earlier steps, to which each step is appended.
         on_step: Called after each step.
         save_step: Writes the checkpoint of a step.
@@ -190,7 +190,7 @@ def train(plan: TrainingPlan, *, on_step: Callable[[StepStats], None] = lambda s
 
     Raises:
         MissingExtraError: vLLM is not installed and the recipe asks for it.
-        TrainingError: nothing is learned, the training diverged, or the checkpoints are of another training.
+        TrainingError: nothing is learned, the training diverged, or the checkpoints belong to another run.
         ModelFolderError: the base cannot be loaded.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -217,7 +217,7 @@ def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], Non
         trainer.accelerator.wait_for_everyone()
 
     callback = StepCallback(recipe, curve, on_step, save_step)
-    callback.check_progress()  # a training that stopped learning before the checkpoint ends again
+    callback.check_progress()  # a run that had stopped learning before the checkpoint ends again
     trainer = callback.trainer = _make_trainer(plan, steps_done, scratch, callback)
     optimizer = torch.optim.AdamW(
         [weight for weight in trainer.model.parameters() if weight.requires_grad],
@@ -252,11 +252,11 @@ def _train(plan: TrainingPlan, scratch: Path, on_step: Callable[[StepStats], Non
 
 
 def rate_share(recipe: Recipe, step: int) -> float:
-    """Return the share of the recipe's learning rate at a step; the first step is 0."""
+    """Return the share of the recipe's learning rate at a step; steps count from 0."""
     if step < recipe.warm:
         return (step + 1) / (recipe.warm + 1)
-    remaining = max(0.0, 1.0 - (step - recipe.warm) / max(1, recipe.steps - recipe.warm))
-    return FINAL_RATE_SHARE + (1.0 - FINAL_RATE_SHARE) * remaining
+    remaining_share = max(0.0, 1.0 - (step - recipe.warm) / max(1, recipe.steps - recipe.warm))
+    return FINAL_RATE_SHARE + (1.0 - FINAL_RATE_SHARE) * remaining_share
 
 
 def _make_trainer(
@@ -302,7 +302,7 @@ def _make_trainer(
 
 
 def _trl_config(recipe: Recipe, steps: int, scratch: Path) -> GRPOConfig:
-    """trl's settings; `scratch` stays empty, since trl saves nothing."""
+    """Return trl's settings; `scratch` stays empty, because trl saves nothing."""
     process_count = int(os.environ.get("WORLD_SIZE", "1"))
     rollouts_per_step = recipe.groups * recipe.rollouts
     if recipe.groups % process_count:
@@ -353,7 +353,7 @@ def _trl_config(recipe: Recipe, steps: int, scratch: Path) -> GRPOConfig:
 
 
 def vllm_settings(recipe: Recipe) -> dict[str, Any]:
-    """trl's settings of vLLM; empty if the recipe does not draw with vLLM.
+    """Return trl's settings of vLLM; empty if the recipe does not draw answers with vLLM.
 
     Raises:
         MissingExtraError: vLLM is not installed.

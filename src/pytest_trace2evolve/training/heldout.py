@@ -39,19 +39,19 @@ DEFAULT_SCENARIOS, DEFAULT_ROLLOUTS = 100, 4
 """Default numbers of held-out scenarios and of rollouts per scenario."""
 
 PLAYING_VERSION = 1
-"""Version of the code that plays a rollout: the agent, its requests, the server and its sampling. Raise this
-version when the same model gives a different answer to the same scenario and seed. Stored measurements of the
-base are then repeated."""
+"""Version of the code that plays a rollout: the agent, its requests, the server and its sampling. Increase
+this version if the same model gives a different answer to the same scenario and seed. Stored measurements of
+the base are then repeated."""
 
 MAX_CONCURRENT_ROLLOUTS = 64
 FIRST_SEED = 1
-"""Seed of the first rollout on both sides of a comparison."""
+"""Seed of the first rollout of the base, and of the first rollout of the adapter."""
 
 ROUNDING_TOLERANCE = 1e-9
-"""Standard deviation below which differences count as equal, apart from rounding."""
+"""Standard deviation below which all differences count as equal, because rounding alone can cause it."""
 
 OnProgress = Callable[[int], None]
-"""Called with the number of finished rollouts of both sides."""
+"""Called with the number of finished rollouts of the base and the adapter together."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Measurement:
         rollouts: Rollouts of each scenario.
         instruction: The candidate's instruction, which agents get after the policy.
         cache: The folder for stored measurements of the base; None stores none.
-        uses_two_servers: Whether to measure both sides at once, each with its own server. This is faster if
-            one server leaves cores idle, but needs the memory of a second server.
+        uses_two_servers: Whether to measure the base and the adapter at once, each on its own server. Two
+            servers are faster if one server leaves cores idle, but need more memory.
     """
 
     base: ModelFolder
@@ -81,7 +81,7 @@ class Measurement:
 
     @property
     def rollout_count(self) -> int:
-        """The number of rollouts of one side."""
+        """The number of rollouts of the base alone, which equals that of the adapter."""
         return sum(self.scenarios.values()) * self.rollouts
 
 
@@ -143,18 +143,18 @@ async def _measure_sides(
     on_progress: OnProgress,
     clusters: Mapping[str, RolloutCluster] | None = None,
 ) -> dict[str, dict[str, HeldOutRewards]]:
-    """Measure both sides, concurrently or one after the other."""
-    finished: Counter[tuple[str, str]] = Counter()
-    side_slots = asyncio.Semaphore(len(sides) if measurement.uses_two_servers else 1)
+    """Measure the base and the adapter, concurrently or one after the other."""
+    finished_counts: Counter[tuple[str, str]] = Counter()
+    side_semaphore = asyncio.Semaphore(len(sides) if measurement.uses_two_servers else 1)
     results: dict[str, dict[str, HeldOutRewards]] = {side: {} for side in sides}
 
     def report(side: str, capability: str, count: int) -> None:
-        finished[side, capability] = count
-        on_progress(finished.total())
+        finished_counts[side, capability] = count
+        on_progress(finished_counts.total())
 
     async def measure_side(side: str) -> None:
         cache = measurement.cache if side == "before" else None
-        async with side_slots:
+        async with side_semaphore:
             for capability, scenarios in measurement.scenarios.items():
                 on_side_progress = partial(report, side, capability)
                 results[side][capability] = await _measure_environment(
@@ -188,8 +188,8 @@ async def _measure_environment(
     prompt, tools = system_prompt(world.policy(), measurement.instruction), world.tools("assistant")
     model_digest = digest([settings.weights, agent_digest(prompt, tools)])
     identity = [generator.digest, model_digest, settings.temperature, scenarios, measurement.rollouts]
-    key = digest([*identity, PLAYING_VERSION, model_package_versions()])
-    cache_file = None if cache is None else cache / f"{capability}-{key}.json"
+    cache_key = digest([*identity, PLAYING_VERSION, model_package_versions()])
+    cache_file = None if cache is None else cache / f"{capability}-{cache_key}.json"
     if cache_file is not None:
         with suppress(ConfigError):
             return read_record(cache_file, HeldOutRewards, ConfigError)
@@ -208,7 +208,7 @@ async def _measure_environment(
         )
     finally:
         await model.close()
-    result = HeldOutRewards(
+    held_out_rewards = HeldOutRewards(
         capability=capability,
         difficulty=difficulty,
         digest=generator.digest,
@@ -218,8 +218,8 @@ async def _measure_environment(
         lost=count_lost_rollouts(f"held-out {capability!r}", groups),
     )
     if cache_file is not None:
-        write_atomic(cache_file, result.model_dump_json() + "\n")
-    return result
+        write_atomic(cache_file, held_out_rewards.model_dump_json() + "\n")
+    return held_out_rewards
 
 
 def agent_digest(prompt: str, tools: Sequence[ToolSchema]) -> str:
@@ -244,8 +244,8 @@ def _paired_change(
 
     A scenario counts once, whatever its number of rollouts, because rollouts of one scenario resemble each
     other. If all gains are equal, Student's interval has no width, which would claim more than, for example,
-    two scenarios can show. The interval then reaches as far as Wilson's for the same number of scenarios,
-    none of which differs.
+    two scenarios can show. In this case, the interval is as wide as Wilson's for a share of 0 in the same
+    number of scenarios.
     """
     pairs = [
         (fmean(map(score, old)), fmean(map(score, new)))

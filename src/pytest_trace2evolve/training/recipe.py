@@ -1,4 +1,4 @@
-"""The hyperparameters of a training: one frozen record, and a table of presets.
+"""The hyperparameters of a training run: one frozen record, and a table of presets.
 
 The code path is the same everywhere. A small model on a CPU and a large model on GPUs differ only in these
 values.
@@ -50,7 +50,7 @@ class VllmSettings(Record):
 
 
 class Recipe(Record):
-    """All settings of a training.
+    """All settings of a training run.
 
     Attributes:
         groups: Scenarios per step.
@@ -64,8 +64,8 @@ class Recipe(Record):
         temperature: The temperature at which rollouts are drawn; the loss divides logits by the same value.
         clip_low, clip_high: The loss clips the ratio of probabilities to 1 − clip_low and 1 + clip_high.
         beta: Weight of the KL divergence from the base in the loss; 0 disables it. The estimator is k3 times
-            the ratio of probabilities; its gradient estimates that of the divergence without bias
-            (arXiv 2512.02556).
+            the ratio of probabilities; its gradient is an unbiased estimate of the divergence's
+            gradient (arXiv 2512.02556).
         loss: The averaging of the loss: `dapo` over all tokens of a step, `grpo` within each rollout first,
             `bnpo` over the tokens of a backward pass, `dr_grpo` with the constant divisor `rollout_tokens`.
         scale: The divisor of a group's advantages: `group` for its standard deviation, `none` for no scaling.
@@ -78,7 +78,8 @@ class Recipe(Record):
         backward: Rollouts per backward pass; 0 puts all rollouts of a step into one pass.
         drawing: The backend that draws answers.
         shared: Whether common beginnings of rollouts are computed once per step. The gradients are the same,
-            at a lower cost if prompts are long. Applies to models whose layers all use full attention.
+            at a lower cost if prompts are long. The setting applies only to models whose layers all use
+            full attention.
         dtype: The type of the base's weights.
         autocast: Whether passes with gradients multiply in bfloat16, on GPUs and processors that support it;
             weights and moments keep their type. On a processor, a small model gains nothing from autocast,
@@ -87,8 +88,8 @@ class Recipe(Record):
         threads: Threads of torch on a CPU; 0 means torch's default.
         kl_every: Steps between two measurements of the KL divergence from the base; 0 disables them.
         keep_every: Steps between two checkpoints.
-        patience: Steps with almost no groups whose rewards differ, after which a training ends.
-        vllm: Settings of vLLM; not recorded with a training.
+        patience: Steps with almost no groups whose rewards differ, after which a training run ends.
+        vllm: Settings of vLLM, which are not recorded with a training run.
     """
 
     groups: Count = 8
@@ -171,7 +172,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The changes of each preset to the recipe's defaults. `gpu` contains the values of the paper (arXiv
-2604.05336), which are not measured here."""
+2604.05336), which this project has not measured."""
 
 
 def recipe_toml(recipe: Recipe) -> str:
@@ -187,7 +188,7 @@ def read_recipe(preset: str, config: Path | None = None, **overrides: object) ->
     """Return the recipe of a preset, changed by a TOML file and then by the `overrides` that are not None.
 
     Raises:
-        ConfigError: the preset is unknown, the file cannot be read, or a value is wrong.
+        ConfigError: the preset is unknown, the file cannot be read, or a value is invalid.
     """
     if preset not in PRESETS:
         raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}")

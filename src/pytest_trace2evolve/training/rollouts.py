@@ -61,7 +61,7 @@ class StepStats:
 def scenario_rows(
     recipe: Recipe, names: Sequence[str], step: int, turn: int, rank: int, group_count: int
 ) -> list[dict[str, Any]]:
-    """Return trl's rows for `group_count` groups; scenarios depend only on the recipe and these numbers.
+    """Return trl's rows for `group_count` groups; scenarios depend only on the arguments.
 
     Environments alternate. `step` and `turn` count from 0, and each replacement of groups is a new turn.
     `rank` is the rank of this process among those that train together.
@@ -86,8 +86,8 @@ def split_groups(batch: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
     """Split a batch into groups of `size` rollouts."""
     tensors = {name: value for name, value in batch.items() if torch.is_tensor(value) and value.dim()}
     return [
-        {name: value[first : first + size] for name, value in tensors.items()}
-        for first in range(0, len(batch["advantages"]), size)
+        {name: value[start : start + size] for name, value in tensors.items()}
+        for start in range(0, len(batch["advantages"]), size)
     ]
 
 
@@ -113,7 +113,7 @@ class Rollout:
         row: The rollout's place in the batch.
         prompt: Tokens before the agent's first turn.
         ids: Tokens after the prompt.
-        mask: 1 for each of these tokens that is the agent's own, 0 for the others.
+        mask: 1 for each token of `ids` that the agent wrote, 0 for the others.
         first_answer, last_answer: The agent's first and latest answer.
     """
 

@@ -45,7 +45,7 @@ def make_skill(environments: Environments, name: str, capabilities: Sequence[str
 def first_customer_message(
     environments: Environments, name: str, seed: int, content: Content = Content.TRAIN
 ) -> str:
-    """Return the customer's first message in a scenario, or an empty text if the agent speaks first.
+    """Return the customer's first message in a scenario, or an empty string if the agent speaks first.
 
     Raises:
         GeneratorError: the capability has no environment.

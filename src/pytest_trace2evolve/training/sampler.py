@@ -26,11 +26,11 @@ OnAnswer = Callable[[int, list[int]], Job | None]
 class MergedModel(Decoder):
     """A copy of the base with the adapter merged into its weights.
 
-    Decoding costs no more than with the base; in a small model, the layers of peft would cost more than its
-    own layers. Each merge starts from the unchanged base, so nothing accumulates over the steps.
+    Decoding costs no more than with the base; in a small model, the layers of peft would cost more than the
+    model's own layers. Each merge starts from the unchanged base, so nothing accumulates over the steps.
 
     Args:
-        base: The base, before an adapter was put on it.
+        base: The base, before an adapter was added.
         end_tokens: Tokens that end an answer.
     """
 
@@ -58,7 +58,7 @@ class EngineSampler:
     """Draws answers; prefixes are reused until the weights change.
 
     Args:
-        base: The base, before an adapter was put on it.
+        base: The base, before an adapter was added.
         end_tokens: Tokens that end an answer.
     """
 
@@ -78,7 +78,7 @@ class EngineSampler:
             weights_changed: Whether the weights changed since the last call.
 
         Raises:
-            TrainingError: the model returned NaN, or memory is short.
+            TrainingError: the model returned NaN, or memory is insufficient.
         """
         if weights_changed or self._engine is None:
             self.close()

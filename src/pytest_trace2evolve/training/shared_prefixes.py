@@ -27,7 +27,7 @@ class Tree:
     Attributes:
         tokens: The token of each node.
         depths: The number of nodes above each node.
-        visible: (nodes, nodes): true if the second node is the first node or one above it.
+        visible: Of shape (nodes, nodes): true if the second node is the first node or one above it.
         paths: The nodes of each rollout from its beginning to its end, by the rollout's number.
     """
 
@@ -40,15 +40,17 @@ class Tree:
 def build_trees(rows: Mapping[int, Sequence[int]], max_nodes: int = MAX_NODES) -> Iterator[Tree]:
     """Yield trees that contain each rollout once; `rows` maps a rollout's number to its tokens."""
     numbers: list[int] = []
-    nodes = 0
+    node_count = 0
     # In sorted order, each row shares its longest beginning with the row before it.
     for number in sorted(rows, key=lambda number: tuple(rows[number])):
-        new_nodes = len(rows[number]) - (_common_length(rows[numbers[-1]], rows[number]) if numbers else 0)
-        if numbers and nodes + new_nodes > max_nodes:
+        new_node_count = len(rows[number]) - (
+            _common_length(rows[numbers[-1]], rows[number]) if numbers else 0
+        )
+        if numbers and node_count + new_node_count > max_nodes:
             yield _build_tree(rows, numbers)
-            numbers, nodes, new_nodes = [], 0, len(rows[number])
+            numbers, node_count, new_node_count = [], 0, len(rows[number])
         numbers.append(number)
-        nodes += new_nodes
+        node_count += new_node_count
     if numbers:
         yield _build_tree(rows, numbers)
 
@@ -62,16 +64,16 @@ def _build_tree(rows: Mapping[int, Sequence[int]], numbers: Sequence[int]) -> Tr
     for number in numbers:
         row = rows[number]
         shared_length = _common_length([tokens[node] for node in previous_path], row)
-        first = len(tokens)
+        start = len(tokens)
         tokens += row[shared_length:]
         depths += range(shared_length, len(row))
-        spans.append((first, previous_path[:shared_length]))
-        previous_path = paths[number] = previous_path[:shared_length] + list(range(first, len(tokens)))
+        spans.append((start, previous_path[:shared_length]))
+        previous_path = paths[number] = previous_path[:shared_length] + list(range(start, len(tokens)))
     visible = torch.ones((len(tokens), len(tokens)), dtype=torch.bool).tril_()
-    ends = [first for first, _ in spans[1:]] + [len(tokens)]
-    for (first, ancestors), end in zip(spans, ends, strict=True):
-        visible[first:end, :first] = False
-        visible[first:end, ancestors] = True
+    ends = [start for start, _ in spans[1:]] + [len(tokens)]
+    for (start, ancestors), end in zip(spans, ends, strict=True):
+        visible[start:end, :start] = False
+        visible[start:end, ancestors] = True
     return Tree(tokens, depths, visible, paths)
 
 
@@ -86,7 +88,7 @@ class Rows:
 
     Attributes:
         prompts, answers: Tokens of each row.
-        selection: (rows, width of the answers), true for answer tokens whose log-probabilities are
+        selection: Of shape (rows, width of the answers), true for answer tokens whose log-probabilities are
             computed.
     """
 
@@ -101,20 +103,21 @@ def unpadded_rows(
     """Return the rows of a padded batch without padding.
 
     Args:
-        ids: (rows, prompt and answer), with prompts padded on the left and answers on the right.
-        mask: The same shape, 0 for padding.
+        ids: Tokens of shape (rows, prompt and answer), with prompts padded on the left and answers on the
+            right.
+        mask: Of the same shape, 0 for padding.
         width: The width of the answers.
-        selection: (rows, width), 0 for tokens that are not selected; None selects all answer tokens.
+        selection: Of shape (rows, width), 0 for tokens that are not selected; None selects all answer tokens.
     """
     is_token = mask.bool()
     answer_start = ids.shape[1] - width
 
-    def unpadded(row: int, columns: slice) -> tuple[int, ...]:
+    def unpad(row: int, columns: slice) -> tuple[int, ...]:
         return tuple(ids[row, columns][is_token[row, columns]].tolist())
 
     return Rows(
-        prompts=[unpadded(row, slice(None, answer_start)) for row in range(len(ids))],
-        answers=[unpadded(row, slice(answer_start, None)) for row in range(len(ids))],
+        prompts=[unpad(row, slice(None, answer_start)) for row in range(len(ids))],
+        answers=[unpad(row, slice(answer_start, None)) for row in range(len(ids))],
         selection=is_token[:, answer_start:]
         if selection is None
         else is_token[:, answer_start:] & selection.bool(),
@@ -126,8 +129,9 @@ def shared_logps(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the log-probabilities of answer tokens, in nats, and the entropies of their distributions.
 
-    Both are (rows, width), with 0 for tokens that are not selected. Entropies have no gradients. `network` is
-    an unwrapped causal model whose layers all use full attention. Its logits are divided by the temperature.
+    Both have the shape (rows, width), with 0 for tokens that are not selected. Entropies have no gradients.
+    `network` is an unwrapped causal model whose layers all use full attention. The logits are divided by the
+    temperature.
     """
     logps = torch.zeros(rows.selection.shape, device=rows.selection.device)
     entropy_values = torch.zeros_like(logps) if entropies else None
@@ -147,21 +151,21 @@ def shared_logps(
         cache = _extend_cache(network, prompt_rest, common_cache) if prompt_rest else common_cache
         inputs = {number: (prompt[-1], *rows.answers[number][:-1]) for number in members}
         for tree in build_trees(inputs):
-            hidden = _hidden_states(network, tree, cache)
+            hidden_states = _hidden_states(network, tree, cache)
             positions, nodes, tokens = _predicted_tokens(rows, tree)
             # Rollouts that are still equal use the same node, whose probabilities are computed once.
             used_nodes, inverse = torch.unique(
                 torch.tensor(nodes, device=network.device), return_inverse=True
             )
             distributions = torch.log_softmax(
-                network.lm_head(hidden[used_nodes]).float() / temperature, dim=-1
+                network.lm_head(hidden_states[used_nodes]).float() / temperature, dim=-1
             )
             logps = logps.index_put(
                 positions, distributions[inverse, torch.tensor(tokens, device=network.device)]
             )
             if entropy_values is not None:
-                detached = distributions.detach()
-                entropy_values[positions] = -(detached.exp() * detached).sum(-1)[inverse]
+                detached_logps = distributions.detach()
+                entropy_values[positions] = -(detached_logps.exp() * detached_logps).sum(-1)[inverse]
     return logps, entropy_values
 
 
@@ -185,12 +189,12 @@ def _predicted_tokens(
             positions.append((row, column))
             nodes.append(path[column])
             tokens.append(rows.answers[row][column])
-    index = torch.tensor(positions, device=rows.selection.device)
-    return (index[:, 0], index[:, 1]), nodes, tokens
+    position_tensor = torch.tensor(positions, device=rows.selection.device)
+    return (position_tensor[:, 0], position_tensor[:, 1]), nodes, tokens
 
 
 def _hidden_states(network: Any, tree: Tree, base_cache: Any) -> torch.Tensor:
-    """Return the hidden state of each node: (nodes, width of the model)."""
+    """Return the hidden state of each node, of shape (nodes, width of the model)."""
     device = network.device
     cache = _copy_cache(network, base_cache)
     cached_length = cache.get_seq_length()

@@ -1,6 +1,6 @@
 """Trains an adapter for capabilities, measures it, and writes the adapter's folder.
 
-The trainer is imported only when a training begins, because it loads torch and trl.
+The trainer is imported only when training begins, because it loads torch and trl.
 """
 
 import argparse
@@ -57,17 +57,17 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.training.rollouts import StepStats
 
 MAX_SMALL_BASE_BYTES = 1 << 28
-"""Bytes of a base's weights up to which libraries use most of a second server's memory."""
+"""Maximum bytes of a base's weights at which a second server is started, because it needs little memory."""
 
 CURVE_FILE, PLOT_FILE = "curve.json", "curve.svg"
-"""Files next to the weights: the figures of each step, and their plot."""
+"""Files next to the weights: the figures of each step, and a plot of them."""
 
 _ADAPTER_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """The specification of one training.
+    """The specification of one training run.
 
     Attributes:
         capabilities: The capabilities to train; several capabilities share one adapter.
@@ -83,8 +83,8 @@ class TrainingSpec:
         heldout_others: Held-out scenarios of each other environment, which show forgetting.
         rollouts: Rollouts of each held-out scenario.
         cache: The folder for stored measurements of the base.
-        evidence: Ids of the runs whose failures led to this training.
-        informed_by: The splits that were read in these runs, as `suite::split`.
+        evidence: Ids of the evaluation runs whose failures led to the training run.
+        informed_by: The splits that were read in the `evidence` runs, as `suite::split`.
     """
 
     capabilities: Sequence[str]
@@ -109,7 +109,7 @@ class TrainingSpec:
             name: self.heldout if name in self.capabilities else self.heldout_others
             for name in self.difficulties
         }
-        weights = sum(file.stat().st_size for file in self.base.path.glob("*.safetensors"))
+        weight_bytes = sum(file.stat().st_size for file in self.base.path.glob("*.safetensors"))
         return Measurement(
             base=self.base,
             adapter=adapter,
@@ -118,14 +118,14 @@ class TrainingSpec:
             rollouts=self.rollouts,
             instruction=self.instruction,
             cache=self.cache,
-            # Use two servers if the training may use several cores and its base is small.
-            uses_two_servers=self.recipe.threads > 1 and weights <= MAX_SMALL_BASE_BYTES,
+            # Use two servers if training may use several cores and the base is small.
+            uses_two_servers=self.recipe.threads > 1 and weight_bytes <= MAX_SMALL_BASE_BYTES,
         )
 
 
 @dataclass(frozen=True)
 class TrainedAdapter:
-    """A training and its measurements, which are empty if nothing was measured."""
+    """The result of a training run, and measurements, which are empty if nothing was measured."""
 
     training: "TrainingResult"
     before: Mapping[str, HeldOutRewards] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def make_specs(
 
     Raises:
         ConfigError: the options name neither or both of capabilities and a run, or a name or a value is
-            wrong; no environment has the tools of the run's world, nothing failed, or no missing capability
+            invalid; no environment has the tools of the run's world, nothing failed, or no missing capability
             has an environment.
         GeneratorError: a capability has no environment, or none of this difficulty.
         ModelFolderError: the base is not a model's folder.
@@ -245,7 +245,7 @@ def check_spec(spec: TrainingSpec) -> None:
 
 
 def check_packages() -> None:
-    """Check that the packages of a training are installed, without importing torch.
+    """Check that the packages for training are installed, without importing torch.
 
     Raises:
         MissingExtraError: a package is not installed.
@@ -268,7 +268,7 @@ def train_adapter(
 
     Raises:
         ConfigError: the folder already exists, or another process is training this adapter.
-        TrainingError: nothing is learned, or the checkpoints belong to a different training.
+        TrainingError: nothing is learned, or the checkpoints belong to a different training run.
         ModelFolderError: the base cannot be loaded or served.
         MissingExtraError: a package is not installed.
         OSError: a file cannot be written.
@@ -277,28 +277,28 @@ def train_adapter(
     from pytest_trace2evolve.training.checkpoints import commit_folder, make_temporary_folder
     from pytest_trace2evolve.training.grpo import train
 
-    checkpoints = unfinished_folder(spec.out)
-    with _training_lock(checkpoints):
-        training = train(make_training_plan(environments, spec, checkpoints), on_step=on_step)
-        if not training.is_main_process:
+    checkpoint_folder = unfinished_folder(spec.out)
+    with _training_lock(checkpoint_folder):
+        training_result = train(make_training_plan(environments, spec, checkpoint_folder), on_step=on_step)
+        if not training_result.is_main_process:
             return None
-        temporary = make_temporary_folder(spec.out)
-        write_weights(training.model, spec.base.name, temporary)
-        result = TrainedAdapter(training)
+        temporary_folder = make_temporary_folder(spec.out)
+        write_weights(training_result.model, spec.base.name, temporary_folder)
+        trained_adapter = TrainedAdapter(training_result)
         if spec.heldout:
             measurements = measure(
-                environments, spec.measurement(temporary), on_progress=on_progress, cluster=spec.ray
+                environments, spec.measurement(temporary_folder), on_progress=on_progress, cluster=spec.ray
             )
-            result = TrainedAdapter(training, *measurements)
-        _write_records(environments, spec, result, temporary)
-        commit_folder(temporary, spec.out)
-        shutil.rmtree(checkpoints, ignore_errors=True)
-    return result
+            trained_adapter = TrainedAdapter(training_result, *measurements)
+        _write_records(environments, spec, trained_adapter, temporary_folder)
+        commit_folder(temporary_folder, spec.out)
+        shutil.rmtree(checkpoint_folder, ignore_errors=True)
+    return trained_adapter
 
 
 @contextmanager
 def _training_lock(folder: Path) -> Iterator[None]:
-    """Lock a training's folder; if several processes train together, only the first one locks it."""
+    """Lock the folder of a training run; if several processes train together, only the first one locks it."""
     if os.environ.get("RANK", "0") != "0":
         yield
         return
@@ -374,9 +374,9 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
 
 
 def _write_records(
-    environments: Environments, spec: TrainingSpec, result: TrainedAdapter, folder: Path
+    environments: Environments, spec: TrainingSpec, trained_adapter: TrainedAdapter, folder: Path
 ) -> None:
-    training = result.training
+    training_result = trained_adapter.training
     difficulties = {name: spec.difficulties[name] for name in spec.capabilities}
     manifest = AdapterManifest(
         capability=spec.name if len(spec.capabilities) > 1 else spec.capabilities[0],
@@ -392,13 +392,16 @@ def _write_records(
         skill=make_skill(environments, spec.name, spec.capabilities),
         seed=spec.recipe.seed,
         recipe=spec.recipe.model_dump(mode="json"),
-        steps=len(training.curve),
-        rollouts=training.rollouts,
-        seconds=training.seconds,
-        heldout={name: reward_change(result.before[name], after) for name, after in result.after.items()},
+        steps=len(training_result.curve),
+        rollouts=training_result.rollouts,
+        seconds=training_result.seconds,
+        heldout={
+            name: reward_change(trained_adapter.before[name], after)
+            for name, after in trained_adapter.after.items()
+        },
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    (folder / CURVE_FILE).write_text(json.dumps(training.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PLOT_FILE).write_bytes(draw_training_curve(training.curve, title=spec.name))
+    (folder / CURVE_FILE).write_text(json.dumps(training_result.curve, indent=1) + "\n", encoding="utf-8")
+    (folder / PLOT_FILE).write_bytes(draw_training_curve(training_result.curve, title=spec.name))
     # The manifest marks the folder as an adapter, so it is written last.
     (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

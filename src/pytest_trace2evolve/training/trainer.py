@@ -62,7 +62,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         recipe: The recipe.
         names: The names of the environments, which alternate.
         encoder: Converts conversations to tokens.
-        sampler: Draws answers; None leaves it to trl.
+        sampler: Draws answers; None lets trl draw them.
         steps_done: The number of steps that an earlier process completed.
         options: Arguments of `GRPOTrainer`; `environment_factory` maps names to environments.
     """
@@ -102,7 +102,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         return self._steps_done + int(self.state.global_step)
 
     def _collect_rewards(self, environments: Sequence[TrlEnvironment], **columns: object) -> list[float]:
-        """Return the environments' rewards; trl calls this as its reward function."""
+        """Return the environments' rewards; trl calls this method as its reward function."""
         rewards = [environment._reward() for environment in environments]
         for name, reward in zip(self._batch_environments, rewards, strict=True):
             if not math.isfinite(reward):
@@ -124,7 +124,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         group_count = len(inputs) // recipe.rollouts
         informative_groups: list[dict[str, Any]] = []
         equal_groups: list[dict[str, Any]] = []
-        # Groups, groups whose rewards differ, sum of rewards, the agent's tokens.
+        # Sums of groups, of groups whose rewards differ, of rewards, and of the agent's tokens.
         sums = torch.zeros(4, dtype=torch.float64)
         for turn in range(recipe.redraws + 1):
             missing_count = self._max_over_processes(group_count - len(informative_groups))
@@ -134,15 +134,15 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
             rows = scenario_rows(recipe, self._names, step, turn, rank, missing_count)
             batch = super()._generate_and_score_completions(rows)
             rewards = [environment._reward() for environment in self.environments]
-            tokens = float((batch["completion_mask"] * batch["tool_mask"]).sum())
-            sums += torch.tensor([missing_count, 0, sum(rewards), tokens])
+            token_sum = float((batch["completion_mask"] * batch["tool_mask"]).sum())
+            sums += torch.tensor([missing_count, 0, sum(rewards), token_sum])
             for index, group in enumerate(split_groups(batch, recipe.rollouts)):
                 group_rewards = rewards[index * recipe.rollouts : (index + 1) * recipe.rollouts]
                 if max(group_rewards) > min(group_rewards):
                     sums[1] += 1
                     informative_groups.append(group)
                 else:
-                    # In float32 the mean of equal rewards may differ from these rewards in the last place.
+                    # In float32 the mean of equal rewards may differ from each reward in the last place.
                     group["advantages"] = torch.zeros_like(group["advantages"])
                     equal_groups.append(group)
             del informative_groups[group_count:]
@@ -153,10 +153,10 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         own_tokens = batch["completion_mask"] * batch["tool_mask"]
         batch["num_items_in_batch"] = self.accelerator.gather(own_tokens.sum()).sum()
         sums = self.accelerator.reduce(sums.float().to(self.accelerator.device), "sum")
-        groups, informative, reward, tokens = sums.tolist()
-        stats.rollouts = int(groups) * recipe.rollouts
-        stats.reward, stats.tokens = reward / stats.rollouts, tokens / stats.rollouts
-        stats.informative = informative / groups
+        group_sum, informative_sum, reward_sum, token_sum = sums.tolist()
+        stats.rollouts = int(group_sum) * recipe.rollouts
+        stats.reward, stats.tokens = reward_sum / stats.rollouts, token_sum / stats.rollouts
+        stats.informative = informative_sum / group_sum
         stats.seconds["rollouts"] = time.perf_counter() - start
         return batch
 
@@ -198,7 +198,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
             self._sampled_step = self.step
             return [rollout.first_answer for rollout in self._rollouts], None
         with self.stats.measure_time("drawing"):
-            # The seed depends on the step, so a resumed training draws the same answers.
+            # The seed depends on the step, so a resumed training run draws the same answers.
             torch.manual_seed((self._recipe.seed * 1_000_003 + self._turn_seed) % (1 << 63))
             self._turn_seed += 1
             answers: tuple[list[list[int]], Any] = super()._generate_single_turn(
@@ -259,7 +259,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
         compute_aux_loss: bool = False,
         **kwargs: Any,
     ) -> Logps:
-        """Return the log-probabilities of answers, (rows, width); computes common beginnings of rows once."""
+        """Return the log-probabilities of answers (rows, width), computing common beginnings of rows once."""
         if not self._can_share_prefixes or compute_aux_loss:
             result: Logps = super()._get_per_token_logps_and_entropies(
                 model,
@@ -330,14 +330,15 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl has few type hi
 
 
 def kl_divergence(logps: torch.Tensor, base_logps: torch.Tensor, own_mask: torch.Tensor) -> torch.Tensor:
-    """Return (2,): the KL divergence from the base, in nats summed over the agent's tokens, and their number.
+    """Return a tensor with the KL divergence from the base in nats, and the number of the agent's tokens.
 
-    The estimator is exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL divergence",
-    k3). It is unbiased and never negative.
+    The divergence is summed over these tokens. The estimator is exp(d) − d − 1 with d = log p_base − log p
+    (Schulman 2020, "Approximating KL divergence", k3). It is unbiased and never negative.
 
     Args:
-        logps, base_logps: (rows, width), log-probabilities of the tokens under the model and under its base.
-        own_mask: (rows, width), 1 for the agent's own tokens.
+        logps, base_logps: Of shape (rows, width): log-probabilities of the tokens under the model and under
+            its base.
+        own_mask: Of shape (rows, width): 1 for the agent's own tokens.
     """
     difference = (base_logps - logps) * own_mask
     per_token = (torch.exp(difference) - difference - 1) * own_mask

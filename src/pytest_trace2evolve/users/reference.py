@@ -19,16 +19,18 @@ class GoldUser:
         if last_message.role == "tool":
             return Message(role="user", content="That is done.")
         if not any(message.role == "user" for message in history):
-            return Message(role="user", content=_request(self._task))
-        n_done = count_tool_calls(history)
-        action = self._task.actions[n_done] if n_done < len(self._task.actions) else None
+            return Message(role="user", content=_opening_request(self._task))
+        call_count = count_tool_calls(history)
+        action = self._task.actions[call_count] if call_count < len(self._task.actions) else None
         if action is None or action.requestor != "user" or action.name not in (last_message.content or ""):
             return Message(role="user", content=f"Thank you, that is all. {STOP_MARK}")
-        call = ToolCall(id=f"call_{n_done}", name=action.name, arguments=action.arguments, requestor="user")
+        call = ToolCall(
+            id=f"call_{call_count}", name=action.name, arguments=action.arguments, requestor="user"
+        )
         return Message(role="user", tool_calls=[call])
 
 
-def _request(task: Task) -> str:
+def _opening_request(task: Task) -> str:
     """Return the scenario's reason for the call, or a general request if there is none."""
     scenario = task.user_scenario
     instructions = scenario.get("instructions") if isinstance(scenario, dict) else None

@@ -26,7 +26,7 @@ _REQUIRED_SLOTS = frozenset({Slot.EMAIL, Slot.NAME, Slot.ORDER, Slot.ADDRESS})
 """Details that an agent may need before any action."""
 
 _STATED_SLOTS = frozenset({Slot.ITEMS, Slot.OPTIONS, Slot.ADDRESS, Slot.ORDER})
-"""Details that the request states if the customer knows them; if asked for others, it is repeated."""
+"""Details that the request itself states; if asked for an unknown one, the customer repeats the request."""
 
 
 @dataclass
@@ -35,25 +35,25 @@ class _TurnState:
 
     Attributes:
         turn_index: The index of the turn in the script.
-        n_sent: The number of messages that the customer has sent in the conversation.
+        sent_count: The number of messages that the customer has sent in the conversation.
         is_confirmed: Whether the customer said yes.
         answered_requests: The indices of the requests that the agent has answered.
-        n_insisted: The number of times that the customer insisted.
-        n_idle: The number of consecutive messages without progress.
+        insist_count: The number of times that the customer insisted.
+        idle_count: The number of consecutive messages without progress.
         answer_counts: The number of times that the customer gave each answer.
     """
 
     turn_index: int = 0
-    n_sent: int = 1
+    sent_count: int = 1
     is_confirmed: bool = False
     answered_requests: set[int] = field(default_factory=set)
-    n_insisted: int = 0
-    n_idle: int = 0
+    insist_count: int = 0
+    idle_count: int = 0
     answer_counts: Counter[str] = field(default_factory=Counter)
 
     def start(self, turn_index: int) -> None:
         """Begin the turn at `turn_index`."""
-        self.turn_index, self.is_confirmed, self.n_insisted, self.n_idle = turn_index, False, 0, 0
+        self.turn_index, self.is_confirmed, self.insist_count, self.idle_count = turn_index, False, 0, 0
         self.answered_requests, self.answer_counts = set(), Counter()
 
 
@@ -72,8 +72,8 @@ class ScriptedUser:
         state, reply = _TurnState(), self._script.turns[0].says
         for text in _texts_to_customer(history):
             reply = self._reply(state, parse_message(text), text)
-            state.n_sent += 1
-            if state.n_sent >= self._script.patience:
+            state.sent_count += 1
+            if state.sent_count >= self._script.patience:
                 reply = f"{self._choose_wording('giving_up', state)} {STOP_MARK}"
         return Message(role="user", content=reply)
 
@@ -121,7 +121,7 @@ class ScriptedUser:
         )
 
     def _reply_to_question(self, state: _TurnState, turn: Turn, message: ParsedMessage) -> str:
-        """Give the requested details; without any, repeat the request or say that they are unknown."""
+        """Give the requested details; if there are none, repeat the request or say that they are unknown."""
         details = self._details(turn, message.asked_slots)
         if details:
             return self._give_answer(state, turn, "", details)
@@ -131,20 +131,20 @@ class ScriptedUser:
 
     def _reply_to_refusal(self, state: _TurnState, turn: Turn, message: ParsedMessage) -> str:
         """Insist, then accept the refusal; wait as long as a part of the request may still be done."""
-        if state.n_insisted < len(turn.insists):
-            state.n_insisted += 1
-            return turn.insists[state.n_insisted - 1]
+        if state.insist_count < len(turn.insists):
+            state.insist_count += 1
+            return turn.insists[state.insist_count - 1]
         is_partial = turn.has_forbidden_request and turn.has_allowed_request and not state.is_confirmed
         if (
             is_partial or (message.announces_work and turn.has_allowed_request)
-        ) and state.n_idle < MAX_IDLE_MESSAGES - 1:
+        ) and state.idle_count < MAX_IDLE_MESSAGES - 1:
             return self._wait(state, turn)
         return self._start_next_turn(state, RequiredOutcome.REFUSED)
 
     def _reply_to_closing(self, state: _TurnState, turn: Turn, message: ParsedMessage) -> str:
-        """Move on; if there are several requests, wait until the agent says that all are done, or idles."""
+        """Move on; if there are several requests, wait a limited time for the agent to say all are done."""
         has_several_requests = len(turn.requests) > 1
-        if has_several_requests and not message.says_all_done and state.n_idle < MAX_IDLE_MESSAGES - 1:
+        if has_several_requests and not message.says_all_done and state.idle_count < MAX_IDLE_MESSAGES - 1:
             return self._wait(state, turn)
         return self._start_next_turn(
             state,
@@ -154,8 +154,8 @@ class ScriptedUser:
         )
 
     def _wait(self, state: _TurnState, turn: Turn) -> str:
-        state.n_idle += 1
-        if state.n_idle >= MAX_IDLE_MESSAGES:
+        state.idle_count += 1
+        if state.idle_count >= MAX_IDLE_MESSAGES:
             return self._start_next_turn(state, self._outcome(state, turn))
         return self._choose_wording("wait", state)
 
@@ -172,7 +172,7 @@ class ScriptedUser:
         state.answer_counts[answer] += 1
         if state.answer_counts[answer] > max_repeats:
             return self._start_next_turn(state, self._outcome(state, turn))
-        state.n_idle = 0
+        state.idle_count = 0
         return " ".join([*([self._choose_wording(wording_name, state)] if wording_name else []), *details])
 
     def _are_all_answered(self, state: _TurnState, turn: Turn) -> bool:
@@ -206,7 +206,7 @@ class ScriptedUser:
     def _choose_wording(self, name: str, state: _TurnState) -> str:
         wordings: tuple[str, ...] = getattr(self._script.replies, name)
         # A new generator for each message, because the whole trace is read again before each reply.
-        return random.Random(f"{self._seed}/{state.n_sent}/{name}").choice(wordings)
+        return random.Random(f"{self._seed}/{state.sent_count}/{name}").choice(wordings)
 
 
 def _texts_to_customer(history: Sequence[Message]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Renders JSON values as canonical text, computes their digests, and finds the texts in them."""
+"""Renders JSON values in canonical form, computes their digests, and yields the strings that they contain."""
 
 import hashlib
 import json
@@ -29,9 +29,9 @@ def storable_text(text: str) -> str:
 
 
 def texts_in(value: object, *, include_names: bool = True) -> Iterator[str]:
-    """Yield all texts in a JSON value, including field names unless `include_names` is false.
+    """Yield all strings in a JSON value, including field names unless `include_names` is false.
 
-    Searching rendered JSON instead would miss texts with line breaks, which are escaped there.
+    A search in rendered JSON would miss strings with line breaks, which are escaped there.
     """
     if isinstance(value, str):
         yield value

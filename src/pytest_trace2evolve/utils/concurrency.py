@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines concurrently; returns their results in order.
+    """Run coroutines concurrently, and return their results in order.
 
     The first error cancels the other coroutines and is raised directly, without an exception group.
     """

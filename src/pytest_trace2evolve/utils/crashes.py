@@ -37,7 +37,7 @@ class OutputError(Exception):
 
 
 def write_crash_report(error: BaseException, root: Path | None) -> str:
-    """Write the traceback of an unhandled error to a file; returns the line that reports both.
+    """Write the traceback of an unhandled error to a file, and return the line that reports error and file.
 
     Args:
         root: The project's folder, if there is a project.
@@ -46,7 +46,7 @@ def write_crash_report(error: BaseException, root: Path | None) -> str:
 
 
 def write_traceback(error: BaseException, root: Path | None) -> str:
-    """Write the traceback of an error to a file; returns the part of a message that names the file.
+    """Write the traceback of an error to a file, and return the part of a message that names the file.
 
     The file is written to the project's `.trace2evolve/` or, if that fails, to the temporary folder.
     """
@@ -72,7 +72,7 @@ def shorten_internal_error(
         is_consequence: Whether another internal error was reported before this one.
     """
     match = _CRASH_LINE.search(str(error)) if isinstance(error, AssertionError) else None
-    if match is None and not is_consequence and not _is_ours(error):
+    if match is None and not is_consequence and not _is_package_error(error):
         return
     line = f"trace2evolve: {match[0] if match else write_crash_report(error, root)}"
     # pytest offers no other way to change what it prints.
@@ -80,7 +80,7 @@ def shorten_internal_error(
 
 
 def end_session(error: BaseException, root: Path) -> int:
-    """Report an error that escaped from a pytest session; returns its exit status."""
+    """Report an error that escaped from a pytest session, and return the session's exit status."""
     if isinstance(error, KeyboardInterrupt):
         _print_error("interrupted while the session ended")
         return 2
@@ -117,7 +117,7 @@ def flush_output() -> None:
 
 
 def redirect_to_null(stream: Any) -> None:
-    """Redirect an unwritable standard stream to the null device, as Python would flush it again at exit."""
+    """Redirect an unwritable standard stream to the null device, because Python flushes it again at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -131,7 +131,7 @@ def _print_error(message: str) -> None:
         redirect_to_null(sys.stderr)
 
 
-def _is_ours(error: BaseException) -> bool:
+def _is_package_error(error: BaseException) -> bool:
     """Return whether the failed hook, whose frame follows pluggy's last one, belongs to this package."""
     modules = (
         str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)

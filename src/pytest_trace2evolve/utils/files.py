@@ -139,7 +139,7 @@ def write_together(files: Mapping[Path, str]) -> None:
 
 
 def _make_folder(folder: Path, new_folders: list[Path]) -> None:
-    """Make a folder and its parents; appends the new folders to `new_folders`, outermost first."""
+    """Make a folder and its parents, and append the new folders to `new_folders`, outermost first."""
     missing_folders = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     for parent in reversed(missing_folders):
         parent.mkdir(exist_ok=True)

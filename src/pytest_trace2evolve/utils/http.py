@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class AnswerLimitError(httpx2.TransportError):
-    """An answer is larger than allowed, or comes in an encoding that cannot be bounded."""
+    """An answer is larger than allowed, or has an encoding whose decoded size cannot be limited."""
 
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Load the certificates that this process trusts, once, as loading takes longer than a short request."""
+    """Load the trusted certificates only once, because loading takes longer than a short request."""
     return httpx2.create_ssl_context()
 
 
@@ -117,7 +117,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
     def _decompress(self, part: bytes) -> tuple[bytes, bytes]:
-        """Decompress up to `_CHUNK_BYTES` bytes of a part; returns the rest of the part and these bytes."""
+        """Decompress at most `_CHUNK_BYTES` of a part, and return the rest of the part and the new bytes."""
         if self._decompressor is None:
             return b"", part
         if self._decompressor.eof:

@@ -53,7 +53,7 @@ def import_quietly(module: str) -> ModuleType:
 
 
 def model_package_versions() -> dict[str, str]:
-    """Return the installed versions of `MODEL_PACKAGES`; empty for a package that is not installed."""
+    """Return the installed versions of `MODEL_PACKAGES`; a package that is not installed has version ''."""
     versions = dict.fromkeys(MODEL_PACKAGES, "")
     for name in MODEL_PACKAGES:
         try:
@@ -70,7 +70,7 @@ def entry_points(
 
     Args:
         group: The group.
-        kind: The kind of object that they register, such as `world`, for the message.
+        kind: The kind of object that the entry points register, such as `world`, for error messages.
         built_in: Names that this package registers itself.
     """
     points: dict[str, importlib.metadata.EntryPoint] = {}

@@ -169,7 +169,7 @@ def _draw_runs_panel(axis: Any, points: Sequence[ContrastPoint]) -> None:
 
 
 def draw_training_curve(curve: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """Draw the rewards and the KL divergence of a training, step by step, as SVG."""
+    """Draw the rewards and the KL divergence of a training run, step by step, as SVG."""
     steps = [step["step"] for step in curve]
     rewards = [step["reward"] for step in curve]
     smoothed_rewards = [

@@ -52,7 +52,7 @@ def _escape_character(character: str) -> str:
 
 
 class SanitizedStream:
-    """A text stream that sanitizes what is written to it.
+    """A text stream that sanitizes all text that is written to it.
 
     A line that begins with `::` is a command to the runner of a GitHub job, so its first colon is escaped.
     The bracket of `##[` is escaped too. Both are recognized even if they are split over several writes.
@@ -73,7 +73,7 @@ class SanitizedStream:
         self._line_end = ""  # the last two characters of the current line
 
     def write(self, text: str) -> int:
-        """Write a text; returns its length, as streams do."""
+        """Write a text, and return its length, as streams do."""
         sanitized = (
             self._sanitize_for_terminal(text)
             if self._is_terminal

@@ -19,7 +19,7 @@ REMOVAL_MARK = "[removed]"
 _SECRET_NAME = re.compile(r"key(?!word)|token(?!i[sz])|secret|passw|authorization|credential", re.IGNORECASE)
 
 _MIN_LENGTH = 6
-"""Minimum characters of a secret, because the key of a local server is often just `none` or `x`."""
+"""Minimum length of a secret, because the key of a local server is often just `none` or `x`."""
 
 _CLIENT_LOGGERS = ("openai", "httpx", "httpcore")
 """Prefixes of the client libraries' loggers."""
@@ -84,7 +84,7 @@ class Secrets:
         return redacted
 
     def filter_logs(self) -> Callable[[], None]:
-        """Remove the secrets from the client libraries' logs; returns a function that ends the removal."""
+        """Remove the secrets from the client libraries' logs, and return a function that ends the removal."""
         secret_filter = _SecretFilter(self)
         existing_names = [
             name for name in logging.root.manager.loggerDict if name.startswith(_CLIENT_LOGGERS)
@@ -112,7 +112,7 @@ class _SecretFilter(logging.Filter):
         if record.exc_info:
             record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             record.exc_info = None
-        if record.exc_text:  # perhaps set by another model's guard
+        if record.exc_text:  # perhaps set by the filter of another model
             record.exc_text = self._secrets.remove_from(record.exc_text)
         return True
 

@@ -85,7 +85,7 @@ class InspectWorld(World):
         return splits
 
     def policy(self, *, solo: bool = False) -> str:
-        """Build the policy like upstream's environment. Raises `WorldError` if there is no solo mode."""
+        """Build the policy as upstream's environment does. Raises `WorldError` if there is no solo mode."""
         parts = self._spec.solo_policy if solo else self._spec.policy
         if not parts:
             raise WorldError(f"domain {self.domain!r} has no solo mode")
@@ -253,10 +253,10 @@ def data_folder() -> Path:
 def read_data(path: Path) -> Any:
     """Read a JSON or TOML file, which may be stored with the additional suffix `.gz`."""
     gzip_path = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
-    data = gzip.decompress(gzip_path.read_bytes()) if gzip_path.exists() else path.read_bytes()
+    file_bytes = gzip.decompress(gzip_path.read_bytes()) if gzip_path.exists() else path.read_bytes()
     if ".toml" in path.suffixes:
-        return tomllib.loads(data.decode("utf-8"))
-    return pydantic_core.from_json(data, allow_inf_nan=False)
+        return tomllib.loads(file_bytes.decode("utf-8"))
+    return pydantic_core.from_json(file_bytes, allow_inf_nan=False)
 
 
 @functools.cache

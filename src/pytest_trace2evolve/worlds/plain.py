@@ -255,6 +255,16 @@ class PlainSession(WorldSession):
         expected = expected_database(self._initial, assertion.arguments.get("data") or {})
         return (fingerprint(self.db) == fingerprint(expected)) == assertion.assert_value
 
+    def databases(self) -> Mapping[str, Any]:
+        """The database, to show how it differs from the expected one."""
+        return {"agent": self.db}
+
+    def expected_database(self, assertion: Assertion) -> Any:
+        """The database that a `database_equals` assertion expects; None for any other assertion."""
+        if assertion.func_name != DATABASE_EQUALS:
+            return None
+        return expected_database(self._initial, assertion.arguments.get("data") or {})
+
     def sync(self) -> None:
         """Do nothing, because there is one database."""
 

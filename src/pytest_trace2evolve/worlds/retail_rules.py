@@ -20,7 +20,7 @@ _STORE_TOPICS = (
     *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
     *("terms", "opening hours"),
 )
-"""Words for the store's own things; to say that one of them changed promises nothing to a customer."""
+"""Words for things of the store itself. To say that one of them changed promises nothing to a customer."""
 
 RETAIL_RULES = Rules(
     identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),

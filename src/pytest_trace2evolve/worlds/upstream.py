@@ -229,7 +229,7 @@ class UpstreamWorld(World):
         except OSError as error:
             raise WorldError(
                 f"the {data_name} of domain {self.domain!r} cannot be read: {error}; set TAU2_DATA_DIR to "
-                "the folder 'data' of a tau2-bench checkout"
+                "the 'data' folder of a tau2-bench checkout"
             ) from None
 
 

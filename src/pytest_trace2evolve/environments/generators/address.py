@@ -22,15 +22,15 @@ MAX_NAMED_STREET_DIFFICULTY = 2
 
 KINDS = ("account", "named", "street")
 LATER_KINDS = ("account", *KINDS, *("named", "street") * 2)
-"""The sources of the address, at the first and at later difficulties; none may be right half of the time."""
+"""Sources of the address, at the first and at later difficulties. None may be right half of the time."""
 
 
 class AccountAddressInference(SupportGenerator):
     """An order must go to the address of the account, or to that of another order.
 
-    The customer names the other order, or only the street of its address. For the account's address, they
-    name only the street up to difficulty 2, and nothing above. The grade depends on the first change that the
-    agent tries:
+    The customer names the other order, or only the street of its address. For the account's address,
+    the customer names only the street up to difficulty 2, and no part of it at higher difficulties. The grade
+    depends on the first change that the agent tries:
 
     | grade | trajectory |
     | --- | --- |
@@ -125,8 +125,9 @@ def _has_read_address(trajectory: Trajectory) -> bool:
     """Whether the agent read a record with the right address on its turn."""
     [gold] = trajectory.gold_changes
     return any(
-        trajectory.has_discovered(key)
+        trajectory.has_discovered(record_id)
         for table in ("users", "orders")
-        for key, record in trajectory.task.tables[table].items()
-        if record["address"]["address1"] == gold.arguments["address1"] and key != gold.arguments["order_id"]
+        for record_id, record in trajectory.task.tables[table].items()
+        if record["address"]["address1"] == gold.arguments["address1"]
+        and record_id != gold.arguments["order_id"]
     )

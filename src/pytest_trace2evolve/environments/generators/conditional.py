@@ -32,7 +32,7 @@ _KEPT_PATTERN = re.compile(
     r"\b(?:stays?|remains?|unchanged|kept|keep (?:it|the|your)|less than|below"
     r"|(?:no|not|nothing)\b.{0,20}\b(?:return|chang|more than)|n't\b.{0,20}\bmore than)"
 )
-"""Matches a sentence which says that nothing is changed."""
+"""Matches a sentence that says that nothing is changed."""
 
 _NUMBER_PATTERN = re.compile(r"\d+(?:\.\d+)?")
 
@@ -40,7 +40,7 @@ _TRACKING_DIGITS = 12
 
 
 class ConditionalDetailRetrieval(SupportGenerator):
-    """The customer asks for a figure of an order, or to return an item if it cost more than an amount.
+    """The customer asks for a figure in an order, or wants to return an item if it cost more than an amount.
 
     In half of the return requests, the item costs more than the amount. A question is graded by the first
     message with a figure of the order. A request to return is graded by the first change, or by the first
@@ -125,7 +125,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
         if remaining_changes(task):
             return messages_without_order_reads(task)
         if not _required_figure(task):
-            return [*read_messages_before_change(task), call_message(_return_named_item(task), 90)]
+            return [*read_messages_before_change(task), call_message(_named_item_return(task), 90)]
         return [
             *read_messages_before_change(task),
             say(f"The figures are {', '.join(sorted(_order_figures(task)))}."),
@@ -144,7 +144,7 @@ def _named_item(task: Task) -> Mapping[str, Any]:
     return max(items, key=lambda item: len(item["name"]))
 
 
-def _return_named_item(task: Task) -> Action:
+def _named_item_return(task: Task) -> Action:
     order = _order(task)
     arguments = {
         "order_id": order["order_id"],
@@ -160,13 +160,13 @@ def _leaves_unchanged(trajectory: Trajectory) -> bool:
     The message may contain no figure except the item's price.
     """
     task = trajectory.task
-    end = trajectory.changes[0].index if trajectory.changes else len(trajectory.trace)
+    end_index = trajectory.changes[0].index if trajectory.changes else len(trajectory.trace)
     for index, text in trajectory.texts:
         sentences = re.split(r"(?<=[.!?])\s+", text.lower())
-        says_kept = any(
+        says_unchanged = any(
             _KEPT_PATTERN.search(sentence) for sentence in sentences if not sentence.endswith("?")
         )
-        if index < end and says_kept:
+        if index < end_index and says_unchanged:
             price = str(_named_item(task)["price"])
             return trajectory.has_read(gold_order_id(task), index) and _figures_in(task, text) <= {price}
     return False
@@ -183,12 +183,14 @@ def _order_figures(task: Task) -> set[str]:
     order = _order(task)
     prices = [item["price"] for item in order["items"]]
     amounts = [payment["amount"] for payment in order["payment_history"]]
-    tracking = [number for fulfillment in order["fulfillments"] for number in fulfillment["tracking_id"]]
-    return {str(figure) for figure in (*prices, *amounts, *tracking)}
+    tracking_numbers = [
+        number for fulfillment in order["fulfillments"] for number in fulfillment["tracking_id"]
+    ]
+    return {str(figure) for figure in (*prices, *amounts, *tracking_numbers)}
 
 
 def _reported_figures(trajectory: Trajectory) -> set[str] | None:
-    """The figures in the first text that contains any; None if no text does."""
+    """The figures in the agent's first text that contains any; None if no text does."""
     figure_sets = (_figures_in(trajectory.task, text) for _, text in trajectory.texts)
     return next((figures for figures in figure_sets if figures), None)
 

@@ -36,7 +36,7 @@ teaches nothing.
 """
 
 MIN_ANY_PAIR_DIFFICULTY, MIN_THREE_DIFFICULTY = 3, 4
-"""The lowest difficulties at which requests have any kinds in any order, and at which there are three."""
+"""The lowest difficulties with requests of any kinds in any order, and with three requests."""
 
 
 class MultiStepTaskCompletion(SupportGenerator):
@@ -93,7 +93,7 @@ class MultiStepTaskCompletion(SupportGenerator):
         if changes:
             if not _is_about_same_record(changes[0], gold_changes[0]):
                 return 0.0
-            # A rejected change gets less than 0.5, which a truncated call would otherwise earn most easily.
+            # A rejected change gets less than 0.5; else a truncated call would be the easiest way to 0.5.
             return 0.2 if changes[0].has_failed else 0.5
         return 0.2 if trajectory.has_discovered(_record_id(gold_changes[0].arguments)) else 0.0
 

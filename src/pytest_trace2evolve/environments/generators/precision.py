@@ -14,10 +14,10 @@ from pytest_trace2evolve.environments.generators.support import (
 from pytest_trace2evolve.records.task import Action, Task
 
 KINDS = ("return", "return", "return", "return", "pay")
-"""The kinds of request from difficulty 2. `pay` is rare, because it is one choice of two or three methods."""
+"""The kinds of request from difficulty 2. `pay` is rare, because a guess of the method is often right."""
 
 RETURN_SIZES = ((3, 2), (4, 2), (4, 3))
-"""The number of items in an order, and of those to return.
+"""The number of items in an order, and the number of items to return.
 
 Returning the first two is seldom right, and returning only one never is.
 """
@@ -62,7 +62,7 @@ class ToolCallingPrecision(SupportGenerator):
         return _grade_items(trajectory.changes[0].arguments, gold) if "item_ids" in gold.arguments else 0.2
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
-        """The right tool with the most obvious ids: all items, or the method that paid."""
+        """The right tool with the most obvious ids: all items, or the original payment method."""
         order = task.tables["orders"][gold.arguments["order_id"]]
         if gold.name == MODIFY_PAYMENT:
             return with_arguments(gold, payment_method_id=order["payment_history"][0]["payment_method_id"])

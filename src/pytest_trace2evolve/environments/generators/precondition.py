@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.message_parser import parse_message
 
 RETURN_REQUESTS = (5, 3, 2, 2, 1)
-"""Return requests in ten scenarios, by difficulty. Agents tend to read the order for a return."""
+"""Return requests per ten scenarios, by difficulty. Agents tend to read the order before a return."""
 
 CANCEL_OR_RETURN_STATES = (*["pending"] * 3, *["delivered"] * 3, *["processed"] * 2)
 RETURN_STATES = ("delivered", "delivered", "pending", "processed")
@@ -53,17 +53,17 @@ class PreconditionVerification(SupportGenerator):
 
     def make_draft(self, scene: Scene) -> Draft:
         """Draw an order of one item, in one of three states."""
-        is_either = scene.choices.draw_number(1, 10) > RETURN_REQUESTS[self.difficulty - 1]
+        is_cancel_or_return = scene.choices.draw_number(1, 10) > RETURN_REQUESTS[self.difficulty - 1]
         order = scene.add_order(
-            draw_one(scene.choices, CANCEL_OR_RETURN_STATES if is_either else RETURN_STATES), 1
+            draw_one(scene.choices, CANCEL_OR_RETURN_STATES if is_cancel_or_return else RETURN_STATES), 1
         )
         scene.store.add_distractors(scene.user, self.distractors)
         [item] = order["items"]
-        if is_either:
+        if is_cancel_or_return:
             request = scene.say("if_shipped", product=item["name"], order=order["order_id"])
         else:
             request = scene.say("return", products=item["name"], order=order["order_id"])
-        if order["status"] == "delivered" or not is_either:
+        if order["status"] == "delivered" or not is_cancel_or_return:
             intent = scene.send_back(order, [item])
         else:
             intent = scene.cancel(order, reason="no longer needed")

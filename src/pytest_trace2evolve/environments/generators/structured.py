@@ -23,7 +23,10 @@ from pytest_trace2evolve.records.task import Action, Slot, Task
 
 KINDS = ("options", "orders", "cheapest")
 EASY_KINDS = {1: (*("options",) * 5, "orders"), 2: ("options", "options", "orders")}
-"""The kinds, and those of the easy difficulties. Small models tell variants apart sooner than orders."""
+"""All kinds of request, and those of the easy difficulties.
+
+Small models learn to distinguish variants sooner than orders.
+"""
 
 MIN_SCARCE_DIFFICULTY = 3
 """The lowest difficulty at which variants may be out of stock, and the named variant may keep an option."""
@@ -48,7 +51,8 @@ class StructuredDataReasoning(SupportGenerator):
     | 1 | the right change as requested |
 
     A variant meets a part of the request if it has a named new option, or if it keeps the option that must
-    stay, even if it is out of stock. So does the order that holds the same two products in the other state.
+    stay, even if it is out of stock. A change of the order with the same two products in the other state also
+    meets a part.
     """
 
     capability = "structured_data_reasoning"
@@ -81,21 +85,21 @@ class StructuredDataReasoning(SupportGenerator):
         """The same change with the first wrong variant, or of the first wrong order in the same state."""
         if "new_item_ids" in gold.arguments:
             [old_item_id], [right_item_id] = gold.arguments["item_ids"], gold.arguments["new_item_ids"]
-            other = next(
+            wrong_item_id = next(
                 variant for variant in _variants(task, gold) if variant not in (old_item_id, right_item_id)
             )
-            return with_arguments(gold, new_item_ids=[other])
+            return with_arguments(gold, new_item_ids=[wrong_item_id])
         orders = task.tables["orders"]
         meant_order = orders[gold.arguments["order_id"]]
-        other = next(
+        wrong_order = next(
             order
             for order in orders.values()
             if order["order_id"] != meant_order["order_id"]
             and (order["user_id"], order["status"]) == (meant_order["user_id"], meant_order["status"])
             and order["items"][0]["product_id"] == meant_order["items"][0]["product_id"]
         )
-        items = {"item_ids": [other["items"][0]["item_id"]]} if "item_ids" in gold.arguments else {}
-        return with_arguments(gold, order_id=other["order_id"], **items)
+        items = {"item_ids": [wrong_order["items"][0]["item_id"]]} if "item_ids" in gold.arguments else {}
+        return with_arguments(gold, order_id=wrong_order["order_id"], **items)
 
 
 def _draw_variant(scene: Scene, kind: str, difficulty: int) -> Draft:
@@ -114,7 +118,7 @@ def _draw_variant(scene: Scene, kind: str, difficulty: int) -> Draft:
     if kind == "cheapest":
         kept_option = next(iter(item["options"]))
         right_item_id = prepare_cheapest_variant(scene, item, kept_option)
-        # Without shuffling, the right variant would be the first that fits. Its place must not reveal it.
+        # Without shuffling, the right variant would be the first that fits. The position must not reveal it.
         variants = list(product["variants"].items())
         product["variants"] = dict(draw_some(scene.choices, variants, len(variants)))
         request = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept_option)
@@ -133,16 +137,17 @@ def _draw_variant(scene: Scene, kind: str, difficulty: int) -> Draft:
 
 
 def _draw_most_different_variant(scene: Scene, product: JsonRecord, item: JsonRecord) -> str:
-    """A variant that differs from the item in the most options, so that several options identify it."""
+    """Draw a variant that differs from the item in the most options, so that several options identify it."""
 
-    def count_differences(variant: str) -> int:
-        options = product["variants"][variant]["options"]
+    def count_differences(variant_id: str) -> int:
+        options = product["variants"][variant_id]["options"]
         return sum(value != item["options"][name] for name, value in options.items())
 
-    variants = list(map(str, product["variants"]))
-    max_difference = max(map(count_differences, variants))
+    variant_ids = list(map(str, product["variants"]))
+    max_difference = max(map(count_differences, variant_ids))
     return draw_one(
-        scene.choices, [variant for variant in variants if count_differences(variant) == max_difference]
+        scene.choices,
+        [variant_id for variant_id in variant_ids if count_differences(variant_id) == max_difference],
     )
 
 
@@ -181,7 +186,7 @@ def _draw_orders(scene: Scene, distractors: int) -> Draft:
 
 
 def _deciding_records(task: Task) -> list[str]:
-    """The orders and products that the expert reads to decide."""
+    """The ids of the orders and products that the expert reads to decide."""
     reads = [action for action in task.actions if action.name in ("get_order_details", "get_product_details")]
     return [str(value) for action in reads for value in action.arguments.values()]
 

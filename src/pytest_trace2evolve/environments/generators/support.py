@@ -1,9 +1,9 @@
-"""Generators of scenarios of the support world, and an agent's trajectory through a scenario.
+"""Base class of generators for the support world, and an agent's trajectory through a scenario.
 
 A generator draws a scene, the teacher plays it, and the start of that dialogue becomes the history. The gold
 actions are the teacher's calls, so an agent continues from the history towards the same actions. The teacher
 follows its whole rulebook with one exception: it reads the account only if it needs data from there, which
-keeps scenarios short. It uses the wordings on which the embedded model was trained.
+keeps scenarios short. The teacher uses the wordings on which the embedded model was trained.
 """
 
 import functools
@@ -31,7 +31,7 @@ from pytest_trace2evolve.worlds.support.world import SupportWorld
 CACHED_SCENARIOS = 256  # a group of rollouts requests the same scenario many times
 
 MAX_SPARE_CALLS = 3
-"""Calls that an agent may make beyond the expert's. Reading everything or repeating calls earns no reward."""
+"""Maximum number of calls beyond the expert's; an agent that reads everything or repeats calls exceeds it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class MadeCall:
 
 
 class Trajectory:
-    """The calls and texts of an agent in a scenario. Its trace includes the history."""
+    """The calls and texts of an agent in a scenario. The trace includes the history."""
 
     def __init__(self, task: Task, trace: Sequence[Message]) -> None:
         self.task = task
@@ -96,16 +96,19 @@ class Trajectory:
     @property
     def makes_too_many_calls(self) -> bool:
         """Whether the agent made more calls than the expert's remaining ones plus `MAX_SPARE_CALLS`."""
-        in_history = len(self.calls) - len(self.own_calls)
-        return len(self.own_calls) > len(self.task.actions) - in_history + MAX_SPARE_CALLS
+        history_call_count = len(self.calls) - len(self.own_calls)
+        return len(self.own_calls) > len(self.task.actions) - history_call_count + MAX_SPARE_CALLS
 
     @property
     def first_change_fits(self) -> bool:
         """Whether the first change has the tool and the order of the expert's next change."""
         if not self.changes or not self.gold_changes:
             return False
-        first, gold = self.changes[0], self.gold_changes[0]
-        return first.name == gold.name and first.arguments.get("order_id") == gold.arguments["order_id"]
+        first_change, gold = self.changes[0], self.gold_changes[0]
+        return (
+            first_change.name == gold.name
+            and first_change.arguments.get("order_id") == gold.arguments["order_id"]
+        )
 
     def has_read(self, record: str, before: int | None = None) -> bool:
         """Whether a record was read, in the history or later, before the trace index `before` if given."""
@@ -148,7 +151,7 @@ def remaining_changes(task: Task) -> list[Action]:
 
 
 def read_messages_before_change(task: Task) -> list[Message]:
-    """Return messages with the expert's calls before its next change; they read the needed records."""
+    """Return messages with the expert's calls before its next change; the calls read the needed records."""
     messages = []
     for number, action in enumerate(remaining_actions(task)):
         if is_write(action.name):
@@ -186,7 +189,7 @@ def _iter_calls(trace: Sequence[Message]) -> Iterator[MadeCall]:
 
 
 def _sort_items(arguments: dict[str, object]) -> dict[str, object]:
-    """The arguments with their items sorted; each item keeps its new item."""
+    """Return the arguments with sorted items; each item stays paired with its new item."""
     item_ids, new_item_ids = arguments.get("item_ids"), arguments.get("new_item_ids")
     if not isinstance(item_ids, list):
         return arguments
@@ -202,8 +205,8 @@ class Draft:
     """A sketch of a scene that requires a capability, and the point at which the scenario starts.
 
     Attributes:
-        decisive_record: The record whose reading is the decision; the history ends before it is read. Empty
-            if everything is read before the decision.
+        decisive_record: Id of the record that the agent must decide to read; the history ends before it is
+            read. Empty if everything is read before the decision.
         turn_index: The index of the customer's turn that requires the decision.
         reads_account: Whether the expert always reads the account.
         asks_first: Whether the expert asks the customer all its questions before the decision.
@@ -228,12 +231,12 @@ class SupportGenerator(ABC):
     """Generates the scenarios of one capability; see `Generator` in `records.protocols`.
 
     A subclass draws scenes and grades trajectories. By default the first change decides, and the shortcut is
-    the expert's reading followed by `wrong_change`. A higher difficulty gives a shorter history and more
+    the expert's read calls followed by `wrong_change`. A higher difficulty gives a shorter history and more
     distractors. The content decides whether a scenario uses words of training or held-out words.
 
     Attributes:
         pays: The rewarded behavior, in one line.
-        version: The version of the scenarios, a part of the digest. Raise it only when the same seed gives a
+        version: The version of the scenarios, a part of the digest. Increase it only if the same seed gives a
             different scenario, grade, customer's reply or tool result, because a new version makes
             calibrations stale. `tests/environments/test_golden.py` checks the version.
         methods: Kinds of payment method that the customer has.
@@ -289,24 +292,24 @@ class SupportGenerator(ABC):
 
     def make_scenario(self, seed: int) -> Task:
         """Make the scenario of a seed, without the cache."""
-        name = f"environment/{self.capability}/{self.content.value}/{seed}"
-        words = lesson_words(random.Random(name)) if self.content is Content.TRAIN else None
-        draft = self.make_draft(Scene(SeededChoices(name), self.content, self.methods, words))
-        expert = self._play_expert(assemble(self.capability, draft.sketch), draft, seed)
-        if not expert.is_solved():
+        choice_seed = f"environment/{self.capability}/{self.content.value}/{seed}"
+        words = lesson_words(random.Random(choice_seed)) if self.content is Content.TRAIN else None
+        draft = self.make_draft(Scene(SeededChoices(choice_seed), self.content, self.methods, words))
+        expert_episode = self._play_expert(assemble(self.capability, draft.sketch), draft, seed)
+        if not expert_episode.is_solved():
             raise GeneratorError(
                 f"environment {self.capability!r}: the expert does not solve the scenario of seed {seed}; "
                 "fix its scene"
             )
-        decision_index = _decision_index(expert.trace, draft)
+        decision_index = _decision_index(expert_episode.trace, draft)
         turn_starts = [
             index
-            for index, message in enumerate(expert.trace[: decision_index + 1])
+            for index, message in enumerate(expert_episode.trace[: decision_index + 1])
             if index > 1 and message.role == "assistant"
         ]
         start_index = round((len(turn_starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
         task_id = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
-        return _with_history(expert.task, expert.trace, turn_starts[start_index], task_id)
+        return _with_history(expert_episode.task, expert_episode.trace, turn_starts[start_index], task_id)
 
     def _play_expert(self, task: Task, draft: Draft, seed: int) -> Episode:
         habits = {**all_habits(), "account_always": draft.reads_account}
@@ -332,8 +335,8 @@ def _decision_index(trace: Sequence[Message], draft: Draft) -> int:
         if draft.decisive_record:
             if any(draft.decisive_record in call.arguments.values() for call in calls):
                 return index
-        elif _is_text(trace[index]) and not any(map(_is_reading, trace[index:])):
-            # The first text to the customer after the last reading call: a proposal, a question or an answer.
+        elif _is_text(trace[index]) and not any(map(_has_read_call, trace[index:])):
+            # The first text to the customer after the last read call: a proposal, a question or an answer.
             return index
     raise AssertionError("the expert decides nothing")
 
@@ -352,33 +355,33 @@ def _is_text(message: Message) -> bool:
     return message.role == "assistant" and not message.tool_calls
 
 
-def _is_reading(message: Message) -> bool:
+def _has_read_call(message: Message) -> bool:
     return any(call.name.startswith(("get_", "find_")) for call in message.tool_calls or ())
 
 
 def _with_history(task: Task, trace: Sequence[Message], history_length: int, task_id: str) -> Task:
     """The task with the start of the dialogue as history and the dialogue's calls as gold actions."""
-    record: dict[str, Any] = task.model_dump(mode="json")
+    task_json: dict[str, Any] = task.model_dump(mode="json")
     calls = [call for message in trace for call in message.tool_calls or ()]
-    record["id"] = task_id
-    record["initial_state"]["message_history"] = [
+    task_json["id"] = task_id
+    task_json["initial_state"]["message_history"] = [
         message.model_dump(mode="json", exclude_none=True) for message in trace[:history_length]
     ]
-    record["evaluation_criteria"]["actions"] = [
+    task_json["evaluation_criteria"]["actions"] = [
         {"action_id": str(index), "name": call.name, "arguments": call.arguments}
         for index, call in enumerate(calls)
     ]
-    turns = record["user_scenario"][SCRIPT_KEY]["turns"]
+    turns = task_json["user_scenario"][SCRIPT_KEY]["turns"]
     for turn, count in zip(turns, _count_calls_by_turn(trace, [turn["says"] for turn in turns]), strict=True):
         turn["actions"] = count
-    return Task.model_validate(record)
+    return Task.model_validate(task_json)
 
 
 def _count_calls_by_turn(trace: Sequence[Message], turn_texts: Sequence[str]) -> list[int]:
     """The number of calls in each of the customer's turns."""
-    counts, turn = [0] * len(turn_texts), 0
+    counts, turn_index = [0] * len(turn_texts), 0
     for message in trace:
-        if message.role == "user" and message.content in turn_texts[turn + 1 :]:
-            turn = turn_texts.index(message.content, turn + 1)
-        counts[turn] += len(message.tool_calls or ())
+        if message.role == "user" and message.content in turn_texts[turn_index + 1 :]:
+            turn_index = turn_texts.index(message.content, turn_index + 1)
+        counts[turn_index] += len(message.tool_calls or ())
     return counts

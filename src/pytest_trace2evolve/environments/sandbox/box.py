@@ -31,7 +31,7 @@ from pytest_trace2evolve.utils.files import ScratchFolder
 
 MAIN_CODE = "from pytest_trace2evolve.environments.sandbox import child; child.main()"
 PROBE_CODE = MAIN_CODE.replace("main()", "probe()")
-"""Python code: the first runs a child, the second tests whether the lock works."""
+"""Python code that runs a child, and Python code that tests whether the lock works."""
 
 _ROOT = Path(__file__).resolve().parents[3]  # the folder from which the package is imported
 
@@ -181,7 +181,7 @@ def _close_all(pipes: tuple[int, ...]) -> None:
 
 @cache
 def isolation_problem(code: str = PROBE_CODE) -> str:
-    """Try once to lock a child, and return the reason why this platform cannot; empty if it can."""
+    """Try once to lock a child, and return why this platform cannot lock it; empty if it can."""
     if current_architecture() is None:
         machine = f"{sys.platform} on {os.uname().machine if hasattr(os, 'uname') else 'an unknown machine'}"
         return f"the sandbox needs Linux on {' or '.join(ARCHITECTURES)}, but this is {machine}"
@@ -228,7 +228,7 @@ class Sandbox:
         if problem := isolation_problem():
             raise SandboxError(f"{name}: not run, because this platform cannot isolate it: {problem}")
         self._lock = threading.Lock()
-        self._number = 0
+        self._request_number = 0
         self._stop_cause = ""
         self._child = _Child(self.limits, self.child_code)
         try:
@@ -266,8 +266,8 @@ class Sandbox:
                 raise SandboxError(
                     f"{self._name}: {_to_printable(function)} was called after the sandbox was closed"
                 )
-            self._number += 1
-            request = {"id": self._number, "call": function, "arguments": arguments}
+            self._request_number += 1
+            request = {"id": self._request_number, "call": function, "arguments": arguments}
             return self._exchange(request, f"{_to_printable(function)}()")
 
     def close(self) -> None:
@@ -303,7 +303,7 @@ class Sandbox:
             # Otherwise the late answer would be read as the answer to the next request.
             self._stop("its caller was interrupted", activity)
             raise
-        if answer.get("id") != self._number or isinstance(answer.get("id"), bool):
+        if answer.get("id") != self._request_number or isinstance(answer.get("id"), bool):
             raise self._stop(_UNEXPECTED_ANSWER, activity)
         if "value" in answer and len(answer) == 2:
             return answer["value"]
@@ -373,12 +373,12 @@ def _decode_object(line: bytes) -> dict[str, Any]:
     """Decode the JSON object in a line.
 
     Raises:
-        ValueError: the line is not a JSON object, or has a number that is not finite or half of a character.
+        ValueError: the line is not a JSON object, or has a number that is not finite, or a lone surrogate.
     """
     try:
         value = _decode(line.decode("utf-8"))
         if b"\\ud" in line or b"\\uD" in line:
-            # This may be half of a character, which could not be written later.
+            # The value may contain a lone surrogate, which could not be encoded later.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise ValueError(_to_printable(str(error))) from None
@@ -391,14 +391,14 @@ def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a finite number")
 
 
-def _finite_float(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text[:20]} is not a finite number")
     return number
 
 
-_decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite_float).decode
+_decode = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float).decode
 
 
 def _to_printable(text: str) -> str:

@@ -23,7 +23,7 @@ from pytest_trace2evolve.environments.sandbox import views
 from pytest_trace2evolve.environments.sandbox.kernel import LockError, lock, tie_to_parent
 
 _MAX_ERROR_LENGTH = 500  # characters of an error's message
-_GC_THRESHOLD = 20_000  # before the collector runs, because a call makes thousands of objects and few cycles
+_GC_THRESHOLD = 20_000  # allocations between collections; a call makes thousands of objects and few cycles
 _CHUNK = 1 << 16  # bytes of one read, the size of a pipe; a larger buffer would be allocated at each call
 
 # Cycles fail by their depth instead of a check, which would track every list and cost a tenth of the time.
@@ -165,7 +165,7 @@ class _Module:
         return self._namespace
 
     def _send_answer(self, number: int, run: Callable[[], dict[str, Any]]) -> None:
-        """Send the value of `run`, or any exception, so that only a kill ends this process."""
+        """Send the answer that `run` returns, or any exception, so that only a kill ends this process."""
         try:
             answer = run()
         except BaseException as error:

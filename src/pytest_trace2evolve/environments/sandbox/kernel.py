@@ -68,10 +68,10 @@ def lock(requests: int, answers: int, memory_bytes: int, cpu_seconds: int) -> No
         cpu_seconds: Seconds of processor time that the process may use.
 
     Raises:
-        LockError: a part was not granted; the process must end.
+        LockError: the kernel refused a part of the lock; the process must end.
     """
-    machine = current_architecture()
-    if machine is None:
+    architecture = current_architecture()
+    if architecture is None:
         raise LockError(f"this platform is not supported; it must be Linux on {' or '.join(ARCHITECTURES)}")
     _prctl("no_new_privs", _NO_NEW_PRIVILEGES, 1)
     _prctl("PR_SET_DUMPABLE", _DUMPABLE, 0)
@@ -81,7 +81,7 @@ def lock(requests: int, answers: int, memory_bytes: int, cpu_seconds: int) -> No
     # An allowed system call might do more for root than for other users.
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _check_result("to drop capabilities", _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))))
-    program = list(_filter_program(machine, requests, answers))
+    program = list(_filter_program(architecture, requests, answers))
     instructions = ctypes.create_string_buffer(b"".join(program), 8 * len(program))
     filters = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(instructions)))
     _prctl("seccomp filters", _SECCOMP, _SECCOMP_FILTER, ctypes.addressof(filters))
@@ -101,8 +101,8 @@ def _prctl(operation: str, option: int, first: int, second: int = 0) -> None:
 
 def _restrict_with_landlock() -> None:
     """Deny files, and on later kernels TCP and signals to other processes, if the kernel has Landlock."""
-    create = ctypes.c_long(_LANDLOCK_CREATE)
-    version = _LIBC.syscall(create, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
+    create_call = ctypes.c_long(_LANDLOCK_CREATE)
+    version = _LIBC.syscall(create_call, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
     if version < 1:
         return
     handled_rights = struct.pack("=Q", (1 << _FILE_RIGHTS[min(version, 5)]) - 1)
@@ -113,20 +113,20 @@ def _restrict_with_landlock() -> None:
     no_flags = ctypes.c_uint32(0)
     size = ctypes.c_size_t(len(handled_rights))
     ruleset = _check_result(
-        "a Landlock ruleset", _LIBC.syscall(create, ctypes.c_char_p(handled_rights), size, no_flags)
+        "a Landlock ruleset", _LIBC.syscall(create_call, ctypes.c_char_p(handled_rights), size, no_flags)
     )
-    restrict = ctypes.c_long(_LANDLOCK_RESTRICT)
-    _check_result("Landlock", _LIBC.syscall(restrict, ctypes.c_int(ruleset), no_flags))
+    restrict_call = ctypes.c_long(_LANDLOCK_RESTRICT)
+    _check_result("Landlock", _LIBC.syscall(restrict_call, ctypes.c_int(ruleset), no_flags))
     os.close(ruleset)
 
 
 def _address_space_bytes() -> int:
     """The bytes of address space that this process currently has."""
-    statistics = os.open("/proc/self/statm", os.O_RDONLY)
+    descriptor = os.open("/proc/self/statm", os.O_RDONLY)
     try:
-        return int(os.read(statistics, 100).split()[0]) * resource.getpagesize()
+        return int(os.read(descriptor, 100).split()[0]) * resource.getpagesize()
     finally:
-        os.close(statistics)
+        os.close(descriptor)
 
 
 def _limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
@@ -149,21 +149,21 @@ def _limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
             raise LockError(f"the kernel refuses a limit ({error})") from None
 
 
-def _filter_program(machine: Architecture, requests: int, answers: int) -> Iterator[bytes]:
+def _filter_program(architecture: Architecture, requests: int, answers: int) -> Iterator[bytes]:
     """Yield the instructions of the filter, which reads each 64-bit argument as two halves, low half first.
 
-    Calls of a different architecture are killed first, because the same numbers mean different calls there.
+    Calls of a different architecture are rejected first, because the same numbers mean different calls there.
     """
     yield _instruction(_LOAD, _ARCHITECTURE_OFFSET)
-    yield _instruction(_EQUAL, machine.audit_number, jump_if_true=1)
+    yield _instruction(_EQUAL, architecture.audit_number, jump_if_true=1)
     yield _instruction(_RETURN, _KILL)
     yield _instruction(_LOAD, _NUMBER_OFFSET)
     yield _instruction(_AT_LEAST, _X32_BIT, jump_if_false=1)
     yield _instruction(_RETURN, _KILL)
-    for number in machine.unrestricted:
+    for number in architecture.unrestricted:
         yield _instruction(_EQUAL, number, jump_if_false=1)
         yield _instruction(_RETURN, _ALLOW)
-    for number, pipe in ((machine.read, requests), (machine.write, answers)):
+    for number, pipe in ((architecture.read, requests), (architecture.write, answers)):
         yield _instruction(_EQUAL, number, jump_if_false=6)
         yield _instruction(_LOAD, _ARGUMENTS_OFFSET + 4)
         yield _instruction(_EQUAL, 0, jump_if_false=3)
@@ -171,7 +171,7 @@ def _filter_program(machine: Architecture, requests: int, answers: int) -> Itera
         yield _instruction(_EQUAL, pipe, jump_if_false=1)
         yield _instruction(_RETURN, _ALLOW)
         yield _instruction(_RETURN, _KILL)
-    for number in machine.memory_mapping:
+    for number in architecture.memory_mapping:
         yield _instruction(_EQUAL, number, jump_if_false=4)
         yield _instruction(_LOAD, _ARGUMENTS_OFFSET + 16)  # the third argument: the protection
         yield _instruction(_ANY_BIT, _PROT_EXEC, jump_if_true=1)

@@ -90,7 +90,10 @@ MODULES = {name: frozenset(names.split()) for name, names in _MODULES.items()}
 """The allowed modules, with the allowed names of each."""
 
 METHODS = frozenset(("__init__", "__post_init__", "__str__", "__repr__", "__lt__"))
-"""The special methods that a class may define. Others receive objects that generated code must not see."""
+"""The special methods that a class may define.
+
+Other special methods receive objects that generated code must not see.
+"""
 
 
 class Architecture(NamedTuple):

@@ -1,8 +1,8 @@
 """The rules that a generated source must follow before it runs: anything that is not listed is rejected.
 
 The rules are the first of three layers, and the only one that can tell a model what to write instead. They
-read the syntax tree, which shows names but not values. `views` limits the use of values, and `kernel` stops
-everything that Python cannot.
+inspect the syntax tree, which shows names but not values. `views` limits the use of values, and `kernel`
+stops everything that Python cannot.
 """
 
 import ast
@@ -41,14 +41,14 @@ _ALLOWED_SYNTAX = (
 _FORBIDDEN_PREFIXES = ("gi_", "cr_", "ag_", "tb_", "co_", "f_", "func_")
 """Prefixes of attributes that lead from generators, exceptions and functions to namespaces."""
 
-_READS_CLOCK = "it reads the clock, but a scenario must depend only on its seed"
-_LOOKS_UP_TEXT = "it looks up attributes by text; use an f-string"
+_CLOCK_PROBLEM = "it reads the clock, but a scenario must depend only on its seed"
+_TEXT_LOOKUP_PROBLEM = "it looks up attributes by text; use an f-string"
 _FORBIDDEN_ATTRIBUTES = {
-    "format": _LOOKS_UP_TEXT,
-    "format_map": _LOOKS_UP_TEXT,
-    "now": _READS_CLOCK,
-    "today": _READS_CLOCK,
-    "utcnow": _READS_CLOCK,
+    "format": _TEXT_LOOKUP_PROBLEM,
+    "format_map": _TEXT_LOOKUP_PROBLEM,
+    "now": _CLOCK_PROBLEM,
+    "today": _CLOCK_PROBLEM,
+    "utcnow": _CLOCK_PROBLEM,
     "mro": "it leads to the classes of the interpreter",
     "obj": "exceptions keep inner objects under this name; use a different name",
     "register": "it changes a class of the library; name the class as a base",
@@ -60,19 +60,20 @@ def check_rules(source: str, name: str) -> None:
     """Check that a source follows the rules.
 
     Raises:
-        SourceRefusedError: a rule is broken; names the first such line and the allowed alternatives.
+        SourceRefusedError: a rule is broken; the message gives the first such line and the allowed
+            alternatives.
     """
     tree = _parse(source, name)
     known_names = _bound_names(tree) | BUILTINS
     modules = _imported_modules(tree)
     stack: list[tuple[ast.AST, int, int]] = [(tree, 0, 0)]
-    count = 0
+    node_count = 0
     problems: list[tuple[int, str]] = []
     while stack:
         node, depth, line_above = stack.pop()
-        line = int(getattr(node, "lineno", line_above))  # some nodes have none
-        count += 1
-        if count > MAX_NODES:
+        line = int(getattr(node, "lineno", line_above))  # some nodes have no line
+        node_count += 1
+        if node_count > MAX_NODES:
             raise _rejection(
                 name, 0, f"more than {MAX_NODES} nodes of syntax; write less, or compute the tables"
             )
@@ -113,7 +114,7 @@ def _convert_errors(name: str, action: str) -> Iterator[None]:
     """Convert errors of Python's tokenizer, parser and compiler to `SourceRefusedError`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in the source
+            warnings.simplefilter("ignore")  # warnings about escapes in the source
             yield
     except SyntaxError as error:
         raise _rejection(name, error.lineno or 0, f"invalid Python: {error.msg}") from None
@@ -154,7 +155,7 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
 
 
 def _imported_modules(tree: ast.Module) -> dict[str, str]:
-    """The modules that the source imports as a whole, by the names that it gives them."""
+    """The modules that the source imports as a whole, by the names under which it imports them."""
     modules = {}
     for node in ast.walk(tree):
         for alias in node.names if isinstance(node, ast.Import) else ():

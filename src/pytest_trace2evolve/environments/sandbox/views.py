@@ -1,12 +1,12 @@
 """The view of Python that generated code has while it runs: the listed builtins, and views of modules.
 
-The rules only read the source. The views limit access that the rules cannot see, such as through a module
-that is stored in a variable. A view is a separate module that holds only the names that `policy` lists. Some
-listed names are replaced here: the dates have no clock, and `random.Random` requires a seed. Two libraries
-are restricted, because they evaluate or look up names that they get as text:
+The rules only read the source. The views limit access that the rules cannot see, such as access through a
+module that is stored in a variable. A view is a separate module that holds only the names that `policy`
+lists. Some listed names are replaced here: the dates have no clock, and `random.Random` requires a seed. Two
+libraries are restricted, because they evaluate or look up names that they get as text:
 
-- `dataclasses.dataclass` builds a source from the names of fields, and `dataclasses.field` returns an object
-  whose name can be changed afterwards. Together they could run any text.
+- `dataclasses.dataclass` builds source code from the names of fields, and `dataclasses.field` returns an
+  object whose name can be changed afterwards. Together they could run any text.
 - `enum.Enum("X", {...})` makes a class with any special methods.
 """
 
@@ -95,15 +95,15 @@ def writable_objects(views: Mapping[str, ModuleType]) -> list[tuple[Any, dict[st
     return [(value, dict(vars(value))) for value in objects.values() if not isinstance(value, ModuleType)]
 
 
-def restore_attributes(saved: list[tuple[Any, dict[str, Any]]]) -> None:
+def restore_attributes(saved_objects: list[tuple[Any, dict[str, Any]]]) -> None:
     """Undo changes to the objects of `writable_objects`, which would otherwise last until the next call."""
-    for value, saved_attributes in saved:
-        current = vars(value)
-        if len(current) == len(saved_attributes) and all(
-            current.get(name) is saved_value for name, saved_value in saved_attributes.items()
+    for value, saved_attributes in saved_objects:
+        current_attributes = vars(value)
+        if len(current_attributes) == len(saved_attributes) and all(
+            current_attributes.get(name) is saved_value for name, saved_value in saved_attributes.items()
         ):
             continue
-        for name in [name for name in current if name not in saved_attributes]:
+        for name in [name for name in current_attributes if name not in saved_attributes]:
             delattr(value, name)
         for name, saved_value in saved_attributes.items():
             if vars(value).get(name) is not saved_value:
@@ -145,13 +145,13 @@ class _DateType(type):
 
 
 class _Date(datetime.date, metaclass=_DateType):
-    """A date without the clock."""
+    """A date type that cannot read the clock."""
 
     today = _reject_clock
 
 
 class _DateTime(datetime.datetime, metaclass=_DateType):
-    """A time without the clock."""
+    """A type of date and time that cannot read the clock."""
 
     today = now = utcnow = _reject_clock
 

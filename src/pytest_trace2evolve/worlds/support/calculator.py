@@ -1,4 +1,4 @@
-"""The tool `calculate`: Python's arithmetic without `eval`, in bounded time.
+"""The `calculate` tool: Python's arithmetic without `eval`, in bounded time.
 
 An agent writes the expression, so a power such as 9**9**9 is rejected before it is computed. The bound on
 integers and all error messages are those of the toolkit of `inspect_evals`.

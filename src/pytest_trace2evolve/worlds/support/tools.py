@@ -323,7 +323,8 @@ class RetailAgentTools:
     ) -> tuple[float, Variant | None]:
         """The price difference in dollars, and the last new variant.
 
-        `can_stay`: whether an item may be exchanged for itself.
+        Args:
+            can_stay: Whether an item may be exchanged for itself.
         """
         difference, variant = 0.0, None
         for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
