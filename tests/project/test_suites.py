@@ -6,6 +6,7 @@ import pytest
 
 from pytest_trace2evolve.errors import SuiteError
 from pytest_trace2evolve.project.suites import Role, Split, Suite, read_splits, read_suite, split_registry
+from pytest_trace2evolve.records.verdict import Estimand
 from tests.gate_helpers import ShopWorld
 
 HEAD = 'provider = "fake"\ndomain = "shop"\n'
@@ -28,7 +29,7 @@ def resolve(folder: Path, splits: str) -> dict[str, list[str]]:
 
 def test_every_field_is_read(tmp_path):
     fields = 'description = "d"\ntrials = 4\nmax_steps = 50\nmax_errors = 3\ndefault_agent = "tiny"\n'
-    fields += "timeout = 90\nsolo = true\n"
+    fields += 'timeout = 90\nsolo = true\nestimand = "suite"\nlocks = ["policy"]\n'
     suite = read(tmp_path, f'name = "shop"\n{HEAD}{fields}[splits]\nheldout = ["1"]\n')
     assert suite.model_dump() == {
         "name": "shop",
@@ -41,6 +42,8 @@ def test_every_field_is_read(tmp_path):
         "timeout": 90.0,
         "solo": True,
         "default_agent": "tiny",
+        "locks": ("policy",),
+        "estimand": Estimand.SUITE,
         "splits": {"heldout": ("1",)},
     }
 
