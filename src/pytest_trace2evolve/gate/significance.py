@@ -173,6 +173,49 @@ def fisher(
     return p[indices].reshape(counts.shape[1:])
 
 
+def stratified_fisher(
+    baseline_failed: Counts, baseline_trials: Counts, candidate_failed: Counts, candidate_trials: Counts
+) -> Floats:
+    """The exact one-sided p-value of the hypothesis that the candidate fails no task more often.
+
+    Given the number of failures of each task on both sides together, the candidate's share of them is
+    hypergeometric. The p-value is the probability that the candidate gets as many failures as it did, or
+    more, over all tasks. It can only grow if a candidate's failure turns into a success.
+    Source: Mantel and Haenszel (1959); the exact form is that of Birch (1964), The detection of partial
+    association.
+
+    Args:
+        baseline_failed, baseline_trials, candidate_failed, candidate_trials: Counts of shape (R, N).
+    """
+    rows = len(baseline_failed)
+    totals = baseline_failed + candidate_failed
+    chances = np.zeros((rows, int(totals.sum(axis=1).max(initial=0)) + 1))
+    chances[:, 0] = 1.0
+    for task in range(totals.shape[1]):
+        counts = np.stack([baseline_trials[:, task], candidate_trials[:, task], totals[:, task]])
+        distinct, indices = np.unique(counts, axis=1, return_inverse=True)
+        tables = [_hypergeometric(*numbers) for numbers in distinct.T.tolist()]
+        width = max(map(len, tables))
+        steps = np.array([table + (0.0,) * (width - len(table)) for table in tables])[indices.reshape(-1)]
+        if width > 1:
+            spread = chances * steps[:, :1]
+            for step in range(1, width):
+                spread[:, step:] += chances[:, :-step] * steps[:, step : step + 1]
+            chances = spread
+    tails = np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]
+    return np.minimum(tails[np.arange(rows), candidate_failed.sum(axis=1)], 1.0)
+
+
+@lru_cache(maxsize=1 << 16)
+def _hypergeometric(baseline_trials: int, candidate_trials: int, failed: int) -> tuple[float, ...]:
+    """The chances that the candidate has 0, 1, … of the failures of one task."""
+    ways = comb(baseline_trials + candidate_trials, failed)
+    return tuple(
+        comb(candidate_trials, count) * comb(baseline_trials, failed - count) / ways
+        for count in range(min(failed, candidate_trials) + 1)
+    )
+
+
 @lru_cache(maxsize=1 << 16)
 def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> float:
     """The probability that the first side gets at least `passed` of all passes, in exact arithmetic."""

@@ -57,6 +57,14 @@ class WorldSession(Protocol):
         """Whether both databases equal those of another session of the same world."""
 
 
+@runtime_checkable
+class SupportsDatabase(Protocol):
+    """A session that can show its databases, for checks of one's own."""
+
+    def database(self) -> Any:
+        """The databases as dictionaries, lists and atoms. Pydantic models in it are written as JSON."""
+
+
 class World(Protocol):
     """A benchmark domain of one provider."""
 

@@ -73,6 +73,15 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
+def tables_of(value: Any) -> Any:
+    """Return a database value with its overlays as dictionaries and lists; models are not converted."""
+    if isinstance(value, OverlayDatabase):
+        return {name: tables_of(table) for name, table in value.__dict__.items()}
+    if isinstance(value, OverlayDict):
+        return dict(value.data)
+    return list(value) if isinstance(value, OverlayList) else value
+
+
 def is_equal(left: Any, right: Any) -> bool:
     """Return whether two values have equal tau2 database hashes; overlays compare only written records."""
     if isinstance(left, OverlayDict | OverlayList | OverlayDatabase):

@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.copy_on_write import WriteMode, is_equal, merge
+from pytest_trace2evolve.worlds.copy_on_write import WriteMode, is_equal, merge, tables_of
 
 
 class ToolkitSession(WorldSession):
@@ -123,6 +123,12 @@ class ToolkitSession(WorldSession):
             return False
         is_database_shared = self.user is None or self.user.db is self.agent.db
         return is_database_shared or is_equal(self.user.db, other.user.db)
+
+    def database(self) -> Any:
+        """The agent's database; with a separate database of the user, both under `assistant` and `user`."""
+        if self.user is None or self.user.db is self.agent.db:
+            return tables_of(self.agent.db)
+        return {"assistant": tables_of(self.agent.db), "user": tables_of(self.user.db)}
 
     def _invoke(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> Any:
         if requestor == "user" and self._solo:

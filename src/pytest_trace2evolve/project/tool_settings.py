@@ -1,0 +1,48 @@
+"""The project's settings in the table `[tool.trace2evolve]` of `pyproject.toml`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.reading import first_problem, read_toml
+
+FILE_NAME = "pyproject.toml"
+TABLE = "trace2evolve"
+
+ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+"""The path of an object to import, such as `app.bot:make`."""
+
+
+class ToolSettings(Record):
+    """The settings of a project, all optional.
+
+    Attributes:
+        agent: The agent of suites that name none: an import path, a URL, or the name of an agent.
+        world: The import path of the world of suites that name none.
+        checks: The module with the project's own checks of traces.
+        redact: The file of patterns that `trace2evolve import` replaces, besides its own.
+    """
+
+    agent: str | None = None
+    world: ImportPath | None = None
+    checks: str | None = None
+    redact: str | None = None
+
+
+def read_tool_settings(root: Path) -> ToolSettings:
+    """Read the settings of a project; without a file or a table, all are None.
+
+    Raises:
+        ConfigError: the file is not TOML, or a setting is unknown or of the wrong type.
+    """
+    path = root / FILE_NAME
+    if not path.is_file():
+        return ToolSettings()
+    table = read_toml(path, ConfigError).get("tool", {}).get(TABLE, {})
+    try:
+        return ToolSettings.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: [tool.{TABLE}]: {first_problem(error, 'table')}") from None
