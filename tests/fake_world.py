@@ -179,6 +179,10 @@ class FakeSession:
             raise TypeError(f"cannot compare a FakeSession with a {type(other).__name__}")
         return canonical_json(self._state) == canonical_json(other._state)
 
+    def database(self) -> dict[str, Any]:
+        """Tickets and phone, as checks of one's own see them."""
+        return self._state
+
     def _invoke(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> str:
         if requestor == "user" and self._solo:
             raise ValueError("User tool calls are not allowed in solo mode")

@@ -213,6 +213,8 @@ def merge_obstacles(old: Evidence, run: Provenance, tasks: Mapping[str, str]) ->
     yield from provenance_differences(
         origin, run, baseline_tasks=digests, candidate_tasks=tasks, same_tasks=False
     )
+    if new_checks := [name for name in run.checks or {} if name not in (origin.checks or {})]:
+        yield f"checks that the baseline was not measured by ({', '.join(new_checks)})"
     if None in (origin.lock, run.lock):
         yield f"lock {_format_value(origin.lock)} and {_format_value(run.lock)}"
     elif origin.lock != run.lock:

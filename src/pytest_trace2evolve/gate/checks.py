@@ -56,8 +56,8 @@ class Rules:
         claim_alpha: Level of the claims that must be shown.
         harm_alpha: Level at which the whole policy may discard a candidate that is no worse.
         watch_alpha: The largest p-value that leaves a check undecided. p-values are adjusted for the shares
-            of actions (among themselves, at `ACTION_WATCH_SHARE` of the level), for the invariants (over their
-            kinds) and for the checks of one's own (among themselves).
+            of actions (among themselves, at `ACTION_WATCH_SHARE` of the level), for the invariants (over
+            their kinds) and for the checks of one's own (among themselves).
         drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
         is_guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha`
             leaves its check undecided. The checks of one's own are adjusted among themselves there too.
@@ -221,7 +221,9 @@ def compute_findings(comparisons: Comparisons, rules: Rules) -> dict[str, Findin
             )
             findings[metric] = replace(pass_rate_finding, harm_p=harm_p, gain_p=gain_p)
     watched_ids = [name for name in comparisons.check_ids if rules.weight(name) > 0]
-    return findings | {name: _check_finding(comparisons, name, len(watched_ids), rules) for name in watched_ids}
+    for name in watched_ids:
+        findings[name] = _check_finding(comparisons, name, len(watched_ids), rules)
+    return findings
 
 
 def _make_finding(bounds: Bounds, harm_p: Floats, gain_p: Floats) -> Finding:

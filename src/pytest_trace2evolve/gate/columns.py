@@ -160,8 +160,9 @@ class ColumnsBuilder:
 
         `breaches` are results of `breach_bits`.
         """
+        patterns = self._check_outcomes
         self._check_outcomes_index.extend(
-            [self._check_outcomes.setdefault(outcomes, len(self._check_outcomes)) for outcomes in check_outcomes]
+            [patterns.setdefault(outcomes, len(patterns)) for outcomes in check_outcomes]
         )
         self._ids.extend(ids)
         self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])

@@ -203,7 +203,7 @@ def stratified_fisher(
                 spread[:, step:] += chances[:, :-step] * steps[:, step : step + 1]
             chances = spread
     tails = np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]
-    return np.minimum(tails[np.arange(rows), candidate_failed.sum(axis=1)], 1.0)
+    return np.asarray(np.minimum(tails[np.arange(rows), candidate_failed.sum(axis=1)], 1.0))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -80,7 +80,7 @@ def check(
     /,
     *,
     kind: str = "",
-    id: str | None = None,  # noqa: A002 - the public name
+    id: str | None = None,
 ) -> Function | Callable[[Function], Function]:
     """Declare a function as a check that every simulation is measured by.
 
@@ -116,7 +116,7 @@ def check(
     return declare if function is None else declare(function)
 
 
-def judged_check(id: str, *, rubric: str, kind: str = "") -> TraceCheck:  # noqa: A002 - the public name
+def judged_check(id: str, *, rubric: str, kind: str = "") -> TraceCheck:
     """Declare a check that the judge model (`--t2e-judge`) carries out on every simulation.
 
     Call it at the top level of a module. The check decides nothing until `trace2evolve judge agreement` has
@@ -170,7 +170,8 @@ def _check_signature(trace_check: TraceCheck) -> None:
 def _register(trace_check: TraceCheck, namespace: dict[str, Any]) -> None:
     """Add a check to its module's list; the check replaces an earlier one of the same place."""
     checks: list[TraceCheck] = namespace.setdefault(REGISTRY, [])
-    checks[:] = [other for other in checks if (other.id, other.location) != (trace_check.id, trace_check.location)]
+    place = trace_check.id, trace_check.location
+    checks[:] = [other for other in checks if (other.id, other.location) != place]
     checks.append(trace_check)
 
 

@@ -103,12 +103,16 @@ class Trace(Sequence[Message]):
 class CheckResult:
     """The result of one check on one simulation.
 
-    `reason` says why the check is broken or has no result, and `judge` is the use of the judge.
+    Attributes:
+        reason: Why the check is broken or has no result.
+        judge: The use of the judge.
+        cause: Why the check has no result, without texts that may quote the trace.
     """
 
     outcome: CheckOutcome
     reason: str = ""
     judge: JudgeUse | None = None
+    cause: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The form in which a run's folder stores the result."""
@@ -151,7 +155,7 @@ def grade_with(judge: Judge, check: TraceCheck, trace: Sequence[Message]) -> Che
     try:
         answers, use = judge.judge([check.rubric], trace)
     except JudgeError as error:
-        return CheckResult(CheckOutcome.ERROR, _shorten(str(error)))
+        return CheckResult(CheckOutcome.ERROR, _shorten(str(error)), cause=_shorten(str(error)))
     outcome = CheckOutcome.KEPT if answers[0].met else CheckOutcome.BROKEN
     return CheckResult(outcome, _shorten(answers[0].note), use)
 
@@ -216,7 +220,8 @@ def run_check(check: TraceCheck, trace: Sequence[Message], state: EndState) -> C
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # including `SystemExit` and pytest's outcome exceptions
-        return CheckResult(CheckOutcome.ERROR, _describe_error(check, error))
+        reason, cause = (_describe_error(check, error, with_message=has) for has in (True, False))
+        return CheckResult(CheckOutcome.ERROR, reason, cause=cause)
     return _read_result(check, result)
 
 
@@ -229,14 +234,12 @@ def _read_result(check: TraceCheck, result: object) -> CheckResult:
         return CheckResult(CheckOutcome.BROKEN)
     if isinstance(result, str) and result.strip():
         return CheckResult(CheckOutcome.BROKEN, _shorten(result))
-    text = "an empty text" if isinstance(result, str) else f"a {type(result).__name__}"
-    return CheckResult(
-        CheckOutcome.ERROR,
-        f"it returned {text} ({check.location}); return True, False, None, or the reason as text",
-    )
+    text = "an empty text" if isinstance(result, str) else f"{type(result).__name__}"
+    reason = f"it returned {text} ({check.location}); return True, False, None, or the reason as text"
+    return CheckResult(CheckOutcome.ERROR, reason, cause=reason)
 
 
-def _describe_error(check: TraceCheck, error: BaseException) -> str:
+def _describe_error(check: TraceCheck, error: BaseException, *, with_message: bool) -> str:
     """Describe an exception of a check with the innermost line of the check's own file."""
     assert check.function is not None
     file = check.function.__code__.co_filename
@@ -247,8 +250,9 @@ def _describe_error(check: TraceCheck, error: BaseException) -> str:
     except Exception:  # the `str` of any object may raise
         message = ""
     if isinstance(error, Trace2EvolveError):
-        return _shorten(f"{message} ({location})")
-    return _shorten(f"it raised {type(error).__name__}{f': {message}' if message else ''} ({location})")
+        return _shorten(f"{message} ({check.location})")
+    detail = f": {message}" if message and with_message else ""
+    return _shorten(f"it raised {type(error).__name__}{detail} ({location})")
 
 
 def _shorten(text: str) -> str:
