@@ -152,12 +152,12 @@ def test_a_check_that_fails_has_no_result_and_blocks(checked: DeskProject) -> No
     checked.baseline("v1")
     result = gate(checked, "v2")
     line = broken.splitlines().index('        {}["T9"]') + 1
+    note = "note: desk: check 'asks_first' has no result for 8 simulations, first for task 'close', trial 0:"
     result.stdout.fnmatch_lines(
         [
             "*asks_first 0 of 0 (8 without a result)*",
             "*? asks_first *0 of 24 → 0 of 16 simulations; without a result 0 → 8*",
-            "note: desk: check 'asks_first' has no result for 8 simulations, first for task 'close', trial 0: "
-            f"it raised KeyError (conftest.py:{line})",
+            f"{note} it raised KeyError (conftest.py:{line})",
             "INCONCLUSIVE: *",
         ]
     )

@@ -157,6 +157,18 @@ def _parse_agent(options: argparse.Namespace) -> "Agent":
         ) from None
 
 
+def judge_agreement(options: argparse.Namespace) -> int:
+    """Measure and record how well a judge agrees with hand labels."""
+    from pytest_trace2evolve.report.agreement import agreement_json, agreement_text
+    from pytest_trace2evolve.session.agreement import measure_agreements
+
+    judge = judge_of(options)
+    assert judge is not None  # the option is required
+    results = measure_agreements(options.labels, project_of(options), judge)
+    print(json.dumps(agreement_json(results), indent=2) if options.json else agreement_text(results))
+    return 0
+
+
 def score(options: argparse.Namespace) -> int:
     """Rescore recorded runs, and print the rewards and rates."""
     from pytest_trace2evolve.report.evidence import score_json, score_tables

@@ -1,5 +1,6 @@
 """The checks of one's own of a run: which are carried out, how they are identified, and which may decide."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.identity import code_of
-from pytest_trace2evolve.judges.chat import PROMPT_VERSION
+from pytest_trace2evolve.judges.chat import PROMPT_VERSION, render_question
 from pytest_trace2evolve.records.agreement import MIN_KAPPA, AgreementFile, JudgeIdentity
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CheckOrigin
@@ -39,6 +40,34 @@ class _StoredAnswer(Record):
     reason: str
 
 
+class JudgeAnswers:
+    """The answers of judges to whole questions, kept in a folder with one file per answer.
+
+    A rerun therefore gets the same answers, so nobody can ask again until an answer is convenient.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._locks: dict[str, threading.Lock] = {}
+
+    def get(self, key: str, ask: Callable[[], CheckResult]) -> CheckResult:
+        """Return the answer of a key, after asking if there is none. A failure to answer is not kept.
+
+        Raises:
+            ResultsError: a kept answer is damaged.
+        """
+        path = self._folder / f"{key}.json"
+        with self._locks.setdefault(key, threading.Lock()):  # equal questions are asked once
+            if path.is_file():
+                answer = read_record(path, _StoredAnswer, ResultsError, "delete the file")
+                return CheckResult(CheckOutcome.KEPT if answer.met else CheckOutcome.BROKEN, answer.reason)
+            result = ask()
+            if result.outcome is not CheckOutcome.ERROR:
+                answer = _StoredAnswer(met=result.outcome is CheckOutcome.KEPT, reason=result.reason)
+                write_atomic(path, answer.model_dump_json() + "\n")
+            return result
+
+
 @dataclass(frozen=True)
 class TraceChecks:
     """The checks of one's own that a run carries out.
@@ -48,7 +77,7 @@ class TraceChecks:
         origins: What identifies each check in evidence.
         ungated: The checks that decide nothing, with the reasons.
         judge: The judge of the judged checks.
-        answers_folder: The folder in which the judge's answers are kept; None if they are not kept.
+        answers: The judge's answers so far; None if they are not kept.
         notes: Notes for the user, a line each.
     """
 
@@ -56,7 +85,7 @@ class TraceChecks:
     origins: Mapping[str, CheckOrigin] = field(default_factory=dict)
     ungated: Mapping[str, str] = field(default_factory=dict)
     judge: Judge | None = None
-    answers_folder: Path | None = None
+    answers: JudgeAnswers | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -68,28 +97,17 @@ class TraceChecks:
         """Carry out the checks on a simulation; empty if the simulation has no reward."""
         if score.status is not Status.MEASURED:
             return {}
-        return run_checks(self.checks.values(), simulation, task, world, self._grade)
+        return run_checks(self.checks.values(), simulation, task, world, self.grade)
 
-    def _grade(self, check: TraceCheck, trace: Sequence[Message]) -> CheckResult:
-        """Ask the judge, or return the answer that it gave for the same trace before."""
+    def grade(self, check: TraceCheck, trace: Sequence[Message]) -> CheckResult:
+        """Ask the judge, or return the answer that it gave to the same question before."""
         assert self.judge is not None
-        if self.answers_folder is None:
-            return grade_with(self.judge, check, trace)
-        key = digest(
-            [
-                judge_identity(self.judge, check).model_dump(mode="json"),
-                [message.model_dump(mode="json", exclude_unset=True) for message in trace],
-            ]
-        )
-        path = self.answers_folder / f"{key}.json"
-        if path.is_file():
-            answer = read_record(path, _StoredAnswer, ResultsError, "delete the file")
-            return CheckResult(CheckOutcome.KEPT if answer.met else CheckOutcome.BROKEN, answer.reason)
-        result = grade_with(self.judge, check, trace)
-        if result.outcome is not CheckOutcome.ERROR:
-            answer = _StoredAnswer(met=result.outcome is CheckOutcome.KEPT, reason=result.reason)
-            write_atomic(path, answer.model_dump_json() + "\n")
-        return result
+        judge = self.judge
+        if self.answers is None:
+            return grade_with(judge, check, trace)
+        identity = judge_identity(judge, check).model_dump(mode="json")
+        key = digest([identity, render_question([check.rubric], trace)])
+        return self.answers.get(key, lambda: grade_with(judge, check, trace))
 
 
 NO_TRACE_CHECKS = TraceChecks()
@@ -121,8 +139,8 @@ def plan_trace_checks(
     ]
     if left_out := [name for name in checks if name not in active_checks]:
         notes.append(f"not judged, since no judge is named (--t2e-judge): {', '.join(left_out)}")
-    folder = None if project is None else project.root / ".trace2evolve" / "judgements"
-    return TraceChecks(active_checks, origins, ungated, judge, folder, tuple(notes))
+    answers = None if project is None else JudgeAnswers(project.root / ".trace2evolve" / "judgements")
+    return TraceChecks(active_checks, origins, ungated, judge, answers, tuple(notes))
 
 
 def _origin_of(check: TraceCheck) -> CheckOrigin:
