@@ -1,8 +1,10 @@
 """Measures how well a judge agrees with hand labels, and records it for the gate."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,6 +29,10 @@ from pytest_trace2evolve.session.traces import open_trace
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import first_problem, parse_json, read_lines
+
+
+MAX_CONCURRENT = 8
+"""The maximum number of questions that the judge is asked at once."""
 
 
 class TraceLabel(Record):
@@ -97,22 +103,18 @@ def measure_agreements(path: Path, project: Project, judge: Judge) -> list[Check
     results = []
     for name in dict.fromkeys(label.check for label in labels.values()):
         check, answers, disagreements = judged_checks[name], [], []
-        for line, label in labels.items():
-            if label.check != name:
-                continue
-            result = trace_checks.grade(check, traces[line])
-            is_kept = label.label == "yes"
+        lines = [line for line, label in labels.items() if label.check == name]
+        with ThreadPoolExecutor(MAX_CONCURRENT) as pool:
+            check_results = list(
+                pool.map(partial(trace_checks.grade, check), [traces[line] for line in lines])
+            )
+        for line, result in zip(lines, check_results, strict=True):
+            is_kept = labels[line].label == "yes"
             answer = None if result.outcome is CheckOutcome.ERROR else result.outcome is CheckOutcome.KEPT
             answers.append(LabelledAnswer(is_kept, answer))
             if answer is not is_kept:
                 disagreements.append(Disagreement(line, is_kept, answer, result.reason))
-        labels_digest = digest(
-            sorted(
-                [label.label, _trace_digest(traces[line])]
-                for line, label in labels.items()
-                if label.check == name
-            )
-        )
+        labels_digest = digest(sorted([labels[line].label, _trace_digest(traces[line])] for line in lines))
         agreement = measure_agreement(
             answers, judge=judge_identity(judge, check), labels=labels_digest, measured_at=measured_at
         )

@@ -30,6 +30,7 @@ JUDGES_FOLDER = "judges"
 """The folder of a project that holds the measured agreements of judged checks, one file for each check."""
 
 _NOT_MEASURED = "not gated: agreement not measured"
+_MEASURE_AGAIN = "restore it from git, or remove it and measure the agreement again"
 _AGREEMENT_COMMAND = "trace2evolve judge agreement LABELS --judge {}"
 
 
@@ -168,7 +169,13 @@ def read_agreements(path: Path) -> AgreementFile | None:
     """
     if not path.exists():
         return None
-    return read_record(path, AgreementFile, ResultsError, "measure the agreement again")
+    file = read_record(path, AgreementFile, ResultsError, _MEASURE_AGAIN)
+    if file.digest != file.content_digest:
+        raise ResultsError(
+            f"{path}: was edited: its content has digest {file.content_digest}, but the file says "
+            f"{file.digest!r}; {_MEASURE_AGAIN}"
+        )
+    return file
 
 
 def ungated_reason(check_id: str, identity: JudgeIdentity, project: "Project | None") -> str:
