@@ -30,7 +30,6 @@ from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_t
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import first_problem, parse_json, read_lines
 
-
 MAX_CONCURRENT = 8
 """The maximum number of questions that the judge is asked at once."""
 
