@@ -187,23 +187,29 @@ def stratified_fisher(
     Args:
         baseline_failed, baseline_trials, candidate_failed, candidate_trials: Counts of shape (R, N).
     """
-    rows = len(baseline_failed)
-    totals = baseline_failed + candidate_failed
-    chances = np.zeros((rows, int(totals.sum(axis=1).max(initial=0)) + 1))
-    chances[:, 0] = 1.0
-    for task in range(totals.shape[1]):
-        counts = np.stack([baseline_trials[:, task], candidate_trials[:, task], totals[:, task]])
-        distinct, indices = np.unique(counts, axis=1, return_inverse=True)
-        tables = [_hypergeometric(*numbers) for numbers in distinct.T.tolist()]
-        width = max(map(len, tables))
-        steps = np.array([table + (0.0,) * (width - len(table)) for table in tables])[indices.reshape(-1)]
-        if width > 1:
-            spread = chances * steps[:, :1]
-            for step in range(1, width):
-                spread[:, step:] += chances[:, :-step] * steps[:, step : step + 1]
-            chances = spread
-    tails = np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(np.minimum(tails[np.arange(rows), candidate_failed.sum(axis=1)], 1.0))
+    failed = baseline_failed + candidate_failed
+    strata = np.stack([counts.ravel() for counts in (baseline_trials, candidate_trials, failed)])
+    distinct, indices = np.unique(strata, axis=1, return_inverse=True)
+    indices = indices.reshape(failed.shape)
+    tables = [_hypergeometric(*numbers) for numbers in distinct.T.tolist()]
+    # The characteristic function of the sum is the product over tasks, which share few distinct strata.
+    length = _fast_length(int(failed.sum(axis=1).max(initial=0)) + 1)
+    angles = 2 * np.pi * np.arange(length // 2 + 1) / length
+    functions = np.array(
+        [np.exp(-1j * np.outer(angles, np.arange(len(table)))) @ np.array(table) for table in tables]
+    )
+    logs, phases = np.log(np.maximum(np.abs(functions), 1e-300)), np.angle(functions)
+    p = np.empty(len(failed))
+    chunk_rows = max(1, (1 << 20) // length)
+    for start in range(0, len(failed), chunk_rows):
+        chunk = indices[start : start + chunk_rows]
+        counts = np.stack([(chunk == index).sum(axis=1) for index in range(len(tables))], axis=1)
+        waves = np.exp(counts @ logs + 1j * (counts @ phases))
+        chances = np.fft.irfft(waves, length, axis=1)
+        tails = np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]
+        sums = candidate_failed[start : start + chunk_rows].sum(axis=1)
+        p[start : start + chunk_rows] = tails[np.arange(len(chunk)), sums]
+    return np.clip(p, 0.0, 1.0)
 
 
 @lru_cache(maxsize=1 << 16)
