@@ -1,6 +1,7 @@
 """Checks of one's own: their declaration, the view of a trace, and the meaning of their results."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,3 +247,16 @@ def test_modules_list_their_checks_and_imported_ones_once(
     assert [check.id for check in checks_in(own_a)] == ["one", "two", "three"]
     assert [check.id for check in checks_in(own_b)] == ["one", "three"]
     assert checks_in(own_a)[0] is checks_in(own_b)[0]
+
+
+def test_the_example_of_the_page_works() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(page.partition("```python\n")[2].partition("```")[0], namespace)
+    asks, overbooks = namespace["asks_before_cancelling"], namespace["never_overbooks"]
+    cancel = Message(role="assistant", tool_calls=[call("cancel_booking", "a", booking_id="B1")])
+    question = Message(role="assistant", content="Shall I cancel it?")
+    assert asks(Trace([])) is None
+    assert asks(Trace([question, cancel])) is True
+    assert asks(Trace([cancel, question])) == "cancelled B1 without asking"
+    assert overbooks({"rooms": {"1": {"guests": 2, "beds": 2}}})
