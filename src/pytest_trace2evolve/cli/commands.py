@@ -179,6 +179,26 @@ POWER = Command(
     ),
 )
 
+JUDGE = Command(
+    "judge",
+    "measure how well a judge agrees with hand labels",
+    ("trace2evolve judge agreement labels.jsonl --judge gpt-4.1",),
+    actions=(
+        Command(
+            "agreement",
+            "compare a judge's answers on labelled traces with the labels, and record the agreement",
+            ("trace2evolve judge agreement labels.jsonl --judge gpt-4.1 --json",),
+            "gate:judge_agreement",
+            (
+                path_option("labels", "LABELS", "file of labels, one JSON object per line"),
+                text_option("--judge", "MODEL", "judge model, as for pytest --t2e-judge", required=True),
+                JUDGE_URL_OPTION,
+                JSON_OPTION,
+            ),
+        ),
+    ),
+)
+
 CASES = Command(
     "cases",
     "generate, check or show synthetic cases; review drafts",
@@ -432,7 +452,7 @@ SERVE = Command(
 )
 
 COMMANDS = {
-    "evaluate": (INIT, SCORE, COMPARE, CALIBRATE, POWER, CASES, IMPORT),
+    "evaluate": (INIT, SCORE, COMPARE, CALIBRATE, POWER, JUDGE, CASES, IMPORT),
     "evidence": (RUNS, SHOW, BASELINE, LOCK, CHECK, LEDGER, COMMENT),
     "improve": (CAPABILITIES, ENVIRONMENT, TRAIN, EVAL_ROUTER, EVOLVE),
     "serve": (SERVE,),

@@ -157,12 +157,28 @@ def _parse_agent(options: argparse.Namespace) -> "Agent":
         ) from None
 
 
+def judge_agreement(options: argparse.Namespace) -> int:
+    """Measure and record how well a judge agrees with hand labels."""
+    from pytest_trace2evolve.report.agreement import agreement_json, agreement_text
+    from pytest_trace2evolve.session.agreement import measure_agreements
+
+    judge = judge_of(options)
+    assert judge is not None  # the option is required
+    results = measure_agreements(options.labels, project_of(options), judge)
+    print(json.dumps(agreement_json(results), indent=2) if options.json else agreement_text(results))
+    return 0
+
+
 def score(options: argparse.Namespace) -> int:
     """Rescore recorded runs, and print the rewards and rates."""
     from pytest_trace2evolve.report.evidence import score_json, score_tables
     from pytest_trace2evolve.session.evidence_sources import rescore_files
+    from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 
-    worlds = worlds_of(nearest_project(options))
-    scored_files = rescore_files(options.files, worlds, options.provider, judge_of(options))
+    project, judge = nearest_project(options), judge_of(options)
+    trace_checks = plan_trace_checks(
+        {} if project is None else project.extensions.trace_checks, project, judge
+    )
+    scored_files = rescore_files(options.files, worlds_of(project), options.provider, judge, trace_checks)
     print(json.dumps(score_json(scored_files), indent=2) if options.json else score_tables(scored_files))
     return 0

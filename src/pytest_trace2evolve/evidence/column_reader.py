@@ -25,6 +25,7 @@ from pytest_trace2evolve.evidence.results import decode_results
 from pytest_trace2evolve.gate.columns import ActionTotals, Columns, ColumnsBuilder, breach_bits, build_columns
 from pytest_trace2evolve.records.evidence import EVIDENCE_SCHEMA, Provenance, SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH
 from pytest_trace2evolve.utils.reading import (
     MAX_COLUMNS_BYTES,
@@ -59,8 +60,10 @@ _SIMULATIONS_ADAPTER: TypeAdapter[list[SimulationEvidence]] = TypeAdapter(list[S
 _NUMBER_PATTERN = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _TEXT_PATTERN = rb'"([^"\\\x00-\x1f]+)"'
 _BREACH_PATTERN = rb'"(?:' + "|".join(Invariant).encode() + rb')":(?:0|[1-9]\d{0,8})'
+_CHECK_PATTERN = rb'"[A-Za-z0-9_-]+":"(?:' + "|".join(CheckOutcome).encode() + rb')"'
 _PLAIN_LINE = re.compile(
     rb'^  \{(?:"actions":\{((?:"[a-z]+":\{"matched":\d{1,15},"total":\d{1,15}\},?)+)\},)?'
+    rb'(?:"checks":(\{' + _CHECK_PATTERN + rb"(?:," + _CHECK_PATTERN + rb")*\}),)?"
     rb'(?:"components":\{(?:"[A-Z_]+":[01]\.0,?)*\},)?(?:"cost":' + _NUMBER_PATTERN + rb",)?"
     rb'"id":'
     + _TEXT_PATTERN
@@ -77,7 +80,7 @@ _PLAIN_LINE = re.compile(
 )
 """The exact form of a measured simulation. Nearly every line of a large file matches."""
 
-_PlainFields = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+_PlainFields = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 
 
 def has_line_layout(path: Path) -> bool:
@@ -236,7 +239,7 @@ def _match_plain_lines(block: bytes) -> list[_PlainFields]:
 
 def _add_plain_lines(builder: ColumnsBuilder, lines: list[_PlainFields], path: Path, first_line: int) -> None:
     """Add lines field by field, because a loop over records would take three times as long."""
-    actions, ids, breach_counts, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
+    actions, checks, ids, breach_counts, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
     patterns = {text: _parse_pattern(text) for text in set(actions)}
     for text, pattern in patterns.items():
         for tool_type, total, matched in pattern:
@@ -244,6 +247,7 @@ def _add_plain_lines(builder: ColumnsBuilder, lines: list[_PlainFields], path: P
                 problem = f"actions.{tool_type}: {matched} of {total} actions matched"
                 raise _damage_error(path, f" at line {first_line + actions.index(text)}: {problem}")
     breaches = {text: breach_bits(json.loads(text) if text else None) for text in set(breach_counts)}
+    outcomes = {text: tuple(json.loads(text).items()) if text else () for text in set(checks)}
     missing_values = [nan] * len(lines)
     builder.extend(
         ids=list(map(bytes.decode, ids)),
@@ -256,6 +260,7 @@ def _add_plain_lines(builder: ColumnsBuilder, lines: list[_PlainFields], path: P
         costs=missing_values,
         tokens=missing_values,
         breaches=[breaches[text] for text in breach_counts],
+        check_outcomes=[outcomes[text] for text in checks],
     )
 
 

@@ -14,6 +14,7 @@ from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Check, Score
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.trace_checks import CheckResult
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.files import write_atomic
 
@@ -75,11 +76,15 @@ def to_safe_id(name: str) -> str:
 
 
 def simulation_record(
-    simulation: Simulation, score: Score, findings: Sequence[Finding] = ()
+    simulation: Simulation,
+    score: Score,
+    findings: Sequence[Finding] = (),
+    check_results: Mapping[str, CheckResult] | None = None,
 ) -> dict[str, Any]:
     """The record of a simulation, with this project's score in place of the recorded score.
 
-    The recorded reward and the broken invariants are under `OWN_BLOCK_KEY` in `info`.
+    The recorded reward, the broken invariants and the results of checks of one's own are under
+    `OWN_BLOCK_KEY` in `info`.
     """
     record = simulation.model_dump(mode="json", exclude_unset=True)
     own_block: dict[str, Any] = {"status": score.status.value}
@@ -91,6 +96,8 @@ def simulation_record(
         own_block["judge"] = score.judge.model_dump(mode="json")
     if findings:
         own_block["invariants"] = [finding.model_dump(mode="json") for finding in findings]
+    if check_results:
+        own_block["checks"] = {name: result.to_json() for name, result in check_results.items()}
     return {
         # tau2 requires these fields, which older files lack.
         "timestamp": "",

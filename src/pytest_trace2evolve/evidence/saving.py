@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.gate.comparable import provenance_differences
-from pytest_trace2evolve.gate.decide import MIN_MEASURED
+from pytest_trace2evolve.gate.pairs import MIN_MEASURED
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import natural_sort_key
@@ -213,6 +213,8 @@ def merge_obstacles(old: Evidence, run: Provenance, tasks: Mapping[str, str]) ->
     yield from provenance_differences(
         origin, run, baseline_tasks=digests, candidate_tasks=tasks, same_tasks=False
     )
+    if new_checks := [name for name in run.checks or {} if name not in (origin.checks or {})]:
+        yield f"checks that the baseline was not measured by ({', '.join(new_checks)})"
     if None in (origin.lock, run.lock):
         yield f"lock {_format_value(origin.lock)} and {_format_value(run.lock)}"
     elif origin.lock != run.lock:

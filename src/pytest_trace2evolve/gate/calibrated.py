@@ -16,6 +16,8 @@ from pytest_trace2evolve.gate.checks import (
 )
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
+    APPLIES_PREFIX,
+    CHECK_PREFIX,
     INVARIANT_METRICS,
     INVARIANTS,
     Counts,
@@ -41,6 +43,7 @@ from pytest_trace2evolve.gate.pairs import (
 )
 from pytest_trace2evolve.gate.protocols import (
     NOT_APPLICABLE,
+    PASS,
     STATUSES,
     UNDECIDED,
     Check,
@@ -49,7 +52,14 @@ from pytest_trace2evolve.gate.protocols import (
     Question,
     run_check,
 )
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Estimand, Goal, NeededEvidence
+from pytest_trace2evolve.records.verdict import (
+    SHARE_UNIT,
+    CheckResult,
+    CheckStatus,
+    Estimand,
+    Goal,
+    NeededEvidence,
+)
 
 REWARD_DROP = "reward_drop"
 """Id of the check for a drop of the reward, used for guards and under goal `no-regression`."""
@@ -147,6 +157,7 @@ class Calibrated(Policy):
         outcome = evaluate(comparisons, rules, plugin_p)
         results = [_check_result(name, pairs, outcome, rules) for name in outcome.findings]
         results += [_plugin_check_result(result, outcome, rules) for result in plugin_results]
+        results += ungated_check_results(pairs)
         is_confirmed = confirmed_regressions(comparisons, rules.harm_alpha)[0]
         return Judgement(
             results=tuple(results),
@@ -215,7 +226,15 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
     is_claim = metric == REWARD and rules.must_improve
     margin = None if is_claim else rules.margins.get(metric)
     detail = _format_detail(metric, pairs, rules, finding)
-    if np.isnan(finding.estimate[0]):
+    is_own_check = metric in pairs.comparisons.check_ids
+    if is_own_check and code == PASS and not applies_to_any(pairs, metric):
+        return CheckResult(
+            id=check_id,
+            status=CheckStatus.NOT_APPLICABLE,
+            unit=SHARE_UNIT,
+            detail="applies to no simulation",
+        )
+    if np.isnan(finding.estimate[0]) and not is_own_check:
         detail = f"{detail}; needs two trials of a task on either side"
     if pairs.is_identical and code == UNDECIDED and not is_claim:
         status = CheckStatus.PASS
@@ -229,6 +248,7 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
         threshold=0.0 if margin is None else -margin,
         p=_to_optional_float(finding.gain_p if is_claim else finding.harm_p),
         detectable=_detectable_change(check_id, finding, pairs.comparisons, level, rules),
+        unit=SHARE_UNIT if is_own_check else None,
         detail=f"identical evidence; {detail}" if pairs.is_identical and metric == REWARD else detail,
     )
 
@@ -252,6 +272,8 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, finding: Finding) ->
         return f"{int((old.max_steps > 0).sum())} → {int((new.max_steps > 0).sum())} tasks"
     if metric == INVARIANTS:
         return _format_breaches(comparisons, finding)
+    if metric in comparisons.check_ids:
+        return format_check_counts(pairs, metric)
     if metric == REGRESSIONS:
         detail = f"{int(comparisons.is_broken.sum())} broken, {int(comparisons.is_fixed.sum())} fixed"
         if confirmed_count := int(confirmed_regressions(comparisons, rules.harm_alpha).sum()):
@@ -291,6 +313,35 @@ def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:
     return f"{kind_prefix}{counts_text} simulations{any_kind_suffix}"
 
 
+def format_check_counts(pairs: Pairs, check_id: str) -> str:
+    """A text with the numbers of simulations that broke a check of one's own, and that have no result."""
+    sides = pairs.sides
+    checked_counts = [int(side.checked[CHECK_PREFIX + check_id].sum()) for side in sides]
+    broken_counts = [int(side.broken_counts(check_id, counts_unchecked=False).sum()) for side in sides]
+    unchecked_counts = [int(side.unchecked_counts(check_id).sum()) for side in sides]
+    if checked_counts[0] == checked_counts[1]:
+        text = f"{broken_counts[0]} → {broken_counts[1]} of {checked_counts[0]} simulations"
+    else:
+        parts = [f"{broken} of {total}" for broken, total in zip(broken_counts, checked_counts, strict=True)]
+        text = f"{' → '.join(parts)} simulations"
+    if any(unchecked_counts):
+        text += f"; without a result {unchecked_counts[0]} → {unchecked_counts[1]}"
+    return text
+
+
+def applies_to_any(pairs: Pairs, check_id: str) -> bool:
+    """Whether a check of one's own applies to any simulation of either side."""
+    return any(side.matched[APPLIES_PREFIX + check_id].sum() > 0 for side in pairs.sides)
+
+
+def ungated_check_results(pairs: Pairs) -> list[CheckResult]:
+    """The results of the checks of one's own that decide nothing, with the reasons."""
+    return [
+        CheckResult(id=name, status=CheckStatus.NOT_APPLICABLE, unit=SHARE_UNIT, detail=reason)
+        for name, reason in pairs.ungated_checks.items()
+    ]
+
+
 def _detectable_change(
     check_id: str, finding: Finding, comparisons: Comparisons, alpha: float, rules: Rules
 ) -> float | None:
@@ -304,6 +355,8 @@ def _detectable_change(
         return detectable_task_share(int(is_better.sum()), tasks, alpha)
     if check_id == INVARIANTS:
         alpha /= len(INVARIANT_METRICS)
+    if check_id in comparisons.check_ids:
+        alpha /= sum(rules.weight(name) > 0 for name in comparisons.check_ids)
     return detectable_change(float(finding.deviation[0]), tasks, alpha)
 
 

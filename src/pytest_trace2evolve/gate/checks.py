@@ -4,7 +4,7 @@ The rows of all arrays are comparisons: one for the gate, and as many as are dra
 simulation. All of them call `evaluate`, so calibration tests exactly the rules that the gate applies.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import scipy
 
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
+    CHECK_PREFIX,
     INVARIANT_METRICS,
     INVARIANTS,
     Counts,
@@ -22,14 +23,16 @@ from pytest_trace2evolve.gate.intervals import Bounds, mean_bounds, student_quan
 from pytest_trace2evolve.gate.pairs import (
     MAX_STEPS,
     METRICS,
+    MIN_MEASURED,
     PASS_RATE,
     REGRESSIONS,
     REWARD,
     Comparisons,
     Tally,
+    mean_of,
 )
 from pytest_trace2evolve.gate.protocols import FAIL, NOT_APPLICABLE, PASS, UNDECIDED
-from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar
+from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar, sign_flip, stratified_fisher
 
 ACTION_WATCH_SHARE = 0.5
 """The share of `watch_alpha` up to which p-values leave the shares of actions undecided. At the whole level,
@@ -37,6 +40,9 @@ nine of ten agents as good as their baseline would no longer be promoted at 114 
 
 _ACTION_GROUP = "actions"
 """The name of the group of the three shares of gold actions."""
+
+_CHECK_GROUP = "own checks"
+"""The name of the group of all checks of one's own. It is no valid id of a check."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,12 @@ class Rules:
         claim_alpha: Level of the claims that must be shown.
         harm_alpha: Level at which the whole policy may discard a candidate that is no worse.
         watch_alpha: The largest p-value that leaves a check undecided. p-values are adjusted for the shares
-            of actions (among themselves, at `ACTION_WATCH_SHARE` of the level) and for the invariants (over
-            their kinds).
+            of actions (among themselves, at `ACTION_WATCH_SHARE` of the level), for the invariants (over
+            their kinds) and for the checks of one's own (among themselves).
         drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
         recorded_drop_alpha: The same if no broken task could be confirmed.
         is_guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha`
-            leaves its check undecided.
+            leaves its check undecided. The checks of one's own are adjusted among themselves there too.
         blocks_on_suspected: Whether a suspected task withholds a promotion.
         has_fixed_tasks: Whether the verdict is on exactly these tasks, with the noise of their trials alone
             (estimand `suite`).
@@ -121,15 +127,17 @@ def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floa
     """
     findings = compute_findings(comparisons, rules)
     harm_p = {name: finding.harm_p for name, finding in findings.items() if rules.weight(name) > 0}
-    adjusted_in_group, adjusted_p = _adjust_p_values({**harm_p, **(plugin_p or {})}, rules)
-    codes = {}
+    adjusted_in_group, adjusted_p = _adjust_p_values(
+        {**harm_p, **(plugin_p or {})}, comparisons.check_ids, rules
+    )
+    codes, check_ids = {}, comparisons.check_ids
     for name, finding in findings.items():
         is_applicable = ~np.isnan(finding.harm_p)
         if name == REWARD and rules.must_improve:
             is_shown = (finding.gain_p <= rules.claim_alpha) & (finding.estimate > 0)
         elif name in rules.margins:
             is_shown = finding.low > -rules.margins[name]
-        elif rules.is_guard:
+        elif rules.is_guard and name not in check_ids:
             is_shown = finding.harm_p > rules.watch_alpha
         else:
             weight = (
@@ -151,24 +159,33 @@ def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floa
     return Outcome(findings, adjusted_p, codes)
 
 
-def _adjust_p_values(p: Mapping[str, Floats], rules: Rules) -> tuple[dict[str, Floats], dict[str, Floats]]:
+def _adjust_p_values(
+    p: Mapping[str, Floats], check_ids: Sequence[str], rules: Rules
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """p-values adjusted within their group, and over the whole policy.
 
-    The three shares of gold actions are one group, because they ask one question about the same calls. Every
-    other check is a group by itself. Holm's method is applied over the groups, and then within each group at
-    its level.
+    The three shares of gold actions are one group, because they ask one question about the same calls. The
+    checks of one's own are another group. Every other check is a group by itself. Holm's method is applied
+    over the groups, and then within each group at its level.
     """
-    action_p = holm({name: p[name] for name in ACTION_METRICS if name in p}, rules.weights)
-    adjusted_in_group = {**p, **action_p}
-    group_p = {name: values for name, values in p.items() if name not in action_p}
-    if action_p:
-        values = np.stack(list(action_p.values()))
+    groups = {_ACTION_GROUP: ACTION_METRICS, _CHECK_GROUP: check_ids}
+    adjusted_in_group, group_of, group_p = dict(p), {name: name for name in p}, dict(p)
+    group_weights = dict(rules.weights)
+    for group, members in groups.items():
+        member_p = {name: p[name] for name in members if name in p}
+        if not member_p:
+            continue
+        adjusted_in_group |= holm(member_p, rules.weights)
+        group_of |= dict.fromkeys(member_p, group)
+        values = np.stack(list(member_p.values()))
         min_p = np.where(np.isnan(values), 2.0, values).min(axis=0)
-        group_p[_ACTION_GROUP] = np.where(np.isnan(values).all(axis=0), np.nan, min_p)
-    adjusted_over_groups = holm(group_p, {**rules.weights, _ACTION_GROUP: rules.weight(_ACTION_GROUP)})
+        group_p = {name: values for name, values in group_p.items() if name not in member_p}
+        group_p[group] = np.where(np.isnan(values).all(axis=0), np.nan, min_p)
+        group_weights[group] = max(rules.weight(name) for name in member_p)
+    adjusted_over_groups = holm(group_p, group_weights)
     adjusted_p = {}
     for name, values in adjusted_in_group.items():
-        group = _ACTION_GROUP if name in action_p else name
+        group = group_of[name]
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = np.where(group_p[group] > 0, adjusted_over_groups[group] / group_p[group], 1.0)
         adjusted_p[name] = np.minimum(np.maximum(values * factor, adjusted_over_groups[group]), 1.0)
@@ -208,6 +225,9 @@ def compute_findings(comparisons: Comparisons, rules: Rules) -> dict[str, Findin
                 for p in (pass_rate_finding.harm_p, pass_rate_finding.gain_p)
             )
             findings[metric] = replace(pass_rate_finding, harm_p=harm_p, gain_p=gain_p)
+    watched_ids = [name for name in comparisons.check_ids if rules.weight(name) > 0]
+    for name in watched_ids:
+        findings[name] = _check_finding(comparisons, name, len(watched_ids), rules)
     return findings
 
 
@@ -270,6 +290,65 @@ def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:
     }
     arrays["harm_p"] = np.minimum(arrays["harm_p"] * len(INVARIANT_METRICS), 1.0)
     return Finding(**arrays, worst_kind=np.array(kind_indices)[worst_rows])
+
+
+def _check_finding(comparisons: Comparisons, check_id: str, group_size: int, rules: Rules) -> Finding:
+    """The increase of the share of a task's trials that break a check of one's own.
+
+    p of harm counts trials without a result in favour of the candidate. The check is blocked if it would not
+    pass with these trials counted against the candidate, or if there are too many of them.
+    """
+    old, new = comparisons.baseline, comparisons.candidate
+    kept_finding = _make_finding(
+        mean_bounds(comparisons.difference(CHECK_PREFIX + check_id), rules.claim_alpha), *[np.zeros(1)] * 2
+    )
+    if rules.has_fixed_tasks:
+        fixed_finding = _fixed_tasks_mean_finding(comparisons, CHECK_PREFIX + check_id, rules)
+        kept_finding = kept_finding if (fixed_finding.tasks == 0).any() else fixed_finding
+    harm_p, gain_p = _check_p_values(comparisons, check_id, rules, is_favourable=True)
+    is_blocked = np.zeros_like(harm_p, dtype=np.bool_)
+    unchecked_sums = [side.unchecked_counts(check_id).sum(axis=1) for side in (old, new)]
+    if (has_unchecked := (unchecked_sums[0] + unchecked_sums[1]) > 0).any():
+        worst_p, _ = _check_p_values(comparisons, check_id, rules, is_favourable=False)
+        shares = [
+            1.0 - mean_of(unchecked, side.measured.sum(axis=1))
+            for unchecked, side in zip(unchecked_sums, (old, new), strict=True)
+        ]
+        is_incomplete = np.minimum(*shares) < MIN_MEASURED
+        is_worst_case_harm = worst_p * group_size <= max(rules.watch_alpha, rules.harm_alpha)
+        is_blocked = has_unchecked & (is_incomplete | is_worst_case_harm)
+    is_known = comparisons.measured_on_both.any(axis=1)
+    return Finding(
+        estimate=-kept_finding.estimate,
+        low=-kept_finding.high,
+        high=-kept_finding.low,
+        tasks=kept_finding.tasks,
+        deviation=kept_finding.deviation,
+        harm_p=np.where(is_known, harm_p, np.nan),
+        gain_p=np.where(is_known, gain_p, np.nan),
+        is_blocked=is_blocked,
+    )
+
+
+def _check_p_values(
+    comparisons: Comparisons, check_id: str, rules: Rules, *, is_favourable: bool
+) -> tuple[Floats, Floats]:
+    """p-values of "no decline" and of "no rise" of a check's share of kept trials.
+
+    `is_favourable` is whether trials without a result favour the candidate. On exactly these tasks (estimand
+    `suite`), the exact test permutes the trials of each task.
+    """
+    if not rules.has_fixed_tasks:
+        differences = comparisons.check_difference(check_id, is_favourable=is_favourable)
+        flips = sign_flip(differences, comparisons.common_trials)
+        return flips.low, flips.high
+    sides = (comparisons.baseline, is_favourable), (comparisons.candidate, not is_favourable)
+    broken_and_trials = [
+        (side.broken_counts(check_id, counts_unchecked=counts_unchecked).astype(np.int64), side.measured)
+        for side, counts_unchecked in sides
+    ]
+    old, new = broken_and_trials
+    return stratified_fisher(*old, *new), stratified_fisher(*new, *old)
 
 
 def _regression_finding(comparisons: Comparisons, rules: Rules) -> Finding:

@@ -15,6 +15,7 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.trace import TerminationReason
+from pytest_trace2evolve.records.trace_check import CheckOutcome
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -34,6 +35,21 @@ INVARIANT_METRICS: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind
 """The invariants by the name of the share of a task's trials that kept the invariant. A side has a share
 only if at least one of its simulations broke the invariant."""
 
+CHECK_PREFIX = "checks."
+"""The beginning of the names of shares of checks of one's own."""
+
+APPLIES_PREFIX = "applies."
+"""The beginning of the names of the shares of trials that checks of one's own apply to."""
+
+_CHECK_SHARES: Mapping[str, tuple[float, float]] = {
+    CheckOutcome.KEPT: (1.0, 1.0),
+    CheckOutcome.NOT_APPLICABLE: (1.0, 0.0),
+    CheckOutcome.BROKEN: (0.0, 1.0),
+    CheckOutcome.ERROR: (np.nan, np.nan),
+}
+"""Whether a simulation kept a check, and whether the check applied to it, by the outcome. A simulation that a
+check does not apply to cannot break it, so it counts as kept."""
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -47,7 +63,10 @@ class Columns:
         shares: By kind, the share of gold actions matched; NaN if the task has none or the share is unknown.
             The key `INVARIANTS` exists only if any simulation was checked for invariants; its value is 1 for
             a simulation that broke none. A key of `INVARIANT_METRICS` exists only if any simulation broke
-            that invariant; its value is 1 for a simulation that kept it.
+            that invariant; its value is 1 for a simulation that kept it. A check of one's own has two keys if
+            any simulation was measured by it: after `CHECK_PREFIX`, its value is 0 for a simulation that
+            broke it and else 1, and after `APPLIES_PREFIX`, 1 for a simulation that it applied to. Both are
+            NaN for a simulation without a result of the check.
         has_actions: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.
@@ -101,6 +120,9 @@ class Columns:
 ActionTotals = tuple[tuple[str, int, int | None], ...]
 """Gold actions of a simulation: for each tool type the total and the matched number (None if unknown)."""
 
+CheckOutcomes = tuple[tuple[str, str], ...]
+"""The outcomes of checks of one's own on a simulation, with the checks' ids."""
+
 _INVARIANT_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(INVARIANT_METRICS)}
 
 
@@ -112,7 +134,9 @@ class ColumnsBuilder:
         self._tasks: dict[str, int] = {}
         self._digests: dict[str, int] = {}
         self._action_totals: dict[ActionTotals, int] = {}
+        self._check_outcomes: dict[CheckOutcomes, int] = {}
         self._task, self._digest, self._trial, self._action_totals_index = (array("q") for _ in range(4))
+        self._check_outcomes_index = array("q")
         self._reward, self._cost, self._tokens = (array("d") for _ in range(3))
         self._max_steps = bytearray()
         self._breaches = array("h")
@@ -130,11 +154,16 @@ class ColumnsBuilder:
         costs: Sequence[float],
         tokens: Sequence[float],
         breaches: Sequence[int],
+        check_outcomes: Sequence[CheckOutcomes],
     ) -> None:
         """Add simulations by their fields, with one entry per simulation. Unknown numbers are NaN.
 
         `breaches` are results of `breach_bits`.
         """
+        patterns = self._check_outcomes
+        self._check_outcomes_index.extend(
+            [patterns.setdefault(outcomes, len(patterns)) for outcomes in check_outcomes]
+        )
         self._ids.extend(ids)
         self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
         self._digest.extend([self._digests.setdefault(digest, len(self._digests)) for digest in digests])
@@ -166,6 +195,7 @@ class ColumnsBuilder:
             costs=[cost for cost, _ in costs_and_tokens],
             tokens=[tokens for _, tokens in costs_and_tokens],
             breaches=[breach_bits(record.invariants) for record in records],
+            check_outcomes=[tuple(record.checks.items()) for record in records],
         )
 
     @property
@@ -199,6 +229,7 @@ class ColumnsBuilder:
                     shares[name] = np.where(
                         is_watched, ((broken_bits & mask) == 0).astype(np.float64), np.nan
                     )
+        shares |= self._check_shares(measured)
         return Columns(
             tasks=tuple(self._tasks),
             digests=tuple(self._digests),
@@ -213,6 +244,18 @@ class ColumnsBuilder:
             cost=np.array(self._cost, dtype=np.float64),
             tokens=np.array(self._tokens, dtype=np.float64),
         )
+
+    def _check_shares(self, measured: Flags) -> dict[str, Floats]:
+        """The shares of checks of one's own, by `CHECK_PREFIX` or `APPLIES_PREFIX` with the check's id."""
+        patterns = [dict(outcomes) for outcomes in self._check_outcomes]
+        indices = np.array(self._check_outcomes_index, dtype=np.int64)
+        shares: dict[str, Floats] = {}
+        for name in sorted({name for pattern in patterns for name in pattern}):
+            known = [_CHECK_SHARES[pattern.get(name, CheckOutcome.ERROR)] for pattern in patterns]
+            for prefix, values in zip((CHECK_PREFIX, APPLIES_PREFIX), zip(*known, strict=True), strict=True):
+                table = np.array(values, dtype=np.float64)
+                shares[prefix + name] = np.where(measured, table[indices], np.nan)
+        return shares
 
 
 def build_columns(records: Iterable[SimulationEvidence]) -> Columns:

@@ -3,12 +3,19 @@
 The compared fields are provider, domain, suite and solo mode (`user implementation`); tasks, criteria,
 policy, tool schemas and data by the digest of the suite's lock, or by its parts if both sides recorded them;
 the scorer's version; the judge; the user simulator with its settings and guidelines; the budgets of steps,
-tool errors and time. Versions of packages are recorded but never compared.
+tool errors and time; the code or rubrics of checks of one's own. Versions of packages are recorded but never
+compared.
 """
 
 from collections.abc import Iterator, Mapping
 
-from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, Code, Provenance, code_differences
+from pytest_trace2evolve.records.evidence import (
+    REFERENCE_AGENTS,
+    CheckOrigin,
+    Code,
+    Provenance,
+    code_differences,
+)
 from pytest_trace2evolve.records.task import natural_sort_key
 
 _COMPARED_FIELDS = (
@@ -67,6 +74,29 @@ def provenance_differences(
             *_identification_difference(old_code, new_code),
         ]:
             yield f"code of the {part} ({', '.join(changes)}): measure the baseline again"
+    yield from _check_differences(baseline.checks or {}, candidate.checks or {})
+
+
+def _check_differences(
+    baseline: Mapping[str, CheckOrigin], candidate: Mapping[str, CheckOrigin]
+) -> Iterator[str]:
+    """Yield a phrase for each check of one's own of the baseline that the candidate lacks or that changed.
+
+    A change may loosen a check together with the change that breaks it, so such a comparison is rejected. A
+    check that the baseline lacks loosens nothing; the gate leaves it out by name.
+    """
+    for name, old in baseline.items():
+        new = candidate.get(name)
+        if new is None:
+            remedy = "give the judge with --t2e-judge" if old.rubric else "restore the check"
+            yield f"check {name!r} (on the baseline only): {remedy}, or measure the baseline again"
+        elif old.rubric != new.rubric or (old.code is None) != (new.code is None):
+            yield f"rubric of check {name!r}: measure the baseline again"
+        elif changes := [
+            *code_differences(old.code, new.code),
+            *_identification_difference(old.code, new.code),
+        ]:
+            yield f"code of check {name!r} ({', '.join(changes)}): measure the baseline again"
 
 
 def _identification_difference(old: Code | None, new: Code | None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pytest_trace2evolve.gate.alpha_spending import alpha_share, unnumbered_clai
 from pytest_trace2evolve.gate.columns import ACTION_METRICS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.intervals import GUARDED_DROP, mean_bounds
 from pytest_trace2evolve.gate.pairs import (
+    MIN_MEASURED,
     PASS_RATE,
     REWARD,
     Comparisons,
@@ -43,9 +44,6 @@ from pytest_trace2evolve.records.verdict import (
 
 LOST_AGAIN = "lost_again"
 """Id of the check for tasks whose simulations are lost repeatedly."""
-
-MIN_MEASURED = 0.9
-"""The smallest share of measured simulations on each side with which a candidate can be promoted."""
 
 _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from pytest_trace2evolve.gate.columns import (
     ACTION_METRICS,
+    APPLIES_PREFIX,
+    CHECK_PREFIX,
     INVARIANT_METRICS,
     INVARIANTS,
     Columns,
@@ -32,6 +34,10 @@ from pytest_trace2evolve.scoring.metrics import SUCCESS
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
 METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, INVARIANTS)
 """The metrics that policy `calibrated` checks, in the order in which they are printed."""
+
+MIN_MEASURED = 0.9
+"""The smallest share of measured simulations on each side with which a candidate can be promoted, and of
+simulations with a result of a check of one's own with which the check passes."""
 
 PASS_HAT = (1, 2, 4, 8, 16)
 """The k for which pass^k is reported."""
@@ -51,7 +57,8 @@ class Tally:
         matched: By kind, the sum over trials of the share of gold actions matched. `INVARIANTS` counts the
             trials that broke no invariant; a name of `INVARIANT_METRICS` counts the trials that kept that
             invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
-            the side broke has no key either.
+            the side broke has no key either. A name with `CHECK_PREFIX` or `APPLIES_PREFIX` counts the trials
+            that did not break a check of one's own, or that it applied to.
         checked: By kind, the number of trials in which that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -121,6 +128,31 @@ class Tally:
         checked = self.checked.get(INVARIANTS, np.zeros_like(self.measured))
         return np.asarray((checked > 0) & (checked == self.measured))
 
+    @property
+    def check_ids(self) -> list[str]:
+        """The ids of the checks of one's own that the side was measured by."""
+        return [name.removeprefix(CHECK_PREFIX) for name in self.matched if name.startswith(CHECK_PREFIX)]
+
+    def unchecked_counts(self, check_id: str) -> Counts:
+        """By task, the number of measured trials without a result of a check of one's own."""
+        return np.asarray(self.measured - self.checked[CHECK_PREFIX + check_id])
+
+    def broken_counts(self, check_id: str, *, counts_unchecked: bool) -> Floats:
+        """By task, the number of measured trials that broke a check of one's own.
+
+        `counts_unchecked` is whether trials without a result count as broken.
+        """
+        metric = CHECK_PREFIX + check_id
+        unchecked = self.unchecked_counts(check_id) if counts_unchecked else 0
+        return np.asarray(self.checked[metric] - self.matched[metric] + unchecked)
+
+    def without_checks(self, check_ids: Iterable[str]) -> "Tally":
+        """The tally without some checks of one's own."""
+        names = {prefix + name for name in check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)}
+        matched = {kind: sums for kind, sums in self.matched.items() if kind not in names}
+        checked = {kind: counts for kind, counts in self.checked.items() if kind not in names}
+        return replace(self, matched=matched, checked=checked)
+
     def kept_counts(self, breach: str) -> Floats:
         """By task, the number of checked trials that kept an invariant (a name of `INVARIANT_METRICS`)."""
         return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
@@ -138,8 +170,8 @@ class Tally:
 
         Args:
             has_actions: By kind, whether a task may name such actions, or is checked for invariants.
-            is_favourable: Whether to fill in successes with all actions matched and all invariants kept;
-                otherwise failures at max steps with none matched or kept.
+            is_favourable: Whether to fill in successes with all actions matched, and all invariants and
+                checks of one's own kept; otherwise failures at max steps with none matched or kept.
         """
         missing_counts = self.missing_counts
         successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
@@ -148,6 +180,8 @@ class Tally:
             has_actions = {**has_actions, **dict.fromkeys(INVARIANT_METRICS, has_actions[INVARIANTS])}
             matched |= {name: self.kept_counts(name) for name in INVARIANT_METRICS}
             checked |= dict.fromkeys(INVARIANT_METRICS, checked[INVARIANTS])
+        own_names = [prefix + name for name in self.check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)]
+        has_actions = {**has_actions, **dict.fromkeys(own_names, np.ones_like(self.trials, dtype=np.bool_))}
         return replace(
             self,
             measured=self.trials,
@@ -266,6 +300,26 @@ class Comparisons:
         return self.baseline.is_watched & self.candidate.is_watched
 
     @property
+    def check_ids(self) -> list[str]:
+        """The ids of the checks of one's own that both sides were measured by."""
+        return [name for name in self.baseline.check_ids if name in self.candidate.check_ids]
+
+    def check_difference(self, check_id: str, *, is_favourable: bool) -> Floats:
+        """The change of the share of trials that keep a check of one's own, by task measured on both sides.
+
+        Measured trials without a result count as broken on one side and as kept on the other:
+        `is_favourable` is whether this favours the candidate.
+        """
+        shares = [
+            mean_of(side.broken_counts(check_id, counts_unchecked=counts_unchecked), side.measured)
+            for side, counts_unchecked in (
+                (self.baseline, is_favourable),
+                (self.candidate, not is_favourable),
+            )
+        ]
+        return np.asarray(shares[0] - shares[1])
+
+    @property
     def mean_trials(self) -> Floats:
         """By comparison, the mean over tasks of the smaller of both sides' measured trials; at least 1."""
         smaller_counts = np.where(
@@ -285,11 +339,11 @@ class Comparisons:
     def sign_flip_test(self, metric: str) -> SignFlip:
         """The sign-flip test of a metric, computed once for all questions about these comparisons."""
         if metric not in self._sign_flips:
-            self._sign_flips[metric] = sign_flip(self.difference(metric), self._common_trials)
+            self._sign_flips[metric] = sign_flip(self.difference(metric), self.common_trials)
         return self._sign_flips[metric]
 
     @property
-    def _common_trials(self) -> int:
+    def common_trials(self) -> int:
         """The least common multiple of all tasks' numbers of measured trials; 1 if it would be too large."""
         counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
         multiple = math.lcm(*counts[counts > 0].tolist())
@@ -320,6 +374,7 @@ class Pairs:
         fresh_p: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
             nothing could be confirmed.
         fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
+        ungated_checks: Checks of one's own that decide nothing, with the reasons.
     """
 
     names: tuple[str, ...]
@@ -332,6 +387,7 @@ class Pairs:
     tokens: float | None = None
     fresh_p: Floats | None = None
     fresh_worst_p: Floats | None = None
+    ungated_checks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sides(self) -> tuple[Tally, Tally]:
@@ -369,6 +425,17 @@ class Pairs:
     def with_left_out(self, reasons: Mapping[str, str]) -> "Pairs":
         """Add tasks that were left out before pairing; their reasons take precedence over existing ones."""
         return replace(self, left_out={**self.left_out, **reasons})
+
+    def with_ungated_checks(self, reasons: Mapping[str, str]) -> "Pairs":
+        """Leave checks of one's own out of the decision. Reasons name only checks that a side recorded."""
+        recorded_ids = {name for side in self.sides for name in side.check_ids}
+        known_reasons = {name: reason for name, reason in reasons.items() if name in recorded_ids}
+        return replace(
+            self,
+            baseline=self.baseline.without_checks(known_reasons),
+            candidate=self.candidate.without_checks(known_reasons),
+            ungated_checks={**self.ungated_checks, **known_reasons},
+        )
 
     def with_fresh_results(self, fresh: Mapping[str, FreshResult]) -> "Pairs":
         """Add the results of fresh trials, by task id."""
@@ -432,7 +499,7 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
     tallies = [
         tally(side, indices, len(names)) for side, indices in zip((old, new), indices_of_sides, strict=True)
     ]
-    return Pairs(
+    pairs = Pairs(
         names=tuple(names),
         baseline=tallies[0],
         candidate=tallies[1],
@@ -442,6 +509,18 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
         cost=_mean_or_none(old.cost, new.cost),
         tokens=_mean_or_none(old.tokens, new.tokens),
     )
+    return pairs.with_ungated_checks(_one_sided_checks(*tallies))
+
+
+def _one_sided_checks(baseline: Tally, candidate: Tally) -> dict[str, str]:
+    """The checks of one's own that only one side was measured by, with the reasons to leave them out."""
+    ids_of_sides = {"baseline": baseline.check_ids, "candidate": candidate.check_ids}
+    return {
+        name: f"not gated: the {other} was not measured by it; measure the {other} again"
+        for side, other in (("candidate", "baseline"), ("baseline", "candidate"))
+        for name in ids_of_sides[side]
+        if name not in ids_of_sides[other]
+    }
 
 
 def _tasks_with_actions(

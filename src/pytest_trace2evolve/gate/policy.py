@@ -13,9 +13,11 @@ alpha = 0.01                  # a separate level for this check
 [checks.read_action_match]
 watch = false                 # omit this check
 [checks.latency]              # a check of a plugin, by its id
+[checks.asks_first]           # a check of one's own, by its id
+watch = false
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,8 +26,15 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, name_suggestion
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, REWARD_DROP, Calibrated
-from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.calibrated import (
+    CALIBRATED,
+    REWARD_DROP,
+    Calibrated,
+    applies_to_any,
+    format_check_counts,
+    ungated_check_results,
+)
+from pytest_trace2evolve.gate.columns import CHECK_PREFIX, INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.pairs import (
     MAX_STEPS,
     METRICS,
@@ -42,6 +51,7 @@ from pytest_trace2evolve.gate.protocols import (
     NOT_APPLICABLE,
     PASS,
     STATUSES,
+    UNDECIDED,
     Check,
     Judgement,
     Policy,
@@ -49,7 +59,7 @@ from pytest_trace2evolve.gate.protocols import (
     run_check,
 )
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Estimand, Goal
+from pytest_trace2evolve.records.verdict import SHARE_UNIT, CheckResult, CheckStatus, Estimand, Goal
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import first_problem, read_toml
 
@@ -165,9 +175,57 @@ WATCHED_CHECKS: tuple[Check, ...] = (
 """The checks of `strict` besides the reward."""
 
 
+def _own_check_codes(comparisons: Comparisons, check_id: str) -> Counts:
+    """The status code of a check of one's own by comparison.
+
+    A result fails only if the rate worsens with the trials without a result in favour of the candidate, and
+    passes only if it does not worsen with these trials against the candidate.
+    """
+
+    def worsens(is_favourable: bool) -> Flags:
+        by_task = comparisons.check_difference(check_id, is_favourable=is_favourable)
+        is_known = ~np.isnan(by_task)
+        change = mean_of(np.where(is_known, by_task, 0.0).sum(axis=1), is_known.sum(axis=1))
+        return np.asarray(change < -TOLERANCE)
+
+    codes = np.where(worsens(True), FAIL, np.where(worsens(False), UNDECIDED, PASS))
+    return np.where(comparisons.measured_on_both.any(axis=1), codes, NOT_APPLICABLE)
+
+
+def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
+    code = int(_own_check_codes(pairs.comparisons, check_id)[0])
+    if code == NOT_APPLICABLE:
+        return CheckResult(
+            id=check_id,
+            status=STATUSES[code],
+            unit=SHARE_UNIT,
+            detail=PointCheck.not_applicable_reason,
+        )
+    if code == PASS and not applies_to_any(pairs, check_id):
+        return CheckResult(
+            id=check_id,
+            status=CheckStatus.NOT_APPLICABLE,
+            unit=SHARE_UNIT,
+            detail="applies to no simulation",
+        )
+    difference = pairs.comparisons.difference(CHECK_PREFIX + check_id)
+    known = difference[~np.isnan(difference)]
+    return CheckResult(
+        id=check_id,
+        status=STATUSES[code],
+        estimate=-float(known.mean()) if known.size else None,
+        threshold=0.0,
+        unit=SHARE_UNIT,
+        detail=format_check_counts(pairs, check_id),
+    )
+
+
 @dataclass(frozen=True)
 class Strict(Policy):
-    """A policy on point estimates: one check of the reward for each goal, and further checks."""
+    """A policy on point estimates: one check of the reward for each goal, and further checks.
+
+    `omitted_checks` holds the ids of the checks of one's own that are left out.
+    """
 
     name: str
     improve_check: Check
@@ -176,6 +234,7 @@ class Strict(Policy):
     confirms_regressions: bool = False
     max_fresh_simulations: int = 0
     alpha: float = 0.05
+    omitted_checks: frozenset[str] = frozenset()
 
     needs_equal_trials = False
 
@@ -185,7 +244,13 @@ class Strict(Policy):
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Evaluate every check."""
-        return Judgement(tuple(run_check(check, pairs) for check in self.checks(question.goal)))
+        results = [run_check(check, pairs) for check in self.checks(question.goal)]
+        results += [_own_check_result(pairs, name) for name in self._own_checks(pairs.comparisons)]
+        return Judgement((*results, *ungated_check_results(pairs)))
+
+    def _own_checks(self, comparisons: Comparisons) -> list[str]:
+        """The ids of the checks of one's own that the policy includes."""
+        return [name for name in comparisons.check_ids if name not in self.omitted_checks]
 
     def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
         """True for every comparison, because a policy on point estimates states no uncertainty."""
@@ -194,9 +259,9 @@ class Strict(Policy):
     def status_codes(self, comparisons: Comparisons, question: Question) -> Counts:
         """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
         checks = self.checks(question.goal)
-        return np.stack(
-            [check.status_codes(comparisons) for check in checks if isinstance(check, PointCheck)]
-        )
+        codes = [check.status_codes(comparisons) for check in checks if isinstance(check, PointCheck)]
+        codes += [_own_check_codes(comparisons, name) for name in self._own_checks(comparisons)]
+        return np.stack(codes)
 
 
 STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED_CHECKS)
@@ -207,16 +272,18 @@ DEFAULT_POLICY = CALIBRATED.name
 
 _STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED_CHECKS, REWARD_NOT_WORSE)
 
-_RESERVED_IDS = {
-    *METRICS,
-    REWARD_DROP,
-    "measured",
-    "compared",
-    "worst_case",
-    "best_case",
-    "lost_again",
-}.union(check.id for check in _STRICT_CHECKS)
-"""Ids that no check of a plugin may have."""
+RESERVED_IDS = frozenset(
+    {
+        *METRICS,
+        REWARD_DROP,
+        "measured",
+        "compared",
+        "worst_case",
+        "best_case",
+        "lost_again",
+    }
+).union(check.id for check in _STRICT_CHECKS)
+"""Ids that no check of a plugin and no check of one's own may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
 
@@ -237,7 +304,10 @@ class _Settings(Record):
 
 
 def get_policy(
-    name: str, folder: Path | None = None, plugin_checks: Mapping[str, Check] | None = None
+    name: str,
+    folder: Path | None = None,
+    plugin_checks: Mapping[str, Check] | None = None,
+    own_checks: Collection[str] = (),
 ) -> Policy:
     """Return the policy with a name: a built-in one, or `<name>.toml` in a project's folder of policies.
 
@@ -245,6 +315,7 @@ def get_policy(
         name: The policy's name.
         folder: The folder of the project's own policies.
         plugin_checks: Checks of plugins by their ids; a policy uses the checks that it names.
+        own_checks: Ids of the project's checks of its own, which every policy uses unless it omits them.
 
     Raises:
         PolicyError: no policy has the name (the message suggests the nearest one), or its file is invalid.
@@ -258,7 +329,7 @@ def get_policy(
     if name in POLICIES:
         return POLICIES[name]
     if name in own_files:
-        return read_policy(own_files[name], plugin_checks or {})
+        return read_policy(own_files[name], plugin_checks or {}, own_checks)
     raise PolicyError(f"unknown gate policy {name!r}; {name_suggestion(name, [*POLICIES, *own_files])}")
 
 
@@ -285,10 +356,14 @@ def _settings_of(policy: Policy) -> list[object]:
             bool(policy.has_fixed_tasks),
             [check.id for check in policy.plugin_checks],
         ]
-    return [check.id for check in getattr(policy, "watched_checks", ())]
+    omitted_ids = sorted(getattr(policy, "omitted_checks", ()))
+    return [
+        *(check.id for check in getattr(policy, "watched_checks", ())),
+        *([omitted_ids] if omitted_ids else []),
+    ]
 
 
-def read_policy(path: Path, plugin_checks: Mapping[str, Check]) -> Policy:
+def read_policy(path: Path, plugin_checks: Mapping[str, Check], own_checks: Collection[str] = ()) -> Policy:
     """Read a policy from its file.
 
     Raises:
@@ -300,23 +375,25 @@ def read_policy(path: Path, plugin_checks: Mapping[str, Check]) -> Policy:
     except ValidationError as error:
         raise PolicyError(f"{path}: {first_problem(error)}") from None
     for name in settings.checks.keys() & plugin_checks.keys():
-        if name in _RESERVED_IDS or plugin_checks[name].id != name:
-            if name in _RESERVED_IDS:
+        if name in RESERVED_IDS or plugin_checks[name].id != name:
+            if name in RESERVED_IDS:
                 problem = "has the id of a built-in check; give it a different id"
             else:
                 problem = f"has id {plugin_checks[name].id!r}; register it under its id"
             raise PolicyError(f"{path}: check {name!r} of a plugin {problem}")
     if settings.base == "strict":
-        return _build_strict(path, settings, plugin_checks)
-    return _build_calibrated(path, settings, plugin_checks)
+        return _build_strict(path, settings, plugin_checks, own_checks)
+    return _build_calibrated(path, settings, plugin_checks, own_checks)
 
 
-def _build_strict(path: Path, settings: _Settings, plugin_checks: Mapping[str, Check]) -> Strict:
+def _build_strict(
+    path: Path, settings: _Settings, plugin_checks: Mapping[str, Check], own_checks: Collection[str]
+) -> Strict:
     if unused_settings := settings.model_dump(exclude_unset=True, exclude={"base", "checks"}):
         raise PolicyError(
             f"{path}: {next(iter(unused_settings))!r} has no effect on base 'strict', which has no levels"
         )
-    known_ids = [*(check.id for check in _STRICT_CHECKS), *plugin_checks]
+    known_ids = [*(check.id for check in _STRICT_CHECKS), *plugin_checks, *own_checks]
     for name, check in settings.checks.items():
         if check.margin is not None or check.alpha is not None:
             raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
@@ -330,19 +407,21 @@ def _build_strict(path: Path, settings: _Settings, plugin_checks: Mapping[str, C
         STRICT,
         name=path.stem,
         watched_checks=tuple(check for check in checks if check.id not in disabled_ids),
+        omitted_checks=frozenset(disabled_ids.intersection(own_checks)),
     )
 
 
-def _build_calibrated(path: Path, settings: _Settings, plugin_checks: Mapping[str, Check]) -> Calibrated:
+def _build_calibrated(
+    path: Path, settings: _Settings, plugin_checks: Mapping[str, Check], own_checks: Collection[str]
+) -> Calibrated:
     alpha = settings.alpha or CALIBRATED.alpha
     margins, weights = dict(CALIBRATED.margins), {}
     for name, check in settings.checks.items():
-        if name not in METRICS and name not in plugin_checks:
-            raise PolicyError(
-                f"{path}: unknown check {name!r}; {name_suggestion(name, [*METRICS, *plugin_checks])}"
-            )
+        known_ids = [*METRICS, *plugin_checks, *own_checks]
+        if name not in known_ids:
+            raise PolicyError(f"{path}: unknown check {name!r}; {name_suggestion(name, known_ids)}")
         if check.margin is not None:
-            if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in plugin_checks:
+            if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in (*plugin_checks, *own_checks):
                 raise PolicyError(f"{path}: checks.{name}: this check has no margin; remove 'margin'")
             margins[name] = check.margin
         if check.alpha is not None:

@@ -138,7 +138,7 @@ class ChatJudge:
                 temperature=0.0,
                 messages=[
                     {"role": "system", "content": _INSTRUCTION},
-                    {"role": "user", "content": _render_question(assertions, trace)},
+                    {"role": "user", "content": render_question(assertions, trace)},
                 ],
                 response_format=grades_format,
             )
@@ -175,7 +175,8 @@ class ChatJudge:
         )
 
 
-def _render_question(assertions: Sequence[str], trace: Sequence[Message]) -> str:
+def render_question(assertions: Sequence[str], trace: Sequence[Message]) -> str:
+    """The text by which a judge is asked about a trace."""
     lines = [f"{message.role}: {_render_message(message)}" for message in trace]
     statements = [f"{number}. {assertion}" for number, assertion in enumerate(assertions, start=1)]
     return "\n".join(

@@ -72,7 +72,8 @@ class EvolutionHooks:
         _check_options(self._config)
         try:
             resources = self._controller.resources
-            project = replace(resources.project, hooks=read_hooks(self._config))
+            hooks = read_hooks(self._config, resources.project.suites_folder)
+            project = replace(resources.project, hooks=hooks)
             self._resources = replace(resources, project=project)
             with self._open_plan(None) as (plan, environments):
                 self._values = plan.values

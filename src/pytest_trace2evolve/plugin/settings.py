@@ -51,7 +51,7 @@ def resources_of(config: pytest.Config) -> "Resources":
         pytest.UsageError: a file of the project or a hook is invalid.
     """
     from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
-    from pytest_trace2evolve.project.extensions import read_hook
+    from pytest_trace2evolve.project.extensions import read_hook, read_trace_checks
     from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -59,9 +59,10 @@ def resources_of(config: pytest.Config) -> "Resources":
     try:
         _ = project.splits
         agents = {**BUILT_IN_AGENTS, **read_hook(config, "agents")}
-        return Resources(
-            project, Worlds(read_hook(config, "worlds"), project.root), agents, read_hook(config, "checks")
-        )
+        worlds = Worlds(read_hook(config, "worlds"), project.root)
+        checks = read_hook(config, "checks")
+        trace_checks = read_trace_checks(config, project.suites_folder, checks)
+        return Resources(project, worlds, agents, checks, trace_checks)
     except (Trace2EvolveError, OSError) as error:
         raise usage_error(error) from None
 

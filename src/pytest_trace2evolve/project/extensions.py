@@ -1,28 +1,34 @@
 """Extensions: the worlds, agents, checks and environments that hooks register, for pytest and for commands.
 
-A pytest session reads the hooks of its own configuration (`read_hook`). A command has no session: it lets
-pytest load the project's `conftest.py` and plugins, and reads the same hooks (`load_extensions`).
+Checks of one's own need no hook: they are the functions that `@check` declares in a `conftest.py` of the
+project or in the module that `[tool.trace2evolve]` names. A pytest session reads the hooks of its own
+configuration (`read_hook`). A command has no session: it lets pytest load the project's `conftest.py` and
+plugins, and reads the same hooks (`load_extensions`).
 """
 
 import contextlib
+import importlib
 import importlib.metadata
 import io
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, duplicate_name_error
 from pytest_trace2evolve.project.pytest_ini import ini_words
+from pytest_trace2evolve.project.tool_settings import FILE_NAME, read_tool_settings
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
 from pytest_trace2evolve.records.protocols import Offer
+from pytest_trace2evolve.records.trace_check import TraceCheck, checks_in, short_location
 from pytest_trace2evolve.utils.optional import CHECK_GROUP, describe_entry_point, entry_points
 from pytest_trace2evolve.worlds.registry import WorldFactory
 from pytest_trace2evolve.worlds.registry import provider_owners as registered_worlds
@@ -48,21 +54,103 @@ _hookimpl = pluggy.HookimplMarker("pytest")  # pytest.hookimpl, without the impo
 
 @dataclass(frozen=True)
 class Extensions:
-    """Everything that the hooks of a project and of its plugins register, by kind and name."""
+    """Everything that the hooks of a project and of its plugins register, by kind and name.
+
+    `trace_checks` holds the project's own checks of traces.
+    """
 
     worlds: Mapping[str, WorldFactory] = field(default_factory=dict)
     agents: "Mapping[str, AgentFactory]" = field(default_factory=dict)
     checks: "Mapping[str, Check]" = field(default_factory=dict)
     environments: "Mapping[str, Offer]" = field(default_factory=dict)
+    trace_checks: Mapping[str, TraceCheck] = field(default_factory=dict)
 
 
-def read_hooks(config: "pytest.Config") -> Extensions:
-    """Read all hooks of a configuration.
+def read_hooks(config: "pytest.Config", suites_folder: Path) -> Extensions:
+    """Read all hooks of a configuration, and the project's own checks of traces.
 
     Raises:
-        ConfigError: a hook fails, returns a value of the wrong type, or registers a name that is taken.
+        ConfigError: a hook fails, returns a value of the wrong type, or registers a name that is taken; or a
+            check of traces cannot be loaded, or its name is taken.
     """
-    return Extensions(**{kind: read_hook(config, kind) for kind in _KIND_NAMES})
+    registrations = {kind: read_hook(config, kind) for kind in _KIND_NAMES}
+    trace_checks = read_trace_checks(config, suites_folder, registrations["checks"])
+    return Extensions(**registrations, trace_checks=trace_checks)
+
+
+def read_trace_checks(
+    config: "pytest.Config", suites_folder: Path, gate_checks: Mapping[str, object]
+) -> dict[str, TraceCheck]:
+    """Read the checks of traces in the `conftest.py` of the root and of the suites, and in the named module.
+
+    Args:
+        gate_checks: The checks of the gate that hooks register, whose names are taken.
+
+    Raises:
+        ConfigError: the module cannot be imported, or a name is taken.
+    """
+    conftest_files = {folder / "conftest.py" for folder in (config.rootpath, suites_folder)}
+    modules = [
+        plugin
+        for plugin in config.pluginmanager.get_plugins()
+        if isinstance(plugin, ModuleType) and Path(getattr(plugin, "__file__", None) or "") in conftest_files
+    ]
+    modules.sort(key=lambda module: len(Path(module.__file__ or "").parts))
+    return collect_trace_checks(config.rootpath, modules, gate_checks)
+
+
+def collect_trace_checks(
+    root: Path, modules: Iterable[ModuleType] = (), gate_checks: Iterable[str] = ()
+) -> dict[str, TraceCheck]:
+    """Collect the checks of traces in modules and in the module that the project's settings name, by id.
+
+    A check that several modules import counts once.
+
+    Raises:
+        ConfigError: the named module cannot be imported, or a name is taken; the message names both places.
+    """
+    modules = list(modules)
+    if (module_name := read_tool_settings(root).checks) is not None:
+        modules.append(_import_module(root, module_name))
+    trace_checks: dict[str, TraceCheck] = {}
+    for trace_check in (trace_check for module in modules for trace_check in checks_in(module)):
+        location = short_location(trace_check.location, root)
+        known_check = trace_checks.setdefault(trace_check.id, trace_check)
+        if known_check is not trace_check:
+            raise duplicate_name_error(
+                "check", trace_check.id, short_location(known_check.location, root), location
+            )
+    if trace_checks:
+        from pytest_trace2evolve.gate.policy import RESERVED_IDS
+
+        owners = dict.fromkeys(RESERVED_IDS, DISTRIBUTION) | dict(_reserved_names("checks"))
+        owners |= dict.fromkeys(gate_checks, "hook pytest_t2e_checks")
+        for name, trace_check in trace_checks.items():
+            if name in owners:
+                location = short_location(trace_check.location, root)
+                raise duplicate_name_error("check", name, owners[name], location)
+    return trace_checks
+
+
+def _import_module(root: Path, name: str) -> ModuleType:
+    """Import a module of a project, with the project's root first on `sys.path`."""
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    try:
+        return importlib.import_module(name)
+    except (KeyboardInterrupt, Trace2EvolveError):
+        raise
+    except BaseException as error:  # including `SystemExit`
+        locations = [
+            f"{frame.filename}:{frame.lineno}"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).is_relative_to(root)
+        ]
+        location = f" ({short_location(locations[-1], root)})" if locations else ""
+        raise ConfigError(
+            f"{root / FILE_NAME}: checks = {name!r}: the module cannot be imported: "
+            f"{_describe_error(error)}{location}; correct the module or the setting"
+        ) from error
 
 
 _KIND_NAMES = {"worlds": "world", "agents": "agent", "checks": "check", "environments": "environment"}
@@ -220,7 +308,7 @@ def load_extensions(root: Path, suites_folder: Path) -> Extensions:
     """
     import pytest
 
-    reader = _HookReader(pytest.exit)
+    reader = _HookReader(pytest.exit, suites_folder)
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
@@ -266,8 +354,9 @@ class _HookReader:
 
     __name__ = READER_PLUGIN  # the name under which pytest registers the plugin
 
-    def __init__(self, exit_session: Callable[..., Any]) -> None:
+    def __init__(self, exit_session: Callable[..., Any], suites_folder: Path) -> None:
         self._exit = exit_session
+        self._suites_folder = suites_folder
         self.extensions: Extensions | None = None
         self.error: BaseException | None = None
         self.path: list[str] = []
@@ -291,7 +380,7 @@ class _HookReader:
         """Read the hooks after every other `pytest_configure`, because hooks may rely on these calls."""
         self.path = [*sys.path]
         try:
-            self.extensions = read_hooks(config)
+            self.extensions = read_hooks(config, self._suites_folder)
         except BaseException as error:
             self.error = error
         self._exit("the hooks are read", returncode=0)

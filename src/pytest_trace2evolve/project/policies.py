@@ -1,7 +1,7 @@
 """Gate policies of a project: built-in ones, those of `policies/`, and checks of other packages."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.policy import POLICIES, get_policy
@@ -11,7 +11,10 @@ from pytest_trace2evolve.utils.optional import CHECK_GROUP, entry_points
 
 
 def find_policy(
-    name: str, project: Project | None, extra_checks: Mapping[str, Check] | None = None
+    name: str,
+    project: Project | None,
+    extra_checks: Mapping[str, Check] | None = None,
+    own_checks: Collection[str] | None = None,
 ) -> Policy:
     """Find a policy by its name.
 
@@ -20,11 +23,14 @@ def find_policy(
         extra_checks: Checks by id, from the hook `pytest_t2e_checks`. If None, the checks of the project's
             hooks are used. They are loaded only for a policy of the project's own, because built-in policies
             use none of them.
+        own_checks: Ids of the project's checks of its own. If None, they are loaded in the same way.
     """
     folder = None if project is None else project.policies_folder
     if extra_checks is None and project is not None and name not in POLICIES:
         extra_checks = project.extensions.checks
-    return get_policy(name, folder, {**installed_checks(), **(extra_checks or {})})
+    if own_checks is None and project is not None and name not in POLICIES:
+        own_checks = project.extensions.trace_checks
+    return get_policy(name, folder, {**installed_checks(), **(extra_checks or {})}, own_checks or ())
 
 
 @functools.cache

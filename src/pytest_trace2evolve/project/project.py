@@ -175,10 +175,16 @@ class Project:
         """
         if self.hooks is not None:
             return self.hooks
-        from pytest_trace2evolve.project.extensions import Extensions, load_extensions, may_have_hooks
+        from pytest_trace2evolve.project.extensions import (
+            Extensions,
+            collect_trace_checks,
+            load_extensions,
+            may_have_hooks,
+        )
 
-        has_hooks = may_have_hooks(self.root, self.suites_folder)
-        return load_extensions(self.root, self.suites_folder) if has_hooks else Extensions()
+        if may_have_hooks(self.root, self.suites_folder):
+            return load_extensions(self.root, self.suites_folder)
+        return Extensions(trace_checks=collect_trace_checks(self.root))
 
     def open_worlds(self) -> Worlds:
         """Worlds of all providers that a command knows, including those of the project's hooks."""

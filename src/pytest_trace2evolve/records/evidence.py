@@ -14,6 +14,7 @@ from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import RewardRecord, UnitFloat
 from pytest_trace2evolve.records.task import RewardBasis
+from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
 EVIDENCE_SCHEMA = 1
@@ -69,6 +70,7 @@ class SimulationEvidence(RewardRecord):
         usage: The usage of the agent's and the user's models, if the trace records it.
         invariants: The number of breaches by invariant; None if the world declares no rules, or nothing was
             measured.
+        checks: The outcomes of checks of one's own by id; empty if there are none, or nothing was measured.
     """
 
     id: str
@@ -84,6 +86,7 @@ class SimulationEvidence(RewardRecord):
     note: str = ""
     usage: dict[Requestor, Usage] = Field(default_factory=dict)
     invariants: dict[Invariant, Count] | None = None
+    checks: dict[str, CheckOutcome] = Field(default_factory=dict)
 
     def action_share(self, *kinds: str) -> float | None:
         """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).
@@ -222,6 +225,20 @@ class Identity(Record):
     world: Code | None = None
 
 
+class CheckOrigin(Record):
+    """Identifies a check of one's own.
+
+    Attributes:
+        kind: What the check is about.
+        code: The code of the check's function; None for a judged check.
+        rubric: Digest of the rubric of a judged check; None for a function.
+    """
+
+    kind: str
+    code: Code | None = None
+    rubric: str | None = None
+
+
 class LockParts(Record):
     """Digests of the parts of a suite's lock besides its tasks, so that a difference can be named."""
 
@@ -248,6 +265,7 @@ class Provenance(Record):
         created_at: Time of that measurement (ISO 8601).
         replaces: For a baseline, digest of the evidence of the previous baseline.
         promoted_from: For a baseline, id of the run whose verdict promoted it.
+        checks: The checks of one's own that the simulations were measured by, by id; None if there are none.
     """
 
     domain: str
@@ -271,6 +289,15 @@ class Provenance(Record):
     replaces: str | None = None
     promoted_from: str | None = None
     sources: tuple[str, ...] = ()
+    checks: dict[str, CheckOrigin] | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_checks(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out absent `checks`, so that evidence without checks keeps its form."""
+        record: dict[str, Any] = dump(self)
+        if record.get("checks") is None:
+            record.pop("checks", None)
+        return record
 
     @property
     def mode(self) -> Mode:

@@ -7,7 +7,7 @@ its own code, so texts of an untrusted run are treated as data and never as Mark
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef, ComparedSides
@@ -79,11 +79,16 @@ class Label(StrEnum):
     SYNTHETIC = "synthetic"
 
 
+SHARE_UNIT = "share of simulations"
+"""The unit of checks of one's own."""
+
+
 class CheckResult(Record):
     """One check: the estimate, its interval, and the threshold.
 
     `detectable` is the smallest effect that this number of tasks and trials would have shown in four of five
     comparisons. `detectable`, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
+    `unit` is set for checks of one's own.
     """
 
     id: str
@@ -95,6 +100,15 @@ class CheckResult(Record):
     p: float | None = None
     detectable: float | None = None
     detail: str = ""
+    unit: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_unit(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an absent `unit`, so that the built-in checks keep their form."""
+        record: dict[str, Any] = dump(self)
+        if record.get("unit") is None:
+            record.pop("unit", None)
+        return record
 
 
 class Obstacle(StrEnum):

@@ -17,6 +17,7 @@ from pytest_trace2evolve.records.verdict import (
     Verdict,
 )
 from pytest_trace2evolve.report.formatting import NOT_MEASURED, format_count, format_dollars, format_points
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 _ACTION_SHARES = {
     "action_match": "actions",
@@ -282,7 +283,7 @@ def share_text(value: float | None) -> str:
 
 def check_group_names(checks: Iterable[CheckResult]) -> list[str]:
     """Return short names of checks. `actions` also stands for read and write actions."""
-    names = [CHECK_NAMES[check.id] for check in checks]
+    names = [CHECK_NAMES.get(check.id, sanitize_line(check.id)) for check in checks]
     return list(
         dict.fromkeys(name for name in names if not (name.endswith(" actions") and "actions" in names))
     )

@@ -21,7 +21,7 @@ from pytest_trace2evolve.report.formatting import (
     print_line,
     rendered_text,
 )
-from pytest_trace2evolve.report.verdict import invariants_line, pass_hat_text
+from pytest_trace2evolve.report.verdict import checks_line, invariants_line, pass_hat_text
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.baselines import BaselineFacts
@@ -248,6 +248,7 @@ def _simulation_json(simulation: "ScoredSimulation") -> dict[str, Any]:
         "components": {name.value: value for name, value in record.components.items()},
         "note": record.note,
         "invariants": None if record.invariants is None else findings,
+        **({"checks": record.checks} if record.checks else {}),
     }
 
 
@@ -280,8 +281,9 @@ def score_tables(files: Sequence["ScoredFile"]) -> str:
     console = make_terminal_console()
     console.print(table)
     for file in files:
-        if line := invariants_line(file.metrics):
-            console.print(f"{escape(file.path.name)}: {line}", soft_wrap=True)
+        for line in (invariants_line(file.metrics), checks_line(file.metrics)):
+            if line:
+                console.print(f"{escape(file.path.name)}: {escape(line)}", soft_wrap=True)
         for note in file.notes:
             console.print(f"{escape(file.path.name)}: {escape(note)}", soft_wrap=True)
     return rendered_text(console)

@@ -10,6 +10,7 @@ from rich.text import Text
 from pytest_trace2evolve.evidence.results import OWN_BLOCK_KEY
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.report.failure import failure_lines
 from pytest_trace2evolve.report.formatting import (
     NOT_MEASURED,
@@ -40,6 +41,14 @@ _RECORDED_CHECKS = (
     ("nl_assertions", "met", "nl_assertion"),
 )
 """Lists of recorded checks: the key, the field with the outcome, and the field with the requirement."""
+
+
+_CHECK_TEXTS = {
+    CheckOutcome.KEPT.value: ("is kept", ""),
+    CheckOutcome.BROKEN.value: ("is broken", "red"),
+    CheckOutcome.ERROR.value: ("has no result", "yellow"),
+}
+"""Texts and styles for the outcomes of checks of one's own."""
 
 
 def trace_text(trace: "OpenedTrace", *, is_full: bool = False) -> str:
@@ -173,6 +182,11 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
         yield f"failed: {text}", "red"
     if not failed_checks and info:
         yield "all recorded checks passed", ""
+    for name, result in _as_mapping(own_info.get("checks")).items():
+        text, style = _CHECK_TEXTS.get(_as_mapping(result).get("outcome", ""), ("", ""))
+        if text:
+            reason = _as_mapping(result).get("reason")
+            yield f"check {name} {text}" + (f": {reason}" if isinstance(reason, str) else ""), style
 
 
 def _failed_checks(info: Mapping[str, Any]) -> Iterator[str]:

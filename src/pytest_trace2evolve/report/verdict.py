@@ -233,7 +233,7 @@ def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> N
 
 
 def _print_metrics(page: Page, titled_metrics: Sequence[tuple[str, Metrics]]) -> None:
-    """Print additional figures: trials, actions and invariants."""
+    """Print additional figures: trials, actions, invariants and checks of one's own."""
     if not titled_metrics:
         return
     ks = sorted({k for _, metrics in titled_metrics for k in metrics.pass_hat if k in (1, 2, 4, 8, 16)})
@@ -250,8 +250,9 @@ def _print_metrics(page: Page, titled_metrics: Sequence[tuple[str, Metrics]]) ->
         rows.append((cells, ""))
     page.print_table(rows)
     for title, metrics in titled_metrics:
-        if line := invariants_line(metrics):
-            page.print_line(line, label=f"{sanitize_line(title)}: ")
+        for line in (invariants_line(metrics), checks_line(metrics)):
+            if line:
+                page.print_line(line, label=f"{sanitize_line(title)}: ")
 
 
 def _print_verdict(
@@ -301,23 +302,30 @@ def _print_verdict(
 
 
 def _check_lines(verdict: Verdict, baseline: str, *, is_verbose: bool) -> list[tuple[CheckStatus, str, str]]:
-    """Return status, name and answer of each applicable check. Harm checks that passed share one line."""
-    claim_lines, open_lines, other_lines = [], [], []
+    """Return status, name and answer of each applicable check. Harm checks that passed share one line.
+
+    Checks of one's own that do not apply or decide nothing are reported too.
+    """
+    claim_lines: list[tuple[CheckStatus, str, str]] = []
+    open_lines: list[tuple[CheckStatus, str, str]] = []
+    other_lines: list[tuple[CheckStatus, str, str]] = []
     passed_checks = []
     for check in verdict.checks:
         status, name = check.status, CHECK_NAMES.get(check.id, check.id)
         if status is CheckStatus.NOT_APPLICABLE:
+            if check.unit is not None:
+                other_lines.append((status, _short_name(name), check.detail))
             continue
         if name == "reward":
             claim_lines.append((status, _claim_text(check, baseline), _answer_text(check, verdict)))
         elif name == "regressions":
             claim_lines.append((status, name, _dropped_tasks_text(verdict)))
-        elif check.id in COVERAGE_CHECKS or check.id not in CHECK_NAMES:
+        elif check.unit is None and (check.id in COVERAGE_CHECKS or check.id not in CHECK_NAMES):
             other_lines.append((status, _short_name(name).replace("_", " "), check.detail or status.value))
         elif status is CheckStatus.PASS:
             passed_checks.append(check)
         else:
-            open_lines.append((status, name, f"{_answer_text(check, verdict)}: {check.detail}"))
+            open_lines.append((status, _short_name(name), f"{_answer_text(check, verdict)}: {check.detail}"))
     if passed_checks and verdict.candidate.reward is not None:
         text = "pass" if verdict.alpha is None else _HARM_ANSWERS[CheckStatus.PASS]
         text += "" if is_verbose else " (-v for figures)"
@@ -394,7 +402,7 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
     page.print_line(", ".join([*facts, f"{format_count(verdict.tasks, 'task')} compared"]), label="   ")
     rows, notes = [(["   check", "change, points", "p", "detects"], "bold")], [""]
     for check in verdict.checks:
-        is_in_points = check.id in CHECK_NAMES and not check.id.startswith("no_")
+        is_in_points = check.unit is not None or (check.id in CHECK_NAMES and not check.id.startswith("no_"))
         figure = interval_text(check) if is_in_points else format_number(check.estimate)
         cells = [f" {_STATUS_SIGNS[check.status]} {check.id}", figure, p_text(check), detectable_text(check)]
         rows.append((cells, "" if check.status is CheckStatus.PASS else _STYLES[check.status]))
@@ -466,6 +474,15 @@ def invariants_line(metrics: Metrics) -> str:
         return ""
     by_name = ", ".join(f"{name.value} {count}" for name, count in counts.by_invariant.items())
     return f"invariants: {counts.broke} of {counts.simulations} simulations broke at least one: {by_name}"
+
+
+def checks_line(metrics: Metrics) -> str:
+    """Count the simulations that broke each check of one's own, of those that it applies to."""
+    parts = []
+    for name, counts in (metrics.checks or {}).items():
+        failed_text = f" ({counts.failed} without a result)" if counts.failed else ""
+        parts.append(f"{sanitize_line(name)} {counts.broken} of {counts.applies}{failed_text}")
+    return f"checks broken: {', '.join(parts)}" if parts else ""
 
 
 def pass_hat_text(metrics: Metrics) -> str:

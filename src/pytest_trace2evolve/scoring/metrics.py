@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import usage_of
@@ -14,6 +17,8 @@ from pytest_trace2evolve.records.rules import Finding, Invariant
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.trace_check import CheckOutcome
+from pytest_trace2evolve.scoring.trace_checks import CheckResult
 
 SUCCESS = 1.0 - 1e-6
 """The smallest reward that is a success (tau2's tolerance)."""
@@ -60,11 +65,26 @@ class InvariantCounts(Record):
     by_invariant: dict[Invariant, int]
 
 
+class CheckCounts(Record):
+    """Numbers of simulations for one check of one's own.
+
+    Attributes:
+        measured: Simulations with a result, including those that the check does not apply to.
+        applies, broken: Simulations that the check applies to, and that broke it.
+        failed: Simulations without a result.
+    """
+
+    measured: int
+    applies: int
+    broken: int
+    failed: int = 0
+
+
 class Metrics(Record):
     """Figures over the simulations of one side; a figure is None if nothing was measured for it.
 
     `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task. `invariants`
-    is None if no simulation was checked for invariants.
+    is None if no simulation was checked for invariants, and `checks` if there are no checks of one's own.
     """
 
     simulations: int
@@ -81,6 +101,15 @@ class Metrics(Record):
     write_action_match: float | None
     terminations: dict[str, int]
     invariants: InvariantCounts | None = None
+    checks: dict[str, CheckCounts] | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_checks(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out absent `checks`, so that figures without checks keep their form."""
+        record: dict[str, Any] = dump(self)
+        if record.get("checks") is None:
+            record.pop("checks", None)
+        return record
 
 
 def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
@@ -114,6 +143,7 @@ def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         write_action_match=_action_match(groups, ToolType.WRITE),
         terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
         invariants=_invariant_counts(measured_records),
+        checks=_check_counts(measured_records),
     )
 
 
@@ -162,6 +192,22 @@ def _invariant_counts(records: Iterable[SimulationEvidence]) -> InvariantCounts 
     )
 
 
+def _check_counts(records: Iterable[SimulationEvidence]) -> dict[str, CheckCounts] | None:
+    outcomes_by_id: dict[str, Counter[CheckOutcome]] = {}
+    for record in records:
+        for name, outcome in record.checks.items():
+            outcomes_by_id.setdefault(name, Counter())[outcome] += 1
+    return {
+        name: CheckCounts(
+            measured=sum(outcomes.values()) - outcomes[CheckOutcome.ERROR],
+            applies=outcomes[CheckOutcome.KEPT] + outcomes[CheckOutcome.BROKEN],
+            broken=outcomes[CheckOutcome.BROKEN],
+            failed=outcomes[CheckOutcome.ERROR],
+        )
+        for name, outcomes in sorted(outcomes_by_id.items())
+    } or None
+
+
 def count_breaches(findings: Iterable[Finding]) -> dict[Invariant, int]:
     """The number of breaches of each invariant; unbroken invariants are absent."""
     counts = Counter(finding.invariant for finding in findings)
@@ -179,11 +225,13 @@ def to_evidence(
     *,
     solo: bool = False,
     findings: Sequence[Finding] | None = None,
+    check_results: Mapping[str, CheckResult] | None = None,
 ) -> SimulationEvidence:
     """The compact record of one scored simulation. A simulation without a trial number gets trial 0.
 
     `solo` is whether the run is in solo mode. A trace that ended before the user spoke does not show this.
-    `findings` holds the breaches of invariants; None if the simulation was not checked.
+    `findings` holds the breaches of invariants; None if the simulation was not checked. `check_results` holds
+    the results of checks of one's own.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(
@@ -202,6 +250,7 @@ def to_evidence(
         note=score.note,
         usage={role: usage for role in _ROLES if (usage := usage_of(simulation.trace, role)).calls},
         invariants=None if findings is None else count_breaches(findings),
+        checks={name: result.outcome for name, result in (check_results or {}).items()},
     )
 
 

@@ -15,6 +15,7 @@ from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.evidence_sources import load_evidence, path_exists
+from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def find_baselines(
     *,
     base_folder: Path,
     judge: Judge | None = None,
+    trace_checks: TraceChecks = NO_TRACE_CHECKS,
 ) -> BaselinesAndNotes:
     """Find the baseline of each suite that has one.
 
@@ -96,6 +98,7 @@ def find_baselines(
             baseline of the nearest ancestor that has one.
         lineage: The candidate and its ancestors.
         base_folder: The folder that paths start from.
+        trace_checks: The checks of one's own that results files are measured by.
 
     Raises:
         ConfigError: `name_or_path` is neither a path nor a saved baseline of any suite.
@@ -104,7 +107,7 @@ def find_baselines(
     if name_or_path is None:
         return _ancestor_baselines(suites, project, lineage), ()
     if path_exists(base_folder / name_or_path):
-        return _baselines_from_path(base_folder / name_or_path, suites, worlds, judge)
+        return _baselines_from_path(base_folder / name_or_path, suites, worlds, judge, trace_checks)
     paths = {suite.name: project.baseline_path(suite.name, name_or_path) for suite in suites}
     baselines = {
         suite.name: _restrict_to_suite(
@@ -154,11 +157,17 @@ def _ancestor_baselines(
 
 
 def _baselines_from_path(
-    path: Path, suites: Sequence["LockedSuite"], worlds: Worlds, judge: Judge | None
+    path: Path,
+    suites: Sequence["LockedSuite"],
+    worlds: Worlds,
+    judge: Judge | None,
+    trace_checks: TraceChecks,
 ) -> BaselinesAndNotes:
     providers = {suite.suite.provider for suite in suites}
     provider = providers.pop() if len(providers) == 1 else None
-    loaded_evidence = load_evidence([path], worlds, provider, judge, split_by_suite=True)
+    loaded_evidence = load_evidence(
+        [path], worlds, provider, judge, split_by_suite=True, trace_checks=trace_checks
+    )
     files = tuple((file.path, file.run) for file in loaded_evidence.files)
     baselines = {
         suite.name: _restrict_to_suite(suite, Baseline(path.name, side, files=files), path)

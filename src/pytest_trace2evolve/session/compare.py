@@ -19,12 +19,20 @@ from pytest_trace2evolve.gate.comparable import (
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import REWARD, pair, tally
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
+from pytest_trace2evolve.judges.chat import PROMPT_VERSION
 from pytest_trace2evolve.project.policies import find_policy
+from pytest_trace2evolve.records.agreement import JudgeIdentity
 from pytest_trace2evolve.records.evidence import ComparedSides, Provenance, describe_side
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics
 from pytest_trace2evolve.session.evidence_sources import load_evidence
+from pytest_trace2evolve.session.trace_checks import (
+    NO_TRACE_CHECKS,
+    TraceChecks,
+    plan_trace_checks,
+    ungated_reason,
+)
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
@@ -83,6 +91,8 @@ def compare(
         SuiteError, LockError: the suite or split is unknown, or differs from the lock.
     """
     gate_policy = find_policy(policy or DEFAULT_POLICY, project)
+    own_checks = {} if project is None else project.extensions.trace_checks
+    trace_checks = plan_trace_checks(own_checks, project, judge)
     tasks: Mapping[str, str] | None = None
     if project is not None and suite is not None:
         suite_spec = project.suite(suite)
@@ -91,7 +101,7 @@ def compare(
             raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(suite_lock.splits)}")
         tasks = suite_lock.tasks if split is None else suite_lock.splits[split]
         provider = provider or suite_spec.provider
-    baseline_side, candidate_side = _both_sides(baseline, candidate, worlds, provider, judge)
+    baseline_side, candidate_side = _both_sides(baseline, candidate, worlds, provider, judge, trace_checks)
     _check_comparable(baseline_side, candidate_side)
     missing_text = unrecorded_fields(baseline_side.provenance, candidate_side.provenance)
     changes = agent_changes(baseline_side.provenance, candidate_side.provenance).values()
@@ -106,6 +116,7 @@ def compare(
             )
         sides, left_out = _restrict_to_lock(*sides, tasks)
     pairs = pair(*sides).with_left_out(left_out)
+    pairs = pairs.with_ungated_checks(_ungated_checks(baseline_side.provenance, trace_checks, project))
     if gate_policy.needs_equal_trials:
         counts = [dict(zip(pairs.names, side.trials.tolist(), strict=True)) for side in pairs.sides]
         if unequal_text := unequal_trials_reason(*counts):
@@ -133,12 +144,31 @@ def compare(
             candidate=describe_side(candidate_side.provenance),
         ),
         notes=(
+            *trace_checks.notes,
             *baseline_side.notes,
             *candidate_side.notes,
             *((missing_text,) if missing_text else ()),
             *(f"the agents differ: {phrase}" for phrases in changes for phrase in phrases),
         ),
     )
+
+
+def _ungated_checks(
+    origin: Provenance, trace_checks: TraceChecks, project: "Project | None"
+) -> dict[str, str]:
+    """The judged checks of saved evidence that may not decide, with the reasons.
+
+    The judge that measured saved evidence need not be named again.
+    """
+    reasons = dict(trace_checks.ungated)
+    for name, check_origin in (origin.checks or {}).items():
+        if check_origin.rubric and name not in trace_checks.checks:
+            identity = JudgeIdentity(
+                model=origin.judge or "", prompt=PROMPT_VERSION, rubric=check_origin.rubric
+            )
+            if reason := ungated_reason(name, identity, project):
+                reasons[name] = reason
+    return reasons
 
 
 def _short_name(name: str) -> str:
@@ -152,6 +182,7 @@ def _both_sides(
     worlds: Worlds,
     provider: str | None,
     judge: Judge | None,
+    trace_checks: TraceChecks,
 ) -> tuple[Side, Side]:
     if (
         len(baseline) == len(candidate) == 1
@@ -163,7 +194,11 @@ def _both_sides(
             _check_not_empty(Side(baseline[0].name, *sides[0])),
             _check_not_empty(Side(candidate[0].name, *sides[1])),
         )
-    return read_side(baseline, worlds, provider, judge), read_side(candidate, worlds, provider, judge)
+    baseline_side, candidate_side = (
+        read_side(paths, worlds, provider, judge, trace_checks=trace_checks)
+        for paths in (baseline, candidate)
+    )
+    return baseline_side, candidate_side
 
 
 def read_side(
@@ -173,6 +208,7 @@ def read_side(
     judge: Judge | None,
     *,
     require_one_agent: bool = False,
+    trace_checks: TraceChecks = NO_TRACE_CHECKS,
 ) -> Side:
     """Read the simulations of one side from files.
 
@@ -182,7 +218,9 @@ def read_side(
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
     if len(paths) == 1 and has_line_layout(paths[0]):
         return _check_not_empty(Side(name, *read_columns(paths[0])))
-    loaded_evidence = load_evidence(paths, worlds, provider, judge, require_one_agent=require_one_agent)
+    loaded_evidence = load_evidence(
+        paths, worlds, provider, judge, require_one_agent=require_one_agent, trace_checks=trace_checks
+    )
     if len(loaded_evidence.sides) != 1:
         domains = ", ".join(side.provenance.mode.short_text for side in loaded_evidence.sides)
         raise ResultsError(f"{name}: holds several domains ({domains}); compare one at a time")

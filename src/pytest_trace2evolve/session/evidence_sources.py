@@ -5,7 +5,7 @@ Functions that compare files import the gate themselves, because scoring a file 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import Metrics, compute_metrics, to_evidence
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
+from pytest_trace2evolve.scoring.trace_checks import CheckResult
+from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks, describe_check_failures
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
@@ -119,17 +121,25 @@ def _str_or_none(value: object) -> str | None:
 
 @dataclass(frozen=True)
 class ScoredSimulation:
-    """One simulation with its task, score and compact record, and the invariants that it breaks."""
+    """One simulation with its task, score and compact record, and the invariants that it breaks.
+
+    `check_results` holds the results of checks of one's own by id.
+    """
 
     simulation: Simulation
     task: Task
     score: Score
     record: SimulationEvidence
     findings: tuple[Finding, ...] = ()
+    check_results: Mapping[str, CheckResult] = field(default_factory=dict)
 
 
 def rescore(
-    file: ResultsFile, worlds: Worlds, provider: str | None, judge: Judge | None = None
+    file: ResultsFile,
+    worlds: Worlds,
+    provider: str | None,
+    judge: Judge | None = None,
+    trace_checks: TraceChecks = NO_TRACE_CHECKS,
 ) -> list[ScoredSimulation]:
     """Score every simulation of a file with the tasks embedded in it."""
     domain, origin = domain_of(file), file_provenance(file)
@@ -141,8 +151,19 @@ def rescore(
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
         findings = breaches_in(simulation, result, rules)
-        record = to_evidence(simulation, task, result, types, solo=origin.mode.solo, findings=findings)
-        scored_simulations.append(ScoredSimulation(simulation, task, result, record, findings or ()))
+        check_results = trace_checks.run(simulation, result, task, world) if origin.is_conversational else {}
+        record = to_evidence(
+            simulation,
+            task,
+            result,
+            types,
+            solo=origin.mode.solo,
+            findings=findings,
+            check_results=check_results,
+        )
+        scored_simulations.append(
+            ScoredSimulation(simulation, task, result, record, findings or (), check_results)
+        )
     return scored_simulations
 
 
@@ -158,18 +179,29 @@ class ScoredFile:
 
 
 def rescore_files(
-    paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None
+    paths: Sequence[Path],
+    worlds: Worlds,
+    provider: str | None,
+    judge: Judge | None,
+    trace_checks: TraceChecks = NO_TRACE_CHECKS,
 ) -> list[ScoredFile]:
     """Read all files, so that bad input is reported at once, then score them one by one."""
     scored_files = []
     for file in [read_results(path) for path in expand_run_folders(paths)]:
-        scored_simulations = rescore(file, worlds, provider, judge)
+        scored_simulations = rescore(file, worlds, provider, judge, trace_checks)
         records = [simulation.record for simulation in scored_simulations]
         unscored_records = [record for record in records if record.note and record.reward is None]
         notes: tuple[str, ...] = ()
         if unscored_records:
             first_record = unscored_records[0]
             notes = (f"{len(unscored_records)} not scored, first {first_record.id!r}: {first_record.note}",)
+        notes += tuple(
+            describe_check_failures(
+                (name, result, simulation.record.task_id, simulation.record.trial)
+                for simulation in scored_simulations
+                for name, result in simulation.check_results.items()
+            )
+        )
         scored_files.append(
             ScoredFile(file.path, domain_of(file), tuple(scored_simulations), compute_metrics(records), notes)
         )
@@ -199,6 +231,7 @@ def load_evidence(
     *,
     require_one_agent: bool = False,
     split_by_suite: bool = False,
+    trace_checks: TraceChecks = NO_TRACE_CHECKS,
 ) -> LoadedEvidence:
     """Read one candidate's evidence from results files, run folders or compact evidence.
 
@@ -206,6 +239,7 @@ def load_evidence(
         provider: The provider of the world that scores results which name no provider.
         require_one_agent: Whether all files of a side must have the same candidate and agent.
         split_by_suite: Whether files of several suites of a domain are kept apart instead of rejected.
+        trace_checks: The checks of one's own that results files are measured by.
 
     Raises:
         ResultsError: a path cannot be read or trusted, files of one side differ in a fact that must be
@@ -235,11 +269,13 @@ def load_evidence(
         simulations, renumbering_notes = combine_results(group)
         notes += renumbering_notes
         origin = combined_provenance(group, provider, judge, require_one_agent=require_one_agent)
+        checks = trace_checks.recorded_origins if origin.is_conversational else None
+        origin = origin.model_copy(update={"checks": checks})
         trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
         records = [
             scored_simulation.record.model_copy(update={"trial": trial[scored_simulation.simulation.id]})
             for file in group
-            for scored_simulation in rescore(file, worlds, provider, judge)
+            for scored_simulation in rescore(file, worlds, provider, judge, trace_checks)
         ]
         sides.append(Evidence(provenance=origin, simulations=tuple(records)))
     files = tuple(file for group in groups.values() for file in group)
@@ -260,7 +296,11 @@ def combined_provenance(
     """
     from pytest_trace2evolve.gate.comparable import agent_differences, provenance_differences
 
-    scoring_fields = {"scorer_version": SCORER_VERSION, "judge": getattr(judge, "model", None)}
+    scoring_fields = {
+        "scorer_version": SCORER_VERSION,
+        "judge": getattr(judge, "model", None),
+        "checks": None,  # all files are measured by the same checks
+    }
     origins = []
     for file in files:
         has_own_block = isinstance(file.info.get(OWN_BLOCK_KEY), dict)

@@ -17,6 +17,7 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
+from pytest_trace2evolve.session.trace_checks import NO_TRACE_CHECKS, TraceChecks
 
 SCRIPTED_AGENTS = REFERENCE_AGENTS | {REPLAY}
 """Agents that have no fresh trials, because their simulations do not depend on chance."""
@@ -148,6 +149,7 @@ class Plan:
         agent: The agent of cases that belong to no suite; None if no agent was named.
         draw_id: The id of the run's draw, for simulations outside the store.
         ray: The Ray cluster that makes simulations; None if this process makes them.
+        trace_checks: The checks of one's own that the simulations are measured by.
     """
 
     project: Project
@@ -173,6 +175,7 @@ class Plan:
     draw_id: str = ""
     concurrency: int = DEFAULT_CONCURRENCY
     ray: RaySettings | None = None
+    trace_checks: TraceChecks = NO_TRACE_CHECKS
 
     @property
     def alpha(self) -> float:

@@ -22,6 +22,7 @@ from pytest_trace2evolve.project.suites import LockedText, Suite
 from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.task import natural_sort_key
+from pytest_trace2evolve.records.trace_check import TraceCheck
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import find_baselines
 from pytest_trace2evolve.session.candidate_models import models_of
@@ -34,6 +35,7 @@ from pytest_trace2evolve.session.evidence_sources import (
     read_replays,
 )
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
+from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -46,12 +48,14 @@ class Resources:
     Attributes:
         agents: Factories of agents by name, except agent `chat`.
         checks: Further checks that a policy may name, by id.
+        trace_checks: The project's own checks of traces, by id.
     """
 
     project: Project
     worlds: Worlds = field(default_factory=Worlds)
     agents: Mapping[str, AgentFactory] = field(default_factory=lambda: dict(BUILT_IN_AGENTS))
     checks: Mapping[str, Check] = field(default_factory=dict)
+    trace_checks: Mapping[str, TraceCheck] = field(default_factory=dict)
 
     @property
     def agent_names(self) -> list[str]:
@@ -67,7 +71,8 @@ def resources_of(project: Project) -> Resources:
     """
     extensions = project.extensions
     agents = {**BUILT_IN_AGENTS, **extensions.agents}
-    return Resources(project, Worlds(extensions.worlds, project.root), agents, extensions.checks)
+    worlds = Worlds(extensions.worlds, project.root)
+    return Resources(project, worlds, agents, extensions.checks, extensions.trace_checks)
 
 
 def make_plan(
@@ -100,7 +105,10 @@ def make_plan(
     candidate = lineage[0]
     policy = None
     if options.gate != "off":
-        policy = find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
+        policy = find_policy(
+            options.gate or DEFAULT_POLICY, project, resources.checks, resources.trace_checks
+        )
+    trace_checks = plan_trace_checks(resources.trace_checks, project, judge)
     recorded_runs = read_replays(options.replays)
     selected_suites = _select_suites(options, project, suite_names, recorded_runs)
     options = replace(options, default_agent=options.default_agent or project.settings.agent)
@@ -110,6 +118,7 @@ def make_plan(
     check_replayed_suites(recorded_runs, selected_suites, require_all_suites=bool(options.suites))
     check_replayed_candidate(recorded_runs, candidate)
     notes = [note for runs in recorded_runs.values() for note in runs.notes]
+    notes += trace_checks.notes
     if not is_listing:
         options, served_suites = use_embedded_model(options, selected_suites)
         if left_out := [suite.name for suite in selected_suites if suite not in served_suites]:
@@ -142,7 +151,14 @@ def make_plan(
     if not is_worker:
         _check_folders_unused(options, suites, [run_folder, *stage_folders])
     baselines, baseline_notes = find_baselines(
-        options.baseline, suites, project, lineage, worlds, base_folder=options.invocation_dir, judge=judge
+        options.baseline,
+        suites,
+        project,
+        lineage,
+        worlds,
+        base_folder=options.invocation_dir,
+        judge=judge,
+        trace_checks=trace_checks,
     )
     notes += baseline_notes
     planned_suites = {
@@ -202,6 +218,7 @@ def make_plan(
         draw_id=uuid4().hex,
         concurrency=options.concurrency,
         ray=options.ray,
+        trace_checks=trace_checks,
     )
 
 

@@ -33,11 +33,13 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
         "run_id": plan.run_id,
         "created_at": plan.started_at,
     }
+    checks = plan.trace_checks.recorded_origins
     if planned_suite.recorded_runs is not None:
         recorded_provenance = file_provenance(planned_suite.recorded_runs.files[0])
         sources = tuple(file.path.name for file in planned_suite.recorded_runs.files)
-        return recorded_provenance.model_copy(update={**common_fields, "sources": sources})
-    return Provenance(
+        provenance = recorded_provenance.model_copy(update={**common_fields, "sources": sources})
+        return provenance.model_copy(update={"checks": checks if provenance.is_conversational else None})
+    provenance = Provenance(
         **common_fields,
         world=planned_suite.identity.world,
         agent=agent_settings(planned_suite, plan.live),
@@ -46,6 +48,7 @@ def provenance_of(plan: Plan, planned_suite: PlannedSuite) -> Provenance:
         max_errors=planned_suite.suite.max_errors,
         timeout=planned_suite.suite.timeout,
     )
+    return provenance.model_copy(update={"checks": checks if provenance.is_conversational else None})
 
 
 def agent_settings(planned_suite: PlannedSuite, live: LiveSettings | None) -> Settings:
@@ -109,6 +112,12 @@ def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> 
     if split is None or plan.project.splits[split].role not in LEDGER_ROLES:
         return ""
     return f"{planned_suite.name}::{split}"
+
+
+def is_sealed_task(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> bool:
+    """Return whether a task belongs to a split whose traces are not to be read."""
+    splits = [name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks]
+    return any(plan.project.splits[name].role is not Role.REPORT for name in splits)
 
 
 def conditions_digest(plan: Plan, planned_suite: PlannedSuite) -> str:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.engine.budget import Account
@@ -46,7 +47,9 @@ from pytest_trace2evolve.session.finish import store_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
 from pytest_trace2evolve.session.planner import Resources
+from pytest_trace2evolve.session.provenance import is_sealed_task
 from pytest_trace2evolve.session.servers import LocalServers, model_folders, use_servers
+from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, judge_suite
 from pytest_trace2evolve.utils.files import ScratchFolder
@@ -110,6 +113,7 @@ class Session:
         self._end_event = threading.Event()
         self._narrowing = ""
         self._storage_error = ""
+        self._check_failures: list[tuple[str, CheckFailure]] = []
         self._is_exported = False
         try:
             self._check_plan(plan.stage_plans()[0])
@@ -297,6 +301,7 @@ class Session:
 
     def _begin_stage(self, plan: Plan) -> None:
         self.plan = plan
+        self._check_failures.clear()  # a later stage checks the earlier trials again
         self._draws = Draws(plan, self._resources.worlds, self.folder)
         self._runs = {name: SuiteRun(planned_suite) for name, planned_suite in plan.suites.items()}
 
@@ -312,7 +317,15 @@ class Session:
     async def _run_tasks(self) -> None:
         worlds, factories = self._resources.worlds, self._factories
         runner = TaskRunner(
-            self.plan, worlds, self.engine, self._draws, factories, self._expected, self._scorer, self._tasks
+            self.plan,
+            worlds,
+            self.engine,
+            self._draws,
+            factories,
+            self._expected,
+            self._scorer,
+            self._tasks,
+            self._check_failures,
         )
         await runner.run_all(self._on_simulation, self._on_task_run)
 
@@ -392,6 +405,7 @@ class Session:
         runs, ledger = self._suite_runs(stop_reason), ProjectLedger(self.plan.project)
         outcomes = self._judge(runs, ledger, stop_reason or self._narrowing, is_stopped=bool(stop_reason))
         self.notes += [note for run in runs for note in run.unconfirmed_notes]
+        self.notes += self._check_failure_notes()
         self.notes += [] if self._executor is None else self._executor.notes
         has_saved_baselines = self._store_results(
             runs, outcomes, ledger, stop_reason=stop_reason, others_failed=others_failed
@@ -408,6 +422,16 @@ class Session:
         )
         self._on_event(VerdictReached(run))
         return run
+
+    def _check_failure_notes(self) -> list[str]:
+        """Describe the simulations that checks of one's own have no result for."""
+        notes = []
+        for name, planned_suite in self.plan.suites.items():
+            failures = [failure for suite, failure in self._check_failures if suite == name]
+            is_sealed = partial(is_sealed_task, self.plan, planned_suite)
+            lines = describe_check_failures(failures, is_sealed, self.plan.project.root)
+            notes += [f"{name}: {line}" for line in lines]
+        return notes
 
     def _suite_runs(self, stop_reason: str) -> list[SuiteRun]:
         """Return the suites in which a task ran, or all suites if the run was stopped."""

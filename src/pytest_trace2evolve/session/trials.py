@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as ThreadExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.records.trace_check import CheckOutcome
 from pytest_trace2evolve.scoring.failures import explain_failure
 from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import Trials, is_success, to_evidence
@@ -31,6 +32,7 @@ from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simula
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
+from pytest_trace2evolve.session.trace_checks import CheckFailure
 from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -86,6 +88,7 @@ class TaskRunner:
         scorer: The threads in which simulations are scored and stored.
         tasks: The tasks in order. The order matters if there may be too few fresh simulations for all
             regressions.
+        check_failures: Receives each simulation that a check of one's own has no result for, with its suite.
     """
 
     plan: Plan
@@ -96,10 +99,12 @@ class TaskRunner:
     expected: ExpectedUsage
     scorer: ThreadExecutor
     tasks: Sequence[tuple[str, str]]
+    check_failures: list[tuple[str, CheckFailure]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rules: dict[str, Rules | None] = {}
         self._failed_trials: dict[tuple[str, str], tuple[Simulation, Task, Score]] = {}
+        self._conversational: dict[str, bool] = {}
         self._end_events = {task: asyncio.Event() for task in self.tasks}
         self._previous_tasks = dict(zip(self.tasks[1:], self.tasks, strict=False))
         confirmation = self.plan.confirmation
@@ -386,15 +391,31 @@ class TaskRunner:
             world = self._world(planned_suite)
             result = score(simulation, task, world, self.plan.judge)
             findings = breaches_in(simulation, result, self._rules_of(planned_suite, world))
+            check_results = (
+                self.plan.trace_checks.run(simulation, result, task, world)
+                if self._is_conversational(planned_suite)
+                else {}
+            )
             types = world.tool_types()
             record = to_evidence(
-                simulation, task, result, types, solo=planned_suite.suite.solo, findings=findings
+                simulation,
+                task,
+                result,
+                types,
+                solo=planned_suite.suite.solo,
+                findings=findings,
+                check_results=check_results,
             )
-            content = simulation_record(simulation, result, findings or ())
+            content = simulation_record(simulation, result, findings or (), check_results)
             if folder is None and result.reward is not None and not is_success(result.reward):
                 self._failed_trials.setdefault((planned_suite.name, task.id), (simulation, task, result))
         except Exception as error:
             return lost_trial(task.id, planned_suite.lock.tasks[task.id], trial, error)
+        self.check_failures.extend(
+            (planned_suite.name, (name, check_result, task.id, trial))
+            for name, check_result in check_results.items()
+            if check_result.outcome is CheckOutcome.ERROR
+        )
         store = RunStore(folder or self.plan.suite_folder(planned_suite.name))
         try:
             store.write_simulation(content)
@@ -403,11 +424,18 @@ class TaskRunner:
         return record
 
     def _rules_of(self, planned_suite: PlannedSuite, world: World) -> Rules | None:
-        """Return the rules for a suite's traces, cached because the provenance digests the whole lock."""
+        """Return the rules for a suite's traces; None if its agent does not talk."""
         if planned_suite.name not in self._rules:
-            is_conversational = provenance_of(self.plan, planned_suite).is_conversational
+            is_conversational = self._is_conversational(planned_suite)
             self._rules[planned_suite.name] = rules_of(world) if is_conversational else None
         return self._rules[planned_suite.name]
+
+    def _is_conversational(self, planned_suite: PlannedSuite) -> bool:
+        """Whether the agent of a suite talks, cached because the provenance digests the whole lock."""
+        if planned_suite.name not in self._conversational:
+            is_conversational = provenance_of(self.plan, planned_suite).is_conversational
+            self._conversational[planned_suite.name] = is_conversational
+        return self._conversational[planned_suite.name]
 
     def _world(self, planned_suite: PlannedSuite) -> World:
         return self.plan.project.world(planned_suite.suite, self.worlds)

@@ -202,6 +202,7 @@ def _judge_splits(
             ledger.spending(claim_of(plan, run, split, draws, evidence_label.label)) if is_claim else None
         )
         pairs = pair(comparable_records, candidate).with_left_out(reasons)
+        pairs = pairs.with_ungated_checks(plan.trace_checks.ungated)
         if planned_suite.name in plan.baseline_sides:
             pairs = pairs.with_fresh_results(
                 {task: fresh_result(fresh) for task, fresh in run.fresh_trials.items()}

@@ -1,0 +1,265 @@
+"""Carries out checks of one's own: the view of a trace that they get, and the meaning of their results."""
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import pydantic_core
+
+from pytest_trace2evolve.errors import JudgeError, Trace2EvolveError
+from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
+from pytest_trace2evolve.records.protocols import Judge, SupportsDatabases, World
+from pytest_trace2evolve.records.score import JudgeUse
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.trace_check import CheckOutcome, TraceCheck
+from pytest_trace2evolve.scoring.reward import is_solo
+
+MAX_REASON = 500
+"""The maximum number of characters of a reason that is stored."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call in a trace.
+
+    Attributes:
+        name, arguments: The tool and the arguments of the call.
+        index: The position of the message that makes the call.
+        result: The tool's answer as text; None if the trace has none.
+        error: Whether the tool raised.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    index: int
+    result: str | None = None
+    error: bool = False
+
+
+class Trace(Sequence[Message]):
+    """A read-only view of the messages of a simulation, from the first message on."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self._messages = tuple(messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        return self._messages[index]
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} messages)"
+
+    def calls(self, name: str | None = None, *, by: Requestor = "assistant") -> list[Call]:
+        """The tool calls of the agent, or of the user, in order; only calls of the tool `name` if given."""
+        return [call for call in self._all_calls(by) if name is None or call.name == name]
+
+    def said(self, *texts: str, by: Literal["assistant", "user"] = "assistant") -> bool:
+        """Whether a message of the agent, or of the user, contains any of the texts in any case."""
+        wanted = [text.casefold() for text in texts]
+        return any(
+            text in message.text.casefold()
+            for message in self._messages
+            if message.role == by and message.text is not None
+            for text in wanted
+        )
+
+    def before(self, index: int) -> "Trace":
+        """The messages before a position, such as `call.index`."""
+        return Trace(self._messages[: max(index, 0)])
+
+    def _all_calls(self, by: Requestor) -> Iterator[Call]:
+        for index, message in enumerate(self._messages):
+            if message.role == by:
+                for call in message.tool_calls or ():
+                    answer = self._answer(call, index)
+                    yield Call(
+                        call.name,
+                        call.arguments,
+                        index,
+                        None if answer is None else answer.content or "",
+                        answer is not None and bool(answer.error),
+                    )
+
+    def _answer(self, call: ToolCall, index: int) -> Message | None:
+        """The tool's answer to a call, which comes before the next message of a participant."""
+        for message in self._messages[index + 1 :]:
+            if message.role != "tool":
+                return None
+            if message.id == call.id:
+                return message
+        return None
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check on one simulation.
+
+    Attributes:
+        reason: Why the check is broken or has no result.
+        judge: The use of the judge.
+        cause: Why the check has no result, without texts that may quote the trace.
+    """
+
+    outcome: CheckOutcome
+    reason: str = ""
+    judge: JudgeUse | None = None
+    cause: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in which a run's folder stores the result."""
+        use = None if self.judge is None else self.judge.model_dump(mode="json")
+        return {
+            "outcome": self.outcome.value,
+            **({"reason": self.reason} if self.reason else {}),
+            **({} if use is None else {"judge": use}),
+        }
+
+
+def run_checks(
+    checks: Iterable[TraceCheck],
+    simulation: Simulation,
+    task: Task,
+    world: World,
+    grade: "Callable[[TraceCheck, Sequence[Message]], CheckResult] | None" = None,
+) -> dict[str, CheckResult]:
+    """Carry out checks on a simulation.
+
+    Args:
+        grade: Asks the judge; if None, judged checks are left out.
+
+    Returns:
+        The results by id. A check that raises or returns an invalid value has the outcome `error`.
+    """
+    state = EndState(simulation, task, world)
+    results = {}
+    for check in checks:
+        if check.is_judged:
+            if grade is not None:
+                results[check.id] = grade(check, simulation.trace)
+        else:
+            results[check.id] = run_check(check, simulation.trace, state)
+    return results
+
+
+def grade_with(judge: Judge, check: TraceCheck, trace: Sequence[Message]) -> CheckResult:
+    """Ask a judge whether a simulation keeps a check."""
+    try:
+        answers, use = judge.judge([check.rubric], trace)
+    except JudgeError as error:
+        return CheckResult(CheckOutcome.ERROR, _shorten(str(error)), cause=_shorten(str(error)))
+    outcome = CheckOutcome.KEPT if answers[0].met else CheckOutcome.BROKEN
+    return CheckResult(outcome, _shorten(answers[0].note), use)
+
+
+class EndState:
+    """The databases at the end of a simulation, computed at the first use.
+
+    The trace's answered calls are replayed, including calls whose recorded result was an error.
+    """
+
+    def __init__(self, simulation: Simulation, task: Task, world: World) -> None:
+        self._trace, self._task, self._world = simulation.trace, task, world
+        self._json: bytes | None = None
+
+    def database(self) -> Any:
+        """A copy of the database as dictionaries and lists.
+
+        If the user has a database of their own, both databases are under the keys `agent` and `user`.
+
+        Raises:
+            WorldError: the task's initial state does not fit the world.
+            Trace2EvolveError: the world cannot show its databases.
+        """
+        if self._json is None:
+            session = self._world.open(solo=is_solo(self._trace))
+            if not isinstance(session, SupportsDatabases):
+                raise Trace2EvolveError(
+                    f"the world of provider {self._world.provider!r} cannot show its database: its sessions "
+                    "have no method databases(); leave out the argument 'database'"
+                )
+            session.initialise(self._task.initial_state)
+            for call in _answered_calls(self._trace):
+                if self._world.has_tool(call.name) and self._world.changes_state(call.name):
+                    session.call(call.name, deepcopy(call.arguments), call.requestor)
+            session.sync()
+            databases = session.databases()
+            content = databases["agent"] if databases.keys() == {"agent"} else databases
+            self._json = pydantic_core.to_json(content, fallback=str, inf_nan_mode="constants")
+        return pydantic_core.from_json(self._json)
+
+
+def _answered_calls(trace: Sequence[Message]) -> Iterator[ToolCall]:
+    """The tool calls that have a result, in the order of their results. The rest of the trace is ignored."""
+    pending: list[ToolCall] = []
+    for message in trace:
+        if message.role != "tool":
+            pending = list(message.tool_calls or ())
+            continue
+        for position, call in enumerate(pending):
+            if call.id == message.id:
+                yield pending.pop(position)
+                break
+
+
+def run_check(check: TraceCheck, trace: Sequence[Message], state: EndState) -> CheckResult:
+    """Call the function of a check, with copies that it may change without an effect on other checks."""
+    assert check.function is not None
+    try:
+        values = {
+            name: Trace(message.model_copy(deep=True) for message in trace)
+            if name == "trace"
+            else state.database()
+            for name in check.arguments
+        }
+        result = check.function(**values)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # including `SystemExit` and pytest's outcome exceptions
+        reason, cause = (_describe_error(check, error, with_message=has) for has in (True, False))
+        return CheckResult(CheckOutcome.ERROR, reason, cause=cause)
+    return _read_result(check, result)
+
+
+def _read_result(check: TraceCheck, result: object) -> CheckResult:
+    if result is None:
+        return CheckResult(CheckOutcome.NOT_APPLICABLE)
+    if result is True:
+        return CheckResult(CheckOutcome.KEPT)
+    if result is False:
+        return CheckResult(CheckOutcome.BROKEN)
+    if isinstance(result, str) and result.strip():
+        return CheckResult(CheckOutcome.BROKEN, _shorten(result))
+    text = "an empty text" if isinstance(result, str) else f"{type(result).__name__}"
+    reason = f"it returned {text} ({check.location}); return True, False, None, or the reason as text"
+    return CheckResult(CheckOutcome.ERROR, reason, cause=reason)
+
+
+def _describe_error(check: TraceCheck, error: BaseException, *, with_message: bool) -> str:
+    """Describe an exception of a check with the innermost line of the check's own file."""
+    assert check.function is not None
+    file = check.function.__code__.co_filename
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    location = f"{file}:{lines[-1]}" if lines else check.location
+    try:
+        message = str(error)
+    except Exception:  # the `str` of any object may raise
+        message = ""
+    if isinstance(error, Trace2EvolveError):
+        return _shorten(f"{message} ({check.location})")
+    detail = f": {message}" if message and with_message else ""
+    return _shorten(f"it raised {type(error).__name__}{detail} ({location})")
+
+
+def _shorten(text: str) -> str:
+    """Return a text as one line that JSON can hold."""
+    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
