@@ -175,9 +175,11 @@ def _adjust_p_values(
         member_p = {name: p[name] for name in members if name in p}
         if not member_p:
             continue
-        adjusted_in_group |= holm(member_p, rules.weights)
+        adjusted_members = holm(member_p, rules.weights)
+        adjusted_in_group |= adjusted_members
         group_of |= dict.fromkeys(member_p, group)
-        values = np.stack(list(member_p.values()))
+        # The smallest adjusted p-value: the smallest p-value itself would not count the other members.
+        values = np.stack(list(adjusted_members.values()))
         min_p = np.where(np.isnan(values), 2.0, values).min(axis=0)
         group_p = {name: values for name, values in group_p.items() if name not in member_p}
         group_p[group] = np.where(np.isnan(values).all(axis=0), np.nan, min_p)
