@@ -14,7 +14,7 @@ PROBABILITIES = st.floats(1e-6, 1.0)
 
 @given(st.lists(PROBABILITIES, min_size=1, max_size=5), st.lists(PROBABILITIES, max_size=3))
 def test_every_member_of_a_group_counts(own: list[float], others: list[float]) -> None:
-    """The family-wise error rate holds whichever checks are true: at least Bonferroni's bound of the group."""
+    """The smallest adjusted p-value of a group is at least Bonferroni's bound of the group."""
     p = {f"own_{number}": np.array([value]) for number, value in enumerate(own)}
     check_ids = list(p)
     p |= {f"other_{number}": np.array([value]) for number, value in enumerate(others)}
