@@ -6,6 +6,7 @@ import pytest
 
 from pytest_trace2evolve.errors import SuiteError
 from pytest_trace2evolve.project.suites import Role, Split, Suite, read_splits, read_suite, split_registry
+from pytest_trace2evolve.records.verdict import Estimand
 from tests.gate_helpers import ShopWorld
 
 HEAD = 'provider = "fake"\ndomain = "shop"\n'
@@ -28,7 +29,7 @@ def resolve(folder: Path, splits: str) -> dict[str, list[str]]:
 
 def test_every_field_is_read(tmp_path):
     fields = 'description = "d"\ntrials = 4\nmax_steps = 50\nmax_errors = 3\ndefault_agent = "tiny"\n'
-    fields += "timeout = 90\nsolo = true\n"
+    fields += 'timeout = 90\nsolo = true\nestimand = "suite"\n'
     suite = read(tmp_path, f'name = "shop"\n{HEAD}{fields}[splits]\nheldout = ["1"]\n')
     assert suite.model_dump() == {
         "name": "shop",
@@ -41,8 +42,27 @@ def test_every_field_is_read(tmp_path):
         "timeout": 90.0,
         "solo": True,
         "default_agent": "tiny",
+        "estimand": "suite",
         "splits": {"heldout": ("1",)},
     }
+
+
+@pytest.mark.parametrize(
+    ("provider", "settings", "trials", "estimand"),
+    [
+        ("fake", "", 4, "tasks"),
+        ("app.shop:world", "", 4, "suite"),
+        ("app.shop:world", "", 2, "suite"),
+        ("app.shop:world", "", 1, "tasks"),  # one trial cannot tell the noise of trials
+        ("app.shop:world", 'estimand = "tasks"', 4, "tasks"),
+        ("app.shop:world", 'estimand = "suite"', 1, "suite"),
+        ("fake", 'estimand = "suite"', 4, "suite"),
+    ],
+)
+def test_a_world_by_import_path_asks_about_its_own_tasks(tmp_path, provider, settings, trials, estimand):
+    head = f'provider = "{provider}"\ndomain = "shop"\n{settings}\n'
+    suite = read(tmp_path, f'{head}[splits]\nheldout = ["1"]\n')
+    assert suite.estimand_of(trials) == estimand
 
 
 def test_a_suite_is_named_after_its_file_and_has_taus_budgets(tmp_path):
@@ -223,9 +243,9 @@ def test_what_each_known_split_is_good_for():
     }
 
 
-def test_the_definition_covers_the_file_but_not_its_wording_trials_or_default_agent(tmp_path):
+def test_the_definition_covers_the_file_but_not_its_wording_trials_agent_or_estimand(tmp_path):
     suite = read(tmp_path, HEAD + SPLITS)
-    same = {"description": "d", "trials": 8, "default_agent": "tiny"}
+    same = {"description": "d", "trials": 8, "default_agent": "tiny", "estimand": Estimand.SUITE}
     assert suite.model_copy(update=same).definition == suite.definition
     for field in ({"max_steps": 9}, {"max_errors": 9}, {"domain": "x"}, {"splits": {"heldout": ("2",)}}):
         assert suite.model_copy(update=field).definition != suite.definition
