@@ -6,6 +6,7 @@ from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
+    Estimand,
     Goal,
     Interval,
     Label,
@@ -193,6 +194,13 @@ def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
 def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
     told = summary(VERDICT, decision=Decision.PROMOTE, trouble="nothing was measured")
     assert first_line(told) == "## ⚠️ No verdict on `v6`: `nothing was measured`"
+
+
+def test_a_verdict_about_fixed_tasks_says_so() -> None:
+    told = "goal improve · for these tasks, not for tasks like these · α = 0.01667"
+    for estimand, is_told in ((Estimand.SUITE, True), (Estimand.TASKS, False), (None, False)):
+        text = run_markdown(summary(VERDICT.model_copy(update={"estimand": estimand})))
+        assert (told in text) is is_told
 
 
 def test_everything_that_a_verdict_holds_is_told() -> None:

@@ -150,3 +150,12 @@ def test_the_hook_starts_a_command_that_there_is(
     )
     assert all(re.search(hook["files"], name) for name in matching)
     assert not any(re.search(hook["files"], name) for name in ("docs/a.md", "my-suites/a.toml", "a.json"))
+
+
+def test_pull_requests_are_checked_for_regressions_alone() -> None:
+    """Small suites can seldom show that nothing got worse; `improve` remains possible."""
+    assert load(ACTION)["inputs"]["goal"]["default"] == "no-regression"
+    (gate,) = [step for step in steps(load(EXAMPLES[0])) if step.get("id") == "gate"]
+    assert EXAMPLES[0].name == "agents.yml"
+    assert gate["env"]["GOAL"] == "no-regression"
+    assert '--t2e-goal="$GOAL"' in gate["run"]
