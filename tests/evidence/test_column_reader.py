@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
+from pytest_trace2evolve.evidence.baselines import read_evidence, render_evidence, write_evidence
 from pytest_trace2evolve.evidence.column_reader import has_line_layout, read_columns, read_pair
 from pytest_trace2evolve.gate.columns import build_columns
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.trace_check import CheckOutcome
 from tests.gate_helpers import NAMES, Side, side, sim
 
 
@@ -25,6 +26,7 @@ def written(path: Path, records: Side) -> Path:
     return path
 
 
+CHECKS = st.dictionaries(st.sampled_from(["asks", "B-2", "_x"]), st.sampled_from(CheckOutcome), max_size=3)
 BROKEN = st.none() | st.dictionaries(st.sampled_from(Invariant), st.integers(0, 30), max_size=3)
 
 
@@ -49,6 +51,7 @@ def evidence(draw: st.DrawFn) -> Side:
                         "usage": usage if draw(st.booleans()) else {},
                         "termination_reason": draw(st.sampled_from(["user_stop", "max_steps"])),
                         "invariants": draw(BROKEN) if reward is not None else None,
+                        "checks": draw(CHECKS) if reward is not None else {},
                     }
                 )
             )
@@ -150,6 +153,18 @@ def test_lines_as_they_are_written_skip_validation_beyond_the_priced_ones(tmp_pa
     records = [sim(task, 1.0, read=(2, 1)).model_copy(update={"cost": 0.5}) for task in range(3)]
     path = written(tmp_path / "one.json", records)
     assert np.isnan(read_columns(path, min_priced=0)[1].cost).all()
+    own = [record.model_copy(update={"checks": {"asks": CheckOutcome.KEPT}}) for record in records]
+    found = read_columns(written(tmp_path / "own.json", own), min_priced=0)[1]
+    assert np.isnan(found.cost).all()
+    assert found.shares["checks.asks"].tolist() == [1.0, 1.0, 1.0]
     lost = sim(3, None, read=(2, 0))
     path = written(tmp_path / "two.json", [*records, lost])
     assert not np.isnan(read_columns(path, min_priced=0)[1].cost[:3]).any()
+
+
+def test_the_layout_of_evidence_without_checks_is_unchanged() -> None:
+    """Evidence from before checks of one's own is written as it was, with the same digest."""
+    paths = sorted((Path(__file__).parents[2] / "baselines").rglob("*.json"))
+    assert len(paths) > 10
+    for path in paths:
+        assert render_evidence(read_evidence(path)) == path.read_text(encoding="utf-8")

@@ -219,3 +219,33 @@ def test_older_baselines_stay_comparable(checked: DeskProject) -> None:
     result = gate(checked, "v2")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*asks_first*not gated: the baseline was not measured by it*"])
+
+
+def test_commands_measure_recorded_runs_by_the_current_checks(
+    checked: DeskProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for candidate in ("v1", "v2"):
+        checked.run(f"--candidate={candidate}", "--t2e-gate=off", f"--t2e-run-folder={candidate}")
+    monkeypatch.chdir(checked.root)
+    capsys.readouterr()
+    assert main(["compare", "v1", "v2", "--goal", "no-regression", "--policy", "suite"]) == 1
+    out = capsys.readouterr().out
+    assert "asks_first" in out
+    assert "0 → 8 of 28 simulations" in out
+    assert main(["score", "v2"]) == 0
+    assert "checks broken: asks_first 8 of 8, keeps_spam 0 of 28" in capsys.readouterr().out
+    assert main(["score", "v2", "--json"]) == 0
+    file = json.loads(capsys.readouterr().out)["files"][0]
+    assert file["metrics"]["checks"]["asks_first"] == {"measured": 28, "applies": 8, "broken": 8, "failed": 0}
+    checks = {record["task_id"]: record["checks"] for record in file["simulations"]}
+    assert checks["close"] == {"asks_first": "broken", "keeps_spam": "kept"}
+
+
+def test_a_baseline_grows_only_with_the_same_checks(checked: DeskProject) -> None:
+    checked.baseline("v1")
+    conftest = (checked.root / "conftest.py").read_text(encoding="utf-8")
+    checked.write("conftest.py", conftest + "\n\n@t2e.check\ndef brand_new(trace):\n    return False\n")
+    save = ["--t2e-save-baseline=v1", "--t2e-baseline-mode=new-only", "--t2e-gate=off"]
+    result = checked.run("--candidate=v1", *save)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*checks that the baseline was not measured by (brand_new)*"])
