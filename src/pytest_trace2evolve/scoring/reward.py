@@ -1,6 +1,7 @@
 """The reward of one simulation, by the rules of tau2-bench 1.0.1.
 
-ACTION compares a trace's tool calls with the gold actions. COMMUNICATE checks that the agent gave the
+ACTION compares a trace's tool calls with the gold actions, and with the calls that a written task forbids
+(an addition to τ²'s rules, without effect on τ²'s own tasks). COMMUNICATE checks that the agent gave the
 required information. DB compares the end state of a simulation with the end state of the gold actions.
 ENV_ASSERTION runs assertions on the end state of the simulation.
 """
@@ -20,7 +21,7 @@ from pytest_trace2evolve.records.score import (
     Status,
     ToolType,
 )
-from pytest_trace2evolve.records.task import Action, EvaluationCriteria, RewardBasis, Task
+from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
 
 SCORER_VERSION = 1
@@ -79,11 +80,12 @@ def _score_criteria(
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
     actions = check_actions(task, trace, world.tool_types())
+    forbidden_calls = check_forbidden_calls(task, trace)
     components = {
         RewardBasis.DB: float(db_match),
         RewardBasis.ENV_ASSERTION: _score_all_met(env_assertions),
         RewardBasis.COMMUNICATE: _score_all_met(communicate),
-        RewardBasis.ACTION: float(all(check.matched for check in actions)),
+        RewardBasis.ACTION: float(all(check.matched for check in actions)) * _score_all_met(forbidden_calls),
     }
     nl_checks: Sequence[Check] = ()
     judge_use: JudgeUse | None = None
@@ -109,6 +111,7 @@ def _score_criteria(
         env_assertions=env_assertions,
         communicate=communicate,
         actions=actions,
+        forbidden_calls=forbidden_calls,
         nl_assertions=tuple(nl_checks),
         judge=judge_use,
         note=note,
@@ -151,6 +154,38 @@ def check_actions(
             matched=any(matches(action, call) for call in calls),
         )
         for action in task.actions
+    )
+
+
+def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
+    """One check per forbidden call, which is met if the agent did not make the call.
+
+    A call counts even if its tool raised an error. Calls of the task's message history do not count, because
+    they are not the agent's. If arguments are forbidden, a call counts if it has all of them.
+    """
+    criteria = task.evaluation_criteria
+    forbidden_calls = (criteria.forbidden_calls or []) if criteria else []
+    if not forbidden_calls:
+        return ()
+    history = task.history
+    # A trace begins with the history, except one that another program wrote without it.
+    has_history = len(trace) >= len(history) and all(
+        (own.role, own.content) == (earlier.role, earlier.content)
+        for own, earlier in zip(trace, history, strict=False)
+    )
+    own_part = trace[len(history) :] if has_history else trace
+    calls = [call for call in _tool_calls(own_part) if call.requestor == "assistant"]
+    return tuple(_forbidden_check(forbidden, calls) for forbidden in forbidden_calls)
+
+
+def _forbidden_check(forbidden: ForbiddenCall, calls: Sequence[ToolCall]) -> Check:
+    arguments = forbidden.arguments or {}
+    action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
+    made_call = next((call for call in calls if matches(action, call)), None)
+    return Check(
+        wanted=forbidden.model_dump(mode="json", exclude_none=True),
+        met=made_call is None,
+        note="" if made_call is None else "the agent must not make this call",
     )
 
 
