@@ -28,7 +28,7 @@ def resolve(folder: Path, splits: str) -> dict[str, list[str]]:
 
 def test_every_field_is_read(tmp_path):
     fields = 'description = "d"\ntrials = 4\nmax_steps = 50\nmax_errors = 3\ndefault_agent = "tiny"\n'
-    fields += "timeout = 90\nsolo = true\n"
+    fields += "timeout = 90\nsolo = true\nlocks = ['policy']\n"
     suite = read(tmp_path, f'name = "shop"\n{HEAD}{fields}[splits]\nheldout = ["1"]\n')
     assert suite.model_dump() == {
         "name": "shop",
@@ -41,6 +41,7 @@ def test_every_field_is_read(tmp_path):
         "timeout": 90.0,
         "solo": True,
         "default_agent": "tiny",
+        "locks": ("policy",),
         "splits": {"heldout": ("1",)},
     }
 
@@ -117,7 +118,7 @@ BROKEN = [
     ('domain = "shop"\n' + SPLITS, "provider: Field required"),
     (HEAD, "splits: Field required"),
     (HEAD + "[splits]\n", "splits: "),
-    (HEAD + 'author = "me"\n' + SPLITS, "author: "),
+    (HEAD + 'author = "me"\n' + SPLITS, "unknown key 'author'; known are "),
     (HEAD + "trials = 0\n" + SPLITS, "trials: "),
     (HEAD + "max_steps = 1.5\n" + SPLITS, "max_steps: "),
     (HEAD + 'name = "store"\n' + SPLITS, "a suite is named after its file; remove 'name' or rename the file"),
@@ -189,7 +190,7 @@ def test_a_project_without_splits_of_its_own_has_none(tmp_path):
         ('[nightly]\nrole = "judge"\ndescription = "d"\n', "split 'nightly': role: "),
         ('[nightly]\nrole = "gate"\n', "split 'nightly': description: Field required"),
         ("nightly = 3\n", "split 'nightly': role: Field required"),
-        (NIGHTLY + "trials = 2\n", "split 'nightly': trials: "),
+        (NIGHTLY + "trials = 2\n", "split 'nightly': unknown key 'trials'; "),
         (NIGHTLY + 'name = "daily"\n', "split 'nightly': "),
         (NIGHTLY.replace("nightly", "Nightly"), "split 'Nightly': name: "),
         (NIGHTLY.replace("nightly", '"2x"'), "split '2x': name: "),

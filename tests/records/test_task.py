@@ -57,6 +57,7 @@ FULL: Json = {
         ],
         "communicate_info": ["100"],
         "nl_assertions": ["The agent is kind."],
+        "forbidden_calls": [{"name": "refund", "arguments": {"order": "W1"}}],
         "reward_basis": ["DB", "ACTION"],
     },
 }  # fmt: skip
