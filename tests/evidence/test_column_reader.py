@@ -91,7 +91,7 @@ DAMAGE = [
     ('"reward":1.0,', "", "at line 4: reward None does not match status 'measured'"),
     ('"status":"measured"', '"status":"fine"', "at line 4: status: "),
     ('"task_id":"0"', '"task_idd":"0"', "at line 4: task_id: Field required"),
-    ('"trial":0}', '"trial":0,"shoe_size":9}', "at line 4: unknown key 'shoe_size'; "),
+    ('"trial":0}', '"trial":0,"shoe_size":9}', "at line 4: shoe_size: Extra inputs are not permitted"),
     ('"task_id":"1"', '"task_id":"0"', "two simulations of task '0', trial 0"),
     ('"matched":1,', '"matched":3,', "at line 4: actions.read: 3 of 2 actions matched"),
     (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec
-def pytest_t2e_worlds(config: pytest.Config) -> "Mapping[str, WorldFactory]":  # type: ignore[empty-body]  # a hook's specification has no body
+def pytest_t2e_worlds(config: pytest.Config) -> "Mapping[str, WorldFactory | World]":  # type: ignore[empty-body]  # a hook's specification has no body
     """Return world factories by provider name. A factory opens the world of a domain."""
 
 
