@@ -1,13 +1,15 @@
 """Checks the tools of a project's own worlds: replays must give the same database, and reads must only read."""
 
 import ast
+import contextlib
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pytest_trace2evolve.records.protocols import World, WorldSession
+from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.scoring.reward import open_session
 
 MAX_TASKS = 50
 """The maximum number of tasks whose calls are made."""
@@ -57,8 +59,8 @@ def tool_problems(world: World, tasks: Iterable[Task]) -> Iterator[ToolProblem]:
 
 def _task_problems(world: World, task: Task) -> Iterator[tuple[str, str]]:
     """Yield the tools that a task's calls show to be wrong, each with the problem."""
-    first, second, without_reads = (world.open() for _ in range(3))
-    try:
+    with contextlib.ExitStack() as stack:
+        first, second, without_reads = (open_session(world, stack) for _ in range(3))
         for session in (first, second, without_reads):
             session.initialise(task.initial_state)
         for action in task.actions:
@@ -89,16 +91,6 @@ def _task_problems(world: World, task: Task) -> Iterator[tuple[str, str]]:
                     "'reads'",
                 )
                 return
-    finally:
-        for session in (first, second, without_reads):
-            close_session(session)
-
-
-def close_session(session: WorldSession) -> None:
-    """End a session that holds a process or a file; most hold neither."""
-    close = getattr(session, "close", None)
-    if callable(close):
-        close()
 
 
 def _random_sources(world: World) -> Iterator[tuple[str, str]]:

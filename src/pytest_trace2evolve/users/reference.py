@@ -20,7 +20,7 @@ class GoldUser:
             return Message(role="user", content="That is done.")
         if not any(message.role == "user" for message in history):
             return Message(role="user", content=_request(self._task))
-        n_done = count_tool_calls(history)
+        n_done = count_tool_calls(history[len(self._task.history) :])
         action = self._task.actions[n_done] if n_done < len(self._task.actions) else None
         if action is None or action.requestor != "user" or action.name not in (last_message.content or ""):
             return Message(role="user", content=f"Thank you, that is all. {STOP_MARK}")

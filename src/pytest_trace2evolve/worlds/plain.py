@@ -133,6 +133,7 @@ class World:
         reads: Sequence[str] | None = None,
         folder: str | Path | None = None,
         timeout: float = 60.0,
+        start_timeout: float = 30.0,
     ) -> "World":
         """Make a world from an MCP server that talks over stdio; needs the extra `mcp`.
 
@@ -155,7 +156,8 @@ class World:
                 read-only.
             folder: The folder in which commands run, and that relative paths start from; by default that of
                 the calling file.
-            timeout: Seconds in which the server must start, and in which it must answer each call.
+            timeout: Seconds in which the server must answer each call.
+            start_timeout: Seconds in which the server must start.
 
         Raises:
             WorldError: the command is empty, or a file cannot be read.
@@ -171,7 +173,7 @@ class World:
             state,
             reads,
             root,
-            timeout,
+            (start_timeout, timeout),
             name=name,
             policy=_policy_text(policy, root),
             guidelines=guidelines,
@@ -309,7 +311,9 @@ class ToolsWorld(World):
             self._initial = Snapshot(database)
         except Exception as error:  # an object of any class may be in the data
             cause = " ".join(f"{type(error).__name__}: {error}".split())
-            raise WorldError(f"world {name!r}: its data cannot be copied ({cause}); use plain data") from error
+            raise WorldError(
+                f"world {name!r}: its data cannot be copied ({cause}); use plain data"
+            ) from error
         self._states: dict[str, Snapshot] = {}
         self._lock = threading.Lock()
         self._digest = digest(to_json(database))
@@ -496,7 +500,9 @@ def _constructor_parameters(cls: type) -> list[inspect.Parameter]:
     if "__init__" not in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         return []
     ignored = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [parameter for parameter in inspect.signature(cls).parameters.values() if parameter.kind not in ignored]
+    return [
+        parameter for parameter in inspect.signature(cls).parameters.values() if parameter.kind not in ignored
+    ]
 
 
 def _database_hint(cls: type) -> Any:

@@ -90,9 +90,13 @@ def tool_methods(cls: type) -> dict[str, ToolMethod]:
 
 def _tool_method(cls: type, name: str, function: Any) -> ToolMethod:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise WorldError(f"{cls.__name__}.{name} is a generator; return a list, because a tool has one result")
+        raise WorldError(
+            f"{cls.__name__}.{name} is a generator; return a list, because a tool has one result"
+        )
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
-        raise WorldError(f"{cls.__name__}.{name}: models reject this name of a tool; use ASCII, at most 64 letters")
+        raise WorldError(
+            f"{cls.__name__}.{name}: models reject this name of a tool; use ASCII, at most 64 letters"
+        )
     description, described = parse_docstring(_docstring(cls, name))
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -155,7 +159,9 @@ def strip_hint(hint: Any) -> Any:
         if typing.get_origin(hint) is typing.Annotated:
             hint = typing.get_args(hint)[0]
             continue
-        arguments = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+        arguments = (
+            typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+        )
         inner = [argument for argument in arguments if argument is not type(None)]
         if len(inner) != 1:
             return hint
