@@ -1,8 +1,8 @@
 """Messages of agents in five domains, each with the reaction that a user of the domain's script should show.
 
-Reactions: the names of the facts that are told, `yes`, `no`, `goal` (says again what is wanted), `insist` (asks
-again after a refusal), `unknown`, `wait`, `end` or `transfer`. `HELD_OUT` was not used while the user's rules
-were written.
+Reactions: the names of the facts that are told, `yes`, `no`, `goal` (says again what is wanted), `insist`
+(asks again after a refusal), `unknown`, `wait`, `end` or `transfer`. `HELD_OUT` was not used while the user's
+rules were written.
 """
 
 from pytest_trace2evolve.records.task import SlotScript
@@ -71,21 +71,41 @@ MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("hotel", "Can I have the booking reference and the email address on file?", "booking_id email"),
     ("hotel", "Before I cancel, may I confirm: you want to cancel booking B17 for Ann Lee? (yes/no)", "yes"),
     ("hotel", "I found booking B18 for 2 nights. Shall I cancel B18?", "no"),
-    ("hotel", "Your booking B17 has been cancelled and the refund is on its way. Is there anything else?", "end"),
+    (
+        "hotel",
+        "Your booking B17 has been cancelled and the refund is on its way. Is there anything else?",
+        "end",
+    ),
     ("hotel", "One moment please while I look up your reservation.", "wait"),
     ("hotel", "Would you like me to upgrade you to a suite instead?", "no"),
     ("hotel", "I'm sorry, but this rate is non-refundable, so I can't refund it.", "insist"),
-    ("hotel", "The cancellation fee is 20 euros. Do you want me to proceed with cancelling booking B17?", "yes"),
-    ("hotel", "To verify your identity, please tell me your full name and your check-in date.", "name check_in_date"),
+    (
+        "hotel",
+        "The cancellation fee is 20 euros. Do you want me to proceed with cancelling booking B17?",
+        "yes",
+    ),
+    (
+        "hotel",
+        "To verify your identity, please tell me your full name and your check-in date.",
+        "name check_in_date",
+    ),
     ("hotel", "Thanks, Ann. Shall I go ahead?", "yes"),
     ("hotel", "What is your loyalty card number?", "unknown"),
     ("hotel", "Welcome to Grand Hotel! How may I assist you today?", "goal"),
     ("hotel", "I have transferred you to a human agent. Please hold on.", "transfer"),
     ("hotel", "All done! B17 is cancelled. Have a wonderful day!", "end"),
     ("hotel", "Could you share the email you used to book so I can find the reservation?", "email"),
-    ("hotel", "Please confirm that I should cancel booking **B17** (Ann Lee, 3 June) and refund 240 EUR.", "yes"),
+    (
+        "hotel",
+        "Please confirm that I should cancel booking **B17** (Ann Lee, 3 June) and refund 240 EUR.",
+        "yes",
+    ),
     # bank
-    ("bank", "I'm sorry to hear that. For security, please provide your full name and date of birth.", "name date_of_birth"),
+    (
+        "bank",
+        "I'm sorry to hear that. For security, please provide your full name and date of birth.",
+        "name date_of_birth",
+    ),
     ("bank", "What are the last four digits of the card?", "card_last_four"),
     ("bank", "Can you give me your account number?", "account_number"),
     ("bank", "Thank you. And the answer to your security question?", "security_answer"),
@@ -137,7 +157,11 @@ MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("clinic", "Just to be sure, is the patient ID P-2041 right?", "yes"),
     ("clinic", "Good morning, City Clinic. How can I help?", "goal"),
     ("clinic", "I have rescheduled it. Is there something else you need?", "end"),
-    ("clinic", "Could you tell me your insurance provider and your preferred time?", "insurance preferred_time"),
+    (
+        "clinic",
+        "Could you tell me your insurance provider and your preferred time?",
+        "insurance preferred_time",
+    ),
     ("clinic", "Would Friday at 3 pm work for you?", "yes"),
     ("clinic", "Do you want me to cancel the appointment with Dr. Weiss?", "no"),
     ("clinic", "Which day and time would suit you best?", "preferred_time"),
@@ -146,7 +170,11 @@ MESSAGES: tuple[tuple[str, str, str], ...] = (
     ("shop", "What's the reason for the return?", "reason"),
     ("shop", "How would you like to be refunded?", "refund_method"),
     ("shop", "Please provide the email or the zip code on the order.", "email zip_code"),
-    ("shop", "I can return the blue kettle from order W9921 to your original credit card. Do you confirm?", "yes"),
+    (
+        "shop",
+        "I can return the blue kettle from order W9921 to your original credit card. Do you confirm?",
+        "yes",
+    ),
     ("shop", "I found order W9922 with a toaster. Should I return it?", "no"),
     ("shop", "The return of the kettle is complete; you'll receive a label by email.", "end"),
     ("shop", "Why do you want to send it back?", "reason"),

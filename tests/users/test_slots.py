@@ -21,6 +21,12 @@ def reaction(domain: str, text: str) -> str:
     facts = [name for name, value in script.knows.items() if f"{name.replace('_', ' ')}: {value}" in answer]
     if facts:
         return " ".join(facts)
-    starts = {"Yes": "yes", "No": "no", "Are you sure": "insist", "I do not know": "unknown", "All right": "wait"}
+    starts = {
+        "Yes": "yes",
+        "No": "no",
+        "Are you sure": "insist",
+        "I do not know": "unknown",
+        "All right": "wait",
+    }
     kinds = [kind for start, kind in starts.items() if answer.startswith(start)]
     return kinds[0] if kinds else "goal" if script.goal in answer else answer

@@ -1,7 +1,6 @@
-"""A world made from an MCP server: a process for each session, and one line for everything that goes wrong."""
+"""A world made from an MCP server: each session has a process, and whatever goes wrong is one line."""
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -177,7 +176,7 @@ def test_a_reset_command_prepares_the_folder_of_the_session() -> None:
     program = (
         "import os, pathlib; pathlib.Path(os.environ['TRACE2EVOLVE_SESSION'], 'marker').write_text('set')"
     )
-    # The server's own tool reads the marker; both ways to reset exclude each other, so `restore` is a tool here.
+    # The server's own tool reads the marker; here it is a tool of the agent.
     world = hotel(reset=["python", "-c", program])
     session = world.open()
     assert session.call("restore", {}, "assistant").content == "ok"
@@ -198,4 +197,4 @@ def test_a_closed_session_leaves_no_process(world: World) -> None:
     folder = session.call("session_folder", {}, "assistant").content
     session.close()
     session._started.stop().result(timeout=10)
-    assert not os.path.exists(folder)
+    assert not Path(folder).exists()

@@ -245,9 +245,13 @@ def _messages(history: Sequence[Mapping[str, Any]]) -> list[Message]:
         last = messages[-1]
         if last.role == "tool":
             if not pending or pending.pop(0) != last.id:
-                raise ValueError(f"history, message {number}: answers no call before it; correct tool_call_id")
+                raise ValueError(
+                    f"history, message {number}: answers no call before it; correct tool_call_id"
+                )
         elif pending:
-            raise ValueError(f"history, message {number}: call {pending[0]!r} before it has no result; add it")
+            raise ValueError(
+                f"history, message {number}: call {pending[0]!r} before it has no result; add it"
+            )
         pending += [call.id for call in last.tool_calls or ()]
     if pending:
         raise ValueError(f"history ends with call {pending[0]!r}, which has no result; add it")
@@ -264,8 +268,8 @@ def _message(message: Mapping[str, Any]) -> Message:
     if role not in ("user", "assistant", "tool"):
         raise ValueError(f"role {role!r} is not user, assistant or tool")
     if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
-        if not all(isinstance(text, str) for text in texts):
+        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
+        if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
             raise ValueError("has a part that is not text; only texts can be continued")
         content = "\n".join(texts)
     if role == "tool":
@@ -319,7 +323,7 @@ def read_written_tasks(path: Path) -> list[WrittenTask]:
             task = WrittenTask.model_validate(record)
             if task.expect.is_empty:
                 raise ValueError(
-                    "expects nothing, so every agent would pass; write data, calls, says, not_calls or judged "
+                    "expects nothing, so every agent passes; write data, calls, says, not_calls or judged "
                     "(data: {} if nothing may change)"
                 )
             task.to_task()

@@ -1,4 +1,4 @@
-"""Checks the tools of a project's own worlds: replays must give the same database, and reads must only read."""
+"""Checks the tools of a project's own worlds: a replay gives the same database, and reads only read."""
 
 import ast
 import contextlib
@@ -13,6 +13,8 @@ from pytest_trace2evolve.scoring.reward import open_session
 
 MAX_TASKS = 50
 """The maximum number of tasks whose calls are made."""
+
+_REMEDY = "derive ids, times and choices from the database"
 
 _SOURCES = frozenset(
     """
@@ -51,8 +53,7 @@ def tool_problems(world: World, tasks: Iterable[Task]) -> Iterator[ToolProblem]:
         if tool not in found:
             found.add(tool)
             yield ToolProblem(
-                f"tool {tool!r} calls {source}(), so a replay may give another database; derive ids, times "
-                "and choices from the database",
+                f"tool {tool!r} calls {source}(), so a replay may give another database; {_REMEDY}",
                 is_certain=False,
             )
 
@@ -69,27 +70,16 @@ def _task_problems(world: World, task: Task) -> Iterator[tuple[str, str]]:
                 for session in (first, second)
             ]
             if not first.same_state(second):
-                yield (
-                    action.name,
-                    f"gives another database each time (task {task.id!r}), so no replay can match; derive "
-                    "ids, times and choices from the database",
-                )
+                yield action.name, f"gives another database each time (task {task.id!r}); {_REMEDY}"
                 return
             if results[0] != results[1]:
-                yield (
-                    action.name,
-                    f"gives another result each time (task {task.id!r}), so runs cannot be repeated; derive "
-                    "ids, times and choices from the database",
-                )
+                yield action.name, f"gives another result each time (task {task.id!r}); {_REMEDY}"
                 return
             if world.changes_state(action.name):
                 without_reads.call(action.name, dict(action.arguments), action.requestor)
             elif not first.same_state(without_reads):
-                yield (
-                    action.name,
-                    f"is declared as a read, but it changed the database in task {task.id!r}; remove it from "
-                    "'reads'",
-                )
+                problem = f"is declared as a read, but changed the database in task {task.id!r}"
+                yield action.name, f"{problem}; remove it from 'reads'"
                 return
 
 

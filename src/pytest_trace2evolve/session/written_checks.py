@@ -1,4 +1,4 @@
-"""Checks written tasks against the world of their suite: each one can be solved, and only by doing something."""
+"""Checks written tasks against the world of their suite: agents can solve each, but not by doing nothing."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,9 @@ def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
     """
     for name in project.suite_names:
         suite = project.suite(name)
-        if any((project.root / spec.tasks).resolve() == path.resolve() for spec in suite.task_splits.values()):
+        if any(
+            (project.root / spec.tasks).resolve() == path.resolve() for spec in suite.task_splits.values()
+        ):
             return _world_of(suite, worlds)
     world = project.settings.world
     if world is None:
@@ -104,9 +106,7 @@ def _find_problems(written: WrittenTask, world: World) -> Iterator[str]:
     yield from _idle_problems(written, unjudged, world)
 
 
-def _call_problems(
-    written: WrittenTask, tools: Mapping[str, ToolSchema], world: World
-) -> Iterator[str]:
+def _call_problems(written: WrittenTask, tools: Mapping[str, ToolSchema], world: World) -> Iterator[str]:
     expect = written.expect
     for key, calls in (("calls", expect.calls or ()), ("not_calls", expect.not_calls)):
         for call in calls:
@@ -162,7 +162,7 @@ def _data_problems(written: WrittenTask, task: Task, world: World) -> Iterator[s
             for call in message.tool_calls or ():
                 session.call(call.name, dict(call.arguments), "assistant")
         if expected and isinstance(session, PlainSession) and not session.data_differences(expected):
-            yield "data: the database has the expected data from the start; expect a change, or write data: {}"
+            yield "data: the database is as expected from the start; expect a change, or write data: {}"
         if not _is_complete(written):
             return
         for action in task.actions:
@@ -170,9 +170,9 @@ def _data_problems(written: WrittenTask, task: Task, world: World) -> Iterator[s
             if result.error:
                 yield f"calls: {action.name} fails: {result.content[:200]}"
                 return
-        if written.expect.calls and expected is not None and isinstance(session, PlainSession):
-            if differing := session.data_differences(expected):
-                yield f"data: after the expected calls, {differing[0]}; correct one of the two"
+        is_checked = written.expect.calls and expected is not None and isinstance(session, PlainSession)
+        if is_checked and (differing := session.data_differences(expected)):
+            yield f"data: after the expected calls, {differing[0]}; correct one of the two"
 
 
 def _is_complete(written: WrittenTask) -> bool:
@@ -210,7 +210,7 @@ def _idle_problems(written: WrittenTask, task: Task, world: World) -> Iterator[s
     """Yield a problem if an agent that does nothing is scored wrongly."""
     simulation, result = _simulate(task, world, NopAgent())
     if simulation.termination_reason != TerminationReason.USER_STOP:
-        yield f"the user does not end the conversation with an agent that does nothing ({_ending(simulation)})"
+        yield f"the user does not end a conversation in which nothing is done ({_ending(simulation)})"
         return
     if result.status is not Status.MEASURED:
         yield f"it is not measured: {result.note}"
@@ -231,7 +231,9 @@ def _without_judge(task: Task) -> Task:
         return task
     basis = [part for part in criteria.basis if part is not RewardBasis.NL_ASSERTION]
     # A basis that would be empty means DB and COMMUNICATE, which a task without calls and texts passes.
-    return task.model_copy(update={"evaluation_criteria": criteria.model_copy(update={"reward_basis": basis})})
+    return task.model_copy(
+        update={"evaluation_criteria": criteria.model_copy(update={"reward_basis": basis})}
+    )
 
 
 def _simulate(task: Task, world: World, agent: Agent) -> tuple[Simulation, Score]:

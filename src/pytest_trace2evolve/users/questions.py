@@ -29,7 +29,9 @@ class Question:
 MAX_CHARACTERS = 4_000
 """Maximum number of characters of a message that are parsed: its end, where the questions are."""
 
-_SENTENCE = re.compile(r"(?<=[.!?])(?<!\bdr\.)(?<!\bmr\.)(?<!\bms\.)(?<!\bmrs\.)(?<!\bst\.)(?<!\bno\.)\s+|\n+")
+_SENTENCE = re.compile(
+    r"(?<=[.!?])(?<!\bdr\.)(?<!\bmr\.)(?<!\bms\.)(?<!\bmrs\.)(?<!\bst\.)(?<!\bno\.)\s+|\n+"
+)
 
 _ANYTHING_ELSE = re.compile(
     r"\b(?:anything|something|what) else\b|\belse (?:that )?(?:i|we) (?:can|could|may)\b"
@@ -40,12 +42,14 @@ _HELP = re.compile(
     r"\bhow (?:can|may|could|shall|should) (?:i|we) (?:best )?(?:help|assist|be of)\b"
     r"|\bwhat (?:can|may|could) (?:i|we) (?:do|help|assist)\b|\bwhat brings you\b"
     r"|\bwhat (?:would|do) you (?:like|want|need|wish)(?: me| us)? (?:to do|help|done)\b"
-    r"|\bwhat (?:do|can) you need\b|\bwhat (?:is|seems to be) (?:the|your) (?:problem|issue|request|question)\b"
+    r"|\bwhat (?:do|can) you need\b"
+    r"|\bwhat (?:is|seems to be) (?:the|your) (?:problem|issue|request|question)\b"
     r"|\b(?:describe|explain|clarify|rephrase|tell me (?:more )?about|more (?:details?|information) about)\b"
     r"|\b(?:help|assist) (?:me )?understand\b"
 )
 _SAYS_YES = re.compile(
-    r"\byes ?(?:/|or) ?no\b|\b(?:reply|say|type|answer|respond|write)\b.{0,20}\byes\b|\(yes\b|\bif (?:yes|so)\b"
+    r"\byes ?(?:/|or) ?no\b|\b(?:reply|say|type|answer|respond|write)\b.{0,20}\byes\b"
+    r"|\(yes\b|\bif (?:yes|so)\b"
 )
 _TAG = re.compile(
     r"[,:;–-] ?(?:is (?:that|this)(?: all)? )?(?:correct|right|ok|okay|yes|alright|agreed)\?\s*$"
@@ -53,32 +57,38 @@ _TAG = re.compile(
     r"\b(?:correct|right|ok|okay|fine|good|work|acceptable|accurate)\b"
 )
 _CONFIRMS = re.compile(
-    r"\b(?:please |kindly |can you |could you |may i |can i |let me |just (?:to )?)?(?:confirm|double-check)(?:ing)?"
+    r"\b(?:confirm|double-check)(?:ing)?"
     r"(?: (?:with you|for me|once more|again))?"
     r"\b[ :,]+(?:that|if|whether|you\b(?!r)|i\b|we\b|this|these|it\b|before|to proceed|the (?:above|following"
     r"|cancellation|change|booking of|details above))"
-    r"|\bdo you confirm\b|\bplease confirm\W*$|\bconfirm\?|\byour (?:approval|consent|confirmation|permission|ok)\b"
+    r"|\bdo you confirm\b|\bplease confirm\W*$|\bconfirm\?"
+    r"|\byour (?:approval|consent|confirmation|permission|ok)\b"
 )
 _GIVES = (
-    r"(?:give|provide|tell|share|enter|send|specify|supply|state|type|let (?:me|us) know|verify|confirm|indicate"
-    r"|remind|choose|select)"
+    r"(?:give|provide|tell|share|enter|send|specify|supply|state|type|let (?:me|us) know|verify|confirm"
+    r"|indicate|remind|choose|select)"
 )
 _REQUEST = re.compile(
-    r"\b(?:can|could|may|might) (?:i|we) (?:please |kindly |just |also )*(?:have|get|ask|know|see|take|note)\b"
+    r"\b(?:can|could|may|might) (?:i|we) (?:please |kindly |just |also )*"
+    r"(?:have|get|ask|know|see|take|note)\b"
     rf"|\b(?:can|could|would|will) you (?:please |kindly |just |also |be able to )*{_GIVES}\b"
     rf"|\bplease (?:also |just |first )*{_GIVES}\b|^{_GIVES}\b|\bgo ahead and {_GIVES}\b"
     r"|\b(?:i|we)(?:'ll| will|'d| would)? (?:just |also |still |first )*(?:need|require)\b (?!to\b|a moment)"
     r"|\bi would like to (?:know|have)\b|\bdo you (?:have|know|remember)\b|\bwould you mind\b"
 )
-_WAIT = re.compile(r"\b(?:give|allow) (?:me|us) (?:a|one|just a|some) (?:second|moment|minute|sec|time)\b|\bbear with\b")
-_WH = re.compile(r"(?:^|[,;:–-] ?|\b(?:and|so|also|okay|ok|then) )(?:which|what|what's|when|where|why|how|who|whose)\b")
+_WAIT = re.compile(
+    r"\b(?:give|allow) (?:me|us) (?:a|one|just a|some) (?:second|moment|minute|sec|time)\b|\bbear with\b"
+)
+_WH = re.compile(
+    r"(?:^|[,;:–-] ?|\b(?:and|so|also|okay|ok|then) )(?:which|what|what's|when|where|why|how|who|whose)\b"
+)
 _YES_NO = re.compile(
     r"(?:^|[,;:–-] ?|\b(?:and|so|or|then|now|okay|ok|great|perfect|thanks?(?: you)?) )"
     r"(?:shall|should|may|can|could|do|does|did|would|will|is|are|am|was|have|has|ready|happy|sure)\b"
     r"|\bif you(?:'d| would) like\b"
 )
 
-_COURTESY_WORDS = frozenset("please kindly thank thanks you hello hi sorry".split())
+_COURTESY_WORDS = frozenset(["please", "kindly", "thank", "thanks", "you", "hello", "hi", "sorry"])
 """Words of a sentence that ask for nothing by themselves."""
 
 
@@ -167,7 +177,9 @@ _WHEN = re.compile(r"^(?:and |so |ok(?:ay)?,? )?when\b")
 _TIME_NAMES = frozenset({"date", "time", "day", "start", "when", "slot"})
 """Last words of the names of facts for which agents ask with "when"."""
 
-_GENERIC = frozenset({"id", "number", "code", "reference", "name", "date", "time", "details", "day", "method"})
+_GENERIC = frozenset(
+    {"id", "number", "code", "reference", "name", "date", "time", "details", "day", "method"}
+)
 """Last words of names that do not say what is named, such as in `booking_id`."""
 
 _NEUTRAL = frozenset(
@@ -177,7 +189,7 @@ _NEUTRAL = frozenset(
     right s share tell that the their these this to us valid verify what what's whole with you your which
     """.split()  # noqa: SIM905 - a list of this length is unreadable
 )
-"""Words before the last word of a name that do not make it another name, as "maiden" does in "maiden name"."""
+"""Words before the last word of a name that do not make another name, as "maiden" does in "maiden name"."""
 
 
 def asked_facts(question: str, names: Iterable[str]) -> list[str]:
@@ -256,4 +268,15 @@ def _is_object(question: str, spot: int) -> bool:
     after = re.findall(r"^[a-z-]+\s+([a-z0-9'-]+)", question[spot:])
     follows = after[0] if after else ""
     is_named = bool(before) and before[-1] in ("which", "what", "your")
-    return is_named and follows in ("", "is", "would", "do", "should", "are", "please", "details", "info", "you")
+    return is_named and follows in (
+        "",
+        "is",
+        "would",
+        "do",
+        "should",
+        "are",
+        "please",
+        "details",
+        "info",
+        "you",
+    )

@@ -4,7 +4,6 @@ The next message depends only on the script and the trace, so the same agent get
 conversation always ends, whatever the agent does.
 """
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +47,8 @@ _VERBS: Mapping[str, "re.Pattern[str]"] = {
         "return": r"return(?:ed|ing)?|sen[dt](?:ing)? back",
         "refund": r"refund(?:ed|ing)?|reimburs\w*|money back",
         "book": r"book(?:ed)?|reserv(?:e|ed|ing)|schedul(?:e|ed|ing)",
-        "order": r"order(?:ed|ing)|order (?:a|an|the|some|another|new|one|two|me|you|it)|buy\w*|purchas(?:e|ed|ing)",
+        "order": r"order(?:ed|ing)|order (?:a|an|the|some|another|new|one|two|me|you|it)|buy\w*"
+        r"|purchas(?:e|ed|ing)",
         "add": r"add(?:ed|ing)?|subscrib\w*|enrol\w*|sign (?:me|you )?up",
         "apply": r"appl(?:y|ied|ying)(?: for)?",
         "transfer": r"transfer(?:red|ring)?|send(?:ing)? money|wire(?:d)?",
@@ -65,7 +65,9 @@ _VERBS: Mapping[str, "re.Pattern[str]"] = {
 _ADAPTS = frozenset({"move", "change", "upgrade", "downgrade", "switch", "book"})
 """Verbs that may mean the same if the proposal also names the value that the user wants."""
 
-_IDENTITY = re.compile(r"name|mail|phone|birth|address|zip|post|pin|password|(?:^|_)(?:id|number|code|reference)$")
+_IDENTITY = re.compile(
+    r"name|mail|phone|birth|address|zip|post|pin|password|(?:^|_)(?:id|number|code|reference)$"
+)
 """Names of facts that say who the user is or what it is about, and not what the user wants."""
 
 _KINDS = tuple(
@@ -82,8 +84,8 @@ _KINDS = tuple(
 """Values of a kind of which a proposal must name the known one, if it names any and the user knows one."""
 
 _DONE = re.compile(
-    r"(?:\b(?:has|have|is|are|was|were|been|got)|'ve|'s)\b(?: now| all| been| already| also| successfully| just"
-    r"| being| fully)* (\w+)"
+    r"(?:\b(?:has|have|is|are|was|were|been|got)|'ve|'s)\b(?: now| all| been| already| also| successfully"
+    r"| just| being| fully)* (\w+)"
 )
 _GENERIC_DONE = re.compile(r"(?:done|completed?|set|processed|finished|handled|arranged|sorted|resolved)$")
 _NOT_DONE = re.compile(
@@ -92,7 +94,9 @@ _NOT_DONE = re.compile(
 )
 _REFERENCE = re.compile(r"\b(?:that|this|it|these|those|the above|go ahead|proceed|agree|continue)\b")
 _OFFER = re.compile(r"\b(?:offer|instead|alternative|alternatively|how about|rather|recommend|suggest)\b")
-_MONEY = re.compile(r"[$€£]\s?\d[\d.,]*|\b\d[\d.,]*\s?(?:eur|euros?|usd|dollars?|gbp|pounds?|percent|%)(?![a-z])", re.I)
+_MONEY = re.compile(
+    r"[$€£]\s?\d[\d.,]*|\b\d[\d.,]*\s?(?:eur|euros?|usd|dollars?|gbp|pounds?|percent|%)(?![a-z])", re.I
+)
 
 _STEM = 5
 """Letters that decide whether two words are of one family, such as cancel and cancellation."""
@@ -195,13 +199,17 @@ class SlotUser:
         proposals = [question.text for question in questions if question.kind is Ask.AGREEMENT]
         for proposal in proposals:
             names = asked_facts(proposal, self._script.knows)
-            is_about_fact = re.match(r"(?:so,? |and |just to be sure, )*(?:is|are) (?:your|the|you)\b", proposal)
+            is_about_fact = re.match(
+                r"(?:so,? |and |just to be sure, )*(?:is|are) (?:your|the|you)\b", proposal
+            )
             if is_about_fact and any(self._script.knows[name].lower() not in text.lower() for name in names):
                 return False  # "Is your name Bob?"
         asked = " ".join(proposals) or text.lower()
         content = {word for word in _words(asked) if word not in _PROCEDURAL}
         if verbs := _verbs_in(asked):
-            is_wanted = bool(verbs & self._verbs) or bool({_stem(word) for word in content} & self._agreed_stems())
+            is_wanted = bool(verbs & self._verbs) or bool(
+                {_stem(word) for word in content} & self._agreed_stems()
+            )
             return is_wanted or (bool(verbs & _ADAPTS and self._verbs & _ADAPTS) and self._names_wanted(text))
         is_reference = not content or _REFERENCE.search(asked)
         if is_reference:

@@ -145,7 +145,7 @@ def main_problem(error: ValidationError) -> pydantic_core.ErrorDetails:
     first, *others = error.errors(include_url=False)
     if first["type"] == "missing":
         for problem in others:
-            *outer, name = problem["loc"]
+            name = problem["loc"][-1]
             if problem["type"] == "extra_forbidden" and similar_names(
                 str(name), [str(first["loc"][-1])], max_names=1, cutoff=MIN_SIMILARITY
             ):

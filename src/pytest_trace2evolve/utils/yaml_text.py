@@ -1,11 +1,10 @@
 """Parses YAML that people write: no tags, no repeated keys, and text where YAML 1.1 would guess.
 
-Only `true` and `false` are booleans, so `no` and `on` are texts. Dates, times (`12:30`), and numbers that start
-with a zero or a plus (`02139`, `+4930901820`) are texts too.
+Only `true` and `false` are booleans, so `no` and `on` are texts. Dates, times (`12:30`), and numbers that
+start with a zero or a plus (`02139`, `+4930901820`) are texts too.
 """
 
 import re
-
 from typing import Any
 
 from pytest_trace2evolve.errors import Trace2EvolveError
@@ -53,6 +52,7 @@ def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_
         return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_mapping)
+
     def construct_float(loader: Any, node: Any) -> WrittenFloat:
         number = WrittenFloat(node.value)
         number.text = node.value

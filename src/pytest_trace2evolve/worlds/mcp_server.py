@@ -135,8 +135,8 @@ class Server:
             self.stop()
             cause = " ".join(f"{_root(error)}".split()) or type(error).__name__
             raise settings.lost(
-                f"its MCP server {shlex.join(settings.command)} does not start: {cause}{self._last_output()}; "
-                "correct the command"
+                f"its MCP server {shlex.join(settings.command)} does not start: {cause}"
+                f"{self._last_output()}; correct the command"
             ) from None
 
     def _run_reset_command(self) -> None:

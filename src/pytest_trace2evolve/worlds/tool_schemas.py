@@ -150,7 +150,7 @@ def _bare_hint(hint: Any) -> Any:
         return hint
     inner, *notes = typing.get_args(hint)
     fields = tuple(Field(description=note) if isinstance(note, str) else note for note in notes)
-    return typing.Annotated[(inner, *fields)]  # type: ignore[return-value]
+    return typing.Annotated[(inner, *fields)]
 
 
 def strip_hint(hint: Any) -> Any:
