@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of one case a line
 """Written tasks: one line for every mistake, values as they are written, and the reward that they stand for."""
 
 import json

@@ -3,6 +3,7 @@
 The rules know phrases with which agents of any company speak, and no words of one domain.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -92,7 +93,9 @@ _COURTESY_WORDS = frozenset(["please", "kindly", "thank", "thanks", "you", "hell
 """Words of a sentence that ask for nothing by themselves."""
 
 
-def find_questions(text: str) -> list[Question]:
+# Cached because a user reads the whole conversation again before each answer.
+@functools.lru_cache(maxsize=256)
+def find_questions(text: str) -> tuple[Question, ...]:
     """Return the questions of a message, in their order."""
     plain = re.sub(r"[*_`#>]+(?=\s|\w|$)", "", text[-MAX_CHARACTERS:].replace("’", "'").lower())
     found = []
@@ -100,7 +103,7 @@ def find_questions(text: str) -> list[Question]:
         sentence = part.strip(" -•\t")
         if sentence and (kind := _kind_of(sentence)) is not None:
             found.append(Question(kind, sentence))
-    return found
+    return tuple(found)
 
 
 def _kind_of(sentence: str) -> Ask | None:

@@ -4,6 +4,7 @@ The next message depends only on the script and the trace, so the same agent get
 conversation always ends, whatever the agent does.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -298,9 +299,10 @@ def _words(text: str) -> list[str]:
     return [word.lower().strip(".'") for word in _WORD.findall(_MONEY.sub(" ", text))]
 
 
-def _verbs_in(text: str) -> set[str]:
+@functools.lru_cache(maxsize=256)
+def _verbs_in(text: str) -> frozenset[str]:
     """The meanings of the verbs in a text."""
-    return {name for name, pattern in _VERBS.items() if pattern.search(text.lower())}
+    return frozenset(name for name, pattern in _VERBS.items() if pattern.search(text.lower()))
 
 
 def _content_words(text: str) -> list[str]:
