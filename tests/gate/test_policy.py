@@ -53,12 +53,12 @@ def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("alfa = 0.1\n", "alfa: Extra inputs are not permitted"),
+        ("alfa = 0.1\n", "unknown key 'alfa'; did you mean 'alpha'?"),
         ("alpha = 0.7\n", "alpha: Input should be less than 0.5, not 0.7"),
         ("alpha = nan\n", "alpha: is not a finite number"),
         ("[checks.reward]\nmargin = 0\n", "checks.reward.margin: Input should be greater than 0, not 0"),
         ("[checks.reward]\nmargin = 1.5\n", "checks.reward.margin: Input should be less than 1, not 1.5"),
-        ("[checks.reward]\nmagin = 0.1\n", "checks.reward.magin: Extra inputs are not permitted"),
+        ("[checks.reward]\nmagin = 0.1\n", "checks.reward: unknown key 'magin'; did you mean 'margin'?"),
         ("[checks.reward]\nwatch = false\n", "checks.reward: the reward cannot be left out"),
         ("[checks.max_steps]\nmargin = 0.1\n", "checks.max_steps: this check has no margin; remove 'margin'"),
         ("[checks.max_step]\n", "unknown check 'max_step'; did you mean 'max_steps'?"),

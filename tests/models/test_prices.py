@@ -41,7 +41,7 @@ def test_without_a_table_there_are_no_prices(tmp_path: Path) -> None:
         ("[m]\ninput = 1\n", "['m'] output: Field required"),
         ("[m]\ninput = -1\noutput = 1\n", "['m'] input: Input should be greater than or equal to 0, not -1"),
         ("[m]\ninput = nan\noutput = 1\n", "m.input: is not a finite number"),
-        ("[m]\ninput = 1\noutput = 1\nper = 1000\n", "['m'] per: Extra inputs are not permitted, not 1000"),
+        ("[m]\ninput = 1\noutput = 1\nper = 1000\n", "['m'] unknown key 'per'; known are "),
         ("[gpt-4.1]\ninput = 1\noutput = 1\n", "['gpt-4'] input: Field required"),
         ("m = 3\n", "['m'] price: "),
     ],

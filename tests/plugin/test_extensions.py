@@ -207,7 +207,7 @@ def test_options_in_addopts_start_no_run(project: DeskProject, command: Command)
         ),
         (
             "def pytest_t2e_worlds(config):\n    return {'fake': 3}\n",
-            "conftest.py: hook pytest_t2e_worlds registers 'fake' as a int, expected a callable",
+            "conftest.py: hook pytest_t2e_worlds registers 'fake' as a int, expected a World, or a callable",
         ),
         (
             "def pytest_t2e_environments(config):\n    return {'mine': dict}\n",

@@ -105,7 +105,7 @@ BROKEN = [
     (HEAD + "{a: " * 2_000 + "\n---\n", "line 3 is not 'key: value'"),
     (HEAD + "? " * 2_000 + "\n---\n", "line 3 is not 'key: value'"),
     (HEAD + "parent: v1\n\nid: v3\n---\n", "line 5 repeats 'id'"),
-    (HEAD + "author: me\n---\n", "author: "),
+    (HEAD + "author: me\n---\n", "unknown key 'author'; known are "),
     (HEAD + "instruction: Ask first.\n---\nAct.\n", "instruction: "),
     ("---\nparent: v1\n---\n", "id: Field required"),
     ("---\nid: v3\n---\n", "its id is 'v3'; name the file v3.md or correct the id"),

@@ -57,8 +57,8 @@ FULL: Json = {
         ],
         "communicate_info": ["100"],
         "nl_assertions": ["The agent is kind."],
+        "forbidden_calls": [{"name": "refund", "arguments": {"order": "W1"}}],
         "reward_basis": ["DB", "ACTION"],
-        "forbidden_calls": [{"name": "void", "arguments": {"order": "W2"}}],
     },
 }  # fmt: skip
 UNREAD = {"id", "ticket", "description", "annotations", "action_id", "info", "message"}

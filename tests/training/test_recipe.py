@@ -19,7 +19,7 @@ from pytest_trace2evolve.training.recipe import PRESETS, Recipe, VllmSettings, r
         ("checkpointing = true", "shared and checkpointing cannot be combined: recomputed activations leave"),
         ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
         ("rate = 0", "rate: Input should be greater than 0, not 0"),
-        ("lr = 0.1", "lr: Extra inputs are not permitted, not 0.1"),
+        ("lr = 0.1", "unknown key 'lr'; known are alpha"),
         ("rate = ", "not valid TOML: "),
         ("[vllm]\nmemory = 2\n", "vllm.memory: Input should be less than or equal to 1, not 2"),
     ],

@@ -39,7 +39,7 @@ class OracleAgent:
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The next gold action as a tool call or as a request to the user, or the closing message."""
-        n_done = count_tool_calls(history)
+        n_done = count_tool_calls(history[len(self._task.history) :])
         if n_done < len(self._task.actions):
             action = self._task.actions[n_done]
             if action.requestor == "user" and not self._solo:

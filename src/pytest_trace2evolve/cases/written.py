@@ -10,7 +10,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,8 +38,9 @@ from pytest_trace2evolve.utils.reading import (
     parse_json,
     read_text,
 )
-from pytest_trace2evolve.utils.yaml_text import parse_yaml
+from pytest_trace2evolve.utils.yaml_text import WrittenFloat, parse_yaml
 from pytest_trace2evolve.worlds.plain import DATABASE_EQUALS
+from pytest_trace2evolve.worlds.plain_data import json_key
 
 DRAFT = "draft"
 """The key of a task that `trace2evolve import` drafted and nobody accepted yet."""
@@ -48,8 +49,12 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 def _to_text(value: object) -> object:
-    """A value of `knows` as text; YAML reads numbers and dates as such."""
-    return value if isinstance(value, str | dict | list) or value is None else str(value)
+    """A value of `knows` as text, as it is written; a boolean becomes yes or no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, WrittenFloat):
+        return value.text
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _to_call(value: object) -> object:
@@ -103,6 +108,16 @@ class Expectation(Record):
     not_calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] = ()
     judged: tuple[Text, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is expected, so that every simulation would pass."""
+        return self.data is None and self.calls is None and not (self.says or self.not_calls or self.judged)
+
+    @property
+    def wants_nothing(self) -> bool:
+        """Whether an agent that does nothing is right."""
+        return not (self.data or self.calls or self.says or self.judged)
+
 
 class WrittenTask(Record):
     """A task as a person writes it.
@@ -139,8 +154,8 @@ class WrittenTask(Record):
             SCRIPT_KEY: script.model_dump(mode="json", exclude_defaults=True) | {"kind": "slots"},
         }
         state = InitialState(
-            initialization_data=InitializationData(agent_data=self.data) if self.data else None,
-            message_history=[_message(message) for message in self.history] or None,
+            initialization_data=InitializationData(agent_data=_plain(self.data)) if self.data else None,
+            message_history=_messages(self.history) or None,
         )
         fields: dict[str, Any] = {
             "id": self.id,
@@ -171,12 +186,18 @@ class WrittenTask(Record):
             basis.append(RewardBasis.COMMUNICATE)
         if expect.judged:
             basis.append(RewardBasis.NL_ASSERTION)
-        forbidden = [ForbiddenCall(name=call.name, arguments=call.arguments) for call in expect.not_calls]
+        forbidden = [
+            ForbiddenCall(
+                name=call.name, arguments=None if call.arguments is None else _plain(call.arguments)
+            )
+            for call in expect.not_calls
+        ]
         return EvaluationCriteria.model_validate(
             {
                 "actions": [_action(number, call) for number, call in enumerate(calls)],
                 "env_assertions": [] if expect.data is None else [_assertion(expect.data)],
-                "communicate_info": list(expect.says),
+                # τ² searches the agent's texts without their commas.
+                "communicate_info": [text.replace(",", "") for text in expect.says],
                 "nl_assertions": list(expect.judged) or None,
                 "reward_basis": basis,
                 **({"forbidden_calls": forbidden} if forbidden else {}),
@@ -187,40 +208,102 @@ class WrittenTask(Record):
 def _action(number: int, call: ExpectedCall) -> Action:
     return Action(
         name=call.name,
-        arguments=call.arguments or {},
+        arguments=_plain(call.arguments or {}),
         action_id=f"call_{number}",
         compare_args=[] if call.arguments is None else sorted(call.arguments),
     )
 
 
 def _assertion(data: Mapping[str, Any]) -> Assertion:
-    return Assertion(env_type="assistant", func_name=DATABASE_EQUALS, arguments={"data": data})
+    return Assertion(env_type="assistant", func_name=DATABASE_EQUALS, arguments={"data": _plain(data)})
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it: keys are text, and numbers are plain numbers."""
+    if isinstance(value, Mapping):
+        return {json_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return float(value) if isinstance(value, WrittenFloat) else value
+
+
+def _messages(history: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages of a history in OpenAI's format as messages of a trace.
+
+    Raises:
+        ValueError: a message is invalid, a call has no result, or the last message is not a text.
+    """
+    messages: list[Message] = []
+    pending: list[str | None] = []
+    for number, message in enumerate(history, start=1):
+        try:
+            messages.append(_message(message))
+        except ValidationError as error:
+            raise ValueError(f"history, message {number}: {first_problem(error, 'message')}") from None
+        except ValueError as error:
+            raise ValueError(f"history, message {number}: {error}") from None
+        last = messages[-1]
+        if last.role == "tool":
+            if not pending or pending.pop(0) != last.id:
+                raise ValueError(
+                    f"history, message {number}: answers no call before it; correct tool_call_id"
+                )
+        elif pending:
+            raise ValueError(
+                f"history, message {number}: call {pending[0]!r} before it has no result; add it"
+            )
+        pending += [call.id for call in last.tool_calls or ()]
+    if pending:
+        raise ValueError(f"history ends with call {pending[0]!r}, which has no result; add it")
+    if messages and (messages[-1].role == "tool" or messages[-1].text is None):
+        raise ValueError("history ends with a tool's result; end it with a message of the user or the agent")
+    return messages
 
 
 def _message(message: Mapping[str, Any]) -> Message:
-    """A message of OpenAI's format as a message of a trace.
-
-    Raises:
-        ValueError: the message has no known role, or a call's arguments are not a JSON object.
-    """
-    role = message.get("role")
+    """A message of OpenAI's format as a message of a trace. Raises `ValueError` if it is invalid."""
+    role, content = message.get("role"), message.get("content")
+    if role in ("system", "developer"):
+        raise ValueError(f"has role {role!r}; remove it, because the agent has instructions of its own")
+    if role not in ("user", "assistant", "tool"):
+        raise ValueError(f"role {role!r} is not user, assistant or tool")
+    if isinstance(content, list):
+        texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
+        if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("has a part that is not text; only texts can be continued")
+        content = "\n".join(texts)
     if role == "tool":
         fields = {"role": "tool", "id": message.get("tool_call_id"), "requestor": "assistant"}
-        return Message.model_validate({**fields, "content": message.get("content"), "error": False})
-    if role not in ("user", "assistant"):
-        raise ValueError(f"history: role {role!r} is not user, assistant or tool")
-    calls = [
-        {
-            "id": call.get("id"),
-            "name": call["function"]["name"],
-            "arguments": json.loads(call["function"].get("arguments") or "{}"),
-            "requestor": "assistant",
-        }
-        for call in message.get("tool_calls") or ()
-    ]
-    return Message.model_validate(
-        {"role": role, "content": message.get("content"), "tool_calls": calls or None}
-    )
+        return Message.model_validate({**fields, "content": content, "error": False})
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        raise ValueError("its tool_calls are not a list")
+    if calls and role == "user":
+        raise ValueError("is the user's, but has tool_calls")
+    record = {"role": role, "content": content, "tool_calls": [*map(_call, calls)] or None}
+    if not calls and not content:
+        raise ValueError("has neither content nor tool_calls")
+    return Message.model_validate(record)
+
+
+def _call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError("has a call without function.name")
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = None
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the arguments of {function['name']!r} are not a JSON object")
+    return {
+        "id": call.get("id"),
+        "name": function["name"],
+        "arguments": _plain(arguments),
+        "requestor": "assistant",
+    }
 
 
 def read_written_tasks(path: Path) -> list[WrittenTask]:
@@ -238,10 +321,15 @@ def read_written_tasks(path: Path) -> list[WrittenTask]:
             )
         try:
             task = WrittenTask.model_validate(record)
+            if task.expect.is_empty:
+                raise ValueError(
+                    "expects nothing, so every agent passes; write data, calls, says, not_calls or judged "
+                    "(data: {} if nothing may change)"
+                )
             task.to_task()
         except ValidationError as error:
-            raise CaseError(f"{where}: {first_problem(error, 'task')}") from None
-        except (ValueError, KeyError, TypeError) as error:
+            raise CaseError(f"{where}: {first_problem(error, 'the task')}; correct it") from None
+        except ValueError as error:
             raise CaseError(f"{where}: {error}") from None
         if task.id in tasks:
             raise CaseError(f"{where}: task {task.id!r} occurs twice; rename one")

@@ -227,10 +227,17 @@ CASES = Command(
         ),
         Command(
             "check",
-            "run every admission check on the cases in files",
-            ("trace2evolve cases check synthetic/cases.jsonl",),
+            "run every admission check on cases, or on written tasks with their suite's world",
+            ("trace2evolve cases check synthetic/cases.jsonl", "trace2evolve cases check tasks.yaml"),
             "project:check_cases",
-            (path_option("files", "FILE", "files of cases", nargs="+"),),
+            (
+                path_option(
+                    "files",
+                    "FILE",
+                    "files of cases or written tasks (default: the written tasks of all suites)",
+                    nargs="*",
+                ),
+            ),
         ),
         Command(
             "show",

@@ -6,6 +6,7 @@ import os
 import secrets
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,24 +102,52 @@ def _check_out_path(path: Path) -> None:
 
 
 def check_cases(options: argparse.Namespace) -> int:
-    """Run all admission checks on every case in the given files."""
+    """Run all admission checks on every case or written task in the given files."""
+    from pytest_trace2evolve.cli.common import project_of
+    from pytest_trace2evolve.session.written_checks import is_written, task_files
+
+    files = options.files or task_files(project_of(options))
+    if not files:
+        raise CaseError("no suite has written tasks; name a file of cases or tasks")
+    statuses = [
+        _check_written_file(path, options) if is_written(path) else _check_case_file(path) for path in files
+    ]
+    return max(statuses)
+
+
+def _check_case_file(path: Path) -> int:
     from pytest_trace2evolve.cases.case import iter_cases
     from pytest_trace2evolve.session.case_admission import admit
-    from pytest_trace2evolve.utils.sanitize import sanitize_line
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")
-    status = 0
-    for path in options.files:
-        n_admitted = n_cases = 0
-        for admission in admit(iter_cases(path), world):
-            n_cases += 1
-            n_admitted += not admission.problems
-            for problem in admission.problems:
-                print(sanitize_line(f"{path}: {admission.case.id}: {problem}"), flush=True)
-        print(f"{path}: {n_admitted} of {n_cases} cases admitted", flush=True)
-        status = status if n_admitted == n_cases else EXIT_NOT_ADMITTED
-    return status
+    results = ((result.case.id, result.problems) for result in admit(iter_cases(path), world))
+    return _print_admissions(path, "cases", results)
+
+
+def _check_written_file(path: Path, options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.cases.written import read_written_tasks
+    from pytest_trace2evolve.cli.common import project_of
+    from pytest_trace2evolve.session.written_checks import check_written_tasks, world_of_file
+
+    project = project_of(options)
+    tasks = read_written_tasks(path)
+    world = world_of_file(project, path, project.open_worlds())
+    checks = ((check.task.id, check.problems) for check in check_written_tasks(tasks, world))
+    return _print_admissions(path, "tasks", checks)
+
+
+def _print_admissions(path: Path, kind: str, results: Iterable[tuple[str, Sequence[str]]]) -> int:
+    from pytest_trace2evolve.utils.sanitize import sanitize_line
+
+    n_admitted = n_checked = 0
+    for name, problems in results:
+        n_checked += 1
+        n_admitted += not problems
+        for problem in problems:
+            print(sanitize_line(f"{path}: {name}: {problem}"), flush=True)
+    print(f"{path}: {n_admitted} of {n_checked} {kind} admitted", flush=True)
+    return 0 if n_admitted == n_checked else EXIT_NOT_ADMITTED
 
 
 def show_cases(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,9 +27,10 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.completion import parse_dollars
 from pytest_trace2evolve.records.message import Message, storable_message
-from pytest_trace2evolve.records.protocols import Agent, Journal, User, World
+from pytest_trace2evolve.records.protocols import Agent, Journal, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.scoring.reward import open_session
 from pytest_trace2evolve.utils.canonical import storable_text
 
 
@@ -175,8 +177,25 @@ async def converse(
         Exception: any other exception that the user or the world raises.
     """
     started_at = datetime.now(UTC).isoformat()
-    session = world.open(solo=solo)
-    session.initialise(task.initial_state)
+    with contextlib.ExitStack() as stack:
+        session = open_session(world, stack, solo=solo)
+        session.initialise(task.initial_state)
+        return await _converse(task, session, agent, user, world, limits, trial, seed, started_at, solo=solo)
+
+
+async def _converse(
+    task: Task,
+    session: WorldSession,
+    agent: Agent,
+    user: User,
+    world: World,
+    limits: Limits,
+    trial: int,
+    seed: int | None,
+    started_at: str,
+    *,
+    solo: bool,
+) -> Simulation:
     turns = Turns(
         task,
         session,

@@ -89,7 +89,7 @@ def _make_user(task: Task, trial: int, *, solo: bool = False) -> User:
 def make_scripted_user(task: Task, trial: int) -> User | None:
     """Make the user that follows the script of a task; None if the task has no script."""
     if (slots := slot_script_of(task)) is not None:
-        return SlotUser(slots)
+        return SlotUser(slots, history=len(task.history))
     script = script_of(task)
     return None if script is None else ScriptedUser(script, seed=trial)
 

@@ -119,6 +119,10 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
         return [{name: check.wanted, "met": check.met, "justification": check.note} for check in checks]
 
     breakdown = {part.value: score.components[part] for part in score.basis if part in score.components}
+    # tau2's record has no field for forbidden calls, but its field `info` takes any keys.
+    info: dict[str, Any] = {"note": score.note} if score.note else {}
+    if score.forbidden_calls:
+        info["forbidden_calls"] = to_justified_checks(score.forbidden_calls, "call")
     database = {"db_match": score.db_match, "db_reward": float(bool(score.db_match))}
     return {
         "reward": score.reward,
@@ -140,7 +144,7 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
         "nl_assertions": to_justified_checks(score.nl_assertions, "nl_assertion") or None,
         "reward_basis": [component.value for component in score.basis] or None,
         "reward_breakdown": breakdown or None,
-        "info": {"note": score.note} if score.note else None,
+        "info": info or None,
     }
 
 

@@ -11,13 +11,13 @@ import pytest
 if TYPE_CHECKING:
     from pytest_trace2evolve.gate.protocols import Check
     from pytest_trace2evolve.project.candidates import AgentFactory
-    from pytest_trace2evolve.records.protocols import Offer
+    from pytest_trace2evolve.records.protocols import Offer, World
     from pytest_trace2evolve.worlds.registry import WorldFactory
 
 
 @pytest.hookspec
-def pytest_t2e_worlds(config: pytest.Config) -> "Mapping[str, WorldFactory]":  # type: ignore[empty-body]  # a hook's specification has no body
-    """Return world factories by provider name. A factory opens the world of a domain."""
+def pytest_t2e_worlds(config: pytest.Config) -> "Mapping[str, WorldFactory | World]":  # type: ignore[empty-body]  # a hook's specification has no body
+    """Return worlds, or factories, by provider name. A factory opens the world of a domain."""
 
 
 @pytest.hookspec

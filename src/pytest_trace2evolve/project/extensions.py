@@ -30,7 +30,7 @@ from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.trace_check import TraceCheck, checks_in, short_location
 from pytest_trace2evolve.utils.optional import CHECK_GROUP, describe_entry_point, entry_points
-from pytest_trace2evolve.worlds.registry import WorldFactory
+from pytest_trace2evolve.worlds.registry import WorldFactory, is_world
 from pytest_trace2evolve.worlds.registry import provider_owners as registered_worlds
 
 if TYPE_CHECKING:
@@ -203,7 +203,11 @@ def _validate_registrations(result: Any, kind: str, hook: str) -> Iterator[tuple
         if not isinstance(key, str) or not key:
             raise ConfigError(f"{hook} registers the name {key!r}; a name must be a non-empty text")
         if not _has_valid_type(value, kind):
-            expected = {"checks": "a Check", "environments": "an Offer"}.get(kind, "a callable")
+            expected = {
+                "checks": "a Check",
+                "environments": "an Offer",
+                "worlds": "a World, or a callable that opens one",
+            }.get(kind, "a callable")
             raise ConfigError(f"{hook} registers {key!r} as a {type(value).__name__}, expected {expected}")
         yield key, value
 
@@ -213,7 +217,7 @@ def _has_valid_type(value: Any, kind: str) -> bool:
         return isinstance(value, Offer)
     if kind == "checks":
         return hasattr(value, "id") and callable(getattr(value, "evaluate", None))
-    return callable(value)
+    return callable(value) or (kind == "worlds" and is_world(value))
 
 
 def _reserved_names(kind: str) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
@@ -156,9 +156,12 @@ class Suite(Record):
         timeout: The time limit of one simulation in seconds of wall-clock time; None sets no limit.
         solo: Whether the agent works without a user. It then reads a ticket and also has the user's tools.
         default_agent: The agent of runs that name none; the key `agent` is a shorter name for it.
+        SHORT_KEYS: Keys of the file that stand for others; see `read_suite`.
         locks: The texts that are part of the benchmark. A text that is not locked belongs to the candidate.
         estimand: The tasks that the gate's verdict is about; None for the default of the suite's world.
     """
+
+    SHORT_KEYS: ClassVar[tuple[str, ...]] = ("agent", "tasks", "world")
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     provider: str

@@ -76,7 +76,8 @@ class Score(RewardRecord):
     """The reward of one simulation, and the components whose product it is.
 
     `components` holds every component that could be computed. Components outside `basis` are diagnostics. A
-    component that needed a judge and had none is absent.
+    component that needed a judge and had none is absent. `forbidden_calls` holds one check for each forbidden
+    call of the task; it is met if the agent did not make the call.
     """
 
     basis: tuple[RewardBasis, ...] = ()
@@ -85,6 +86,7 @@ class Score(RewardRecord):
     env_assertions: tuple[Check, ...] = ()
     communicate: tuple[Check, ...] = ()
     actions: tuple[ActionCheck, ...] = ()
+    forbidden_calls: tuple[Check, ...] = ()
     nl_assertions: tuple[Check, ...] = ()
     judge: JudgeUse | None = None
     note: str = ""

@@ -37,6 +37,7 @@ _INDENT = "    "
 _RECORDED_CHECKS = (
     ("env_assertions", "met", "env_assertion"),
     ("action_checks", "action_match", "action"),
+    ("forbidden_calls", "met", "call"),
     ("communicate_checks", "met", "info"),
     ("nl_assertions", "met", "nl_assertion"),
 )
@@ -192,8 +193,9 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
 def _failed_checks(info: Mapping[str, Any]) -> Iterator[str]:
     if _as_mapping(info.get("db_check")).get("db_match") is False:
         yield "the database is not in the required end state"
+    own_checks = {"forbidden_calls": _as_mapping(info.get("info")).get("forbidden_calls")}
     for key, outcome_field, requirement_field in _RECORDED_CHECKS:
-        for check in _dict_items(info.get(key)):
+        for check in _dict_items(own_checks.get(key, info.get(key))):
             if check.get(outcome_field) is False:
                 reason = check.get("justification")
                 detail = f" ({reason})" if isinstance(reason, str) and reason else ""

@@ -1,9 +1,9 @@
 """Explains failed trials: how the databases differ, which checks failed, and how the conversation ended."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any
 
 from pytest_trace2evolve.errors import shorten
 from pytest_trace2evolve.records.failure import Difference, FailedCheck, Failure
@@ -20,6 +20,7 @@ from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation
 from pytest_trace2evolve.scoring.differences import find_differences
 from pytest_trace2evolve.scoring.reward import (
     check_communication,
+    check_forbidden_calls,
     compares_state,
     matches,
     replay_sessions,
@@ -73,7 +74,7 @@ def explain_failure(
         text = f"the databases cannot be compared again: {type(error).__name__}: {error}"
         problem = _cut(" ".join(text.split()))
     failed_checks += _missing_calls(task, criteria, trace, world.tool_types())
-    failed_checks += _forbidden_calls(criteria, trace)
+    failed_checks += _forbidden_calls(task, trace)
     failed_checks += _missing_texts(task, criteria, trace)
     failed_checks += (
         FailedCheck(_cut(f"not true: {check.wanted}"), _cut(check.note))
@@ -98,21 +99,22 @@ def _check_end_state(
     assertions = criteria.env_assertions or [] if RewardBasis.ENV_ASSERTION in criteria.basis else []
     if not compares_state(task) or not (needs_database or assertions):
         return [], []
-    session, gold_session = replay_sessions(task, trace, world)
-    differences: list[Difference] = []
-    failed_checks: list[FailedCheck] = []
-    if needs_database and not session.same_state(gold_session):
-        differences = list(_database_differences(gold_session, session))
-        if not differences:
-            failed_checks.append(FailedCheck("the databases differ, but the world does not show where"))
-    for assertion in assertions:
-        if session.check(assertion):
-            continue
-        found = list(_assertion_differences(session, assertion))
-        differences += found
-        if not found or assertion.message:
-            failed_checks.append(_failed_assertion(assertion))
-    return list(_without_repetitions(differences)), failed_checks
+    with contextlib.ExitStack() as stack:
+        session, gold_session = replay_sessions(task, trace, world, stack)
+        differences: list[Difference] = []
+        failed_checks: list[FailedCheck] = []
+        if needs_database and not session.same_state(gold_session):
+            differences = list(_database_differences(gold_session, session))
+            if not differences:
+                failed_checks.append(FailedCheck("the databases differ, but the world does not show where"))
+        for assertion in assertions:
+            if session.check(assertion):
+                continue
+            found = list(_assertion_differences(session, assertion))
+            differences += found
+            if not found or assertion.message:
+                failed_checks.append(_failed_assertion(assertion))
+        return list(_without_repetitions(differences)), failed_checks
 
 
 def _database_differences(gold_session: WorldSession, session: WorldSession) -> Iterator[Difference]:
@@ -194,17 +196,12 @@ def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
     )
 
 
-def _forbidden_calls(criteria: EvaluationCriteria, trace: Sequence[Message]) -> Iterator[FailedCheck]:
+def _forbidden_calls(task: Task, trace: Sequence[Message]) -> Iterator[FailedCheck]:
     """Yield the calls that the task forbids and that the agent made."""
-    for forbidden in getattr(criteria, "forbidden_calls", None) or ():
-        record: Any = forbidden if isinstance(forbidden, dict) else forbidden.model_dump()
-        for call in tool_calls(trace):
-            arguments = record.get("arguments") or {}
-            is_forbidden = all(
-                name in call.arguments and call.arguments[name] == value for name, value in arguments.items()
-            )
-            if call.requestor == "assistant" and call.name == record.get("name") and is_forbidden:
-                yield FailedCheck(_cut(f"forbidden call: {_text_of(call)}"))
+    for check in check_forbidden_calls(task, trace):
+        if not check.met:
+            text = call_text(check.wanted["name"], check.wanted.get("arguments") or {})
+            yield FailedCheck(_cut(f"forbidden call: {text}"))
 
 
 def _missing_texts(

@@ -1,10 +1,12 @@
 """The reward of one simulation, by the rules of tau2-bench 1.0.1.
 
-ACTION compares a trace's tool calls with the gold actions. COMMUNICATE checks that the agent gave the
+ACTION compares a trace's tool calls with the gold actions, and with the calls that a written task forbids
+(an addition to τ²'s rules, without effect on τ²'s own tasks). COMMUNICATE checks that the agent gave the
 required information. DB compares the end state of a simulation with the end state of the gold actions.
 ENV_ASSERTION runs assertions on the end state of the simulation.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 
@@ -20,7 +22,7 @@ from pytest_trace2evolve.records.score import (
     Status,
     ToolType,
 )
-from pytest_trace2evolve.records.task import Action, EvaluationCriteria, RewardBasis, Task
+from pytest_trace2evolve.records.task import Action, EvaluationCriteria, ForbiddenCall, RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
 
 SCORER_VERSION = 1
@@ -79,11 +81,12 @@ def _score_criteria(
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
     actions = check_actions(task, trace, world.tool_types())
+    forbidden_calls = check_forbidden_calls(task, trace)
     components = {
         RewardBasis.DB: float(db_match),
         RewardBasis.ENV_ASSERTION: _score_all_met(env_assertions),
         RewardBasis.COMMUNICATE: _score_all_met(communicate),
-        RewardBasis.ACTION: float(all(check.matched for check in actions)),
+        RewardBasis.ACTION: float(all(check.matched for check in actions)) * _score_all_met(forbidden_calls),
     }
     nl_checks: Sequence[Check] = ()
     judge_use: JudgeUse | None = None
@@ -109,6 +112,7 @@ def _score_criteria(
         env_assertions=env_assertions,
         communicate=communicate,
         actions=actions,
+        forbidden_calls=forbidden_calls,
         nl_assertions=tuple(nl_checks),
         judge=judge_use,
         note=note,
@@ -151,6 +155,38 @@ def check_actions(
             matched=any(matches(action, call) for call in calls),
         )
         for action in task.actions
+    )
+
+
+def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, ...]:
+    """One check per forbidden call, which is met if the agent did not make the call.
+
+    A call counts even if its tool raised an error. Calls of the task's message history do not count, because
+    they are not the agent's. If arguments are forbidden, a call counts if it has all of them.
+    """
+    criteria = task.evaluation_criteria
+    forbidden_calls = (criteria.forbidden_calls or []) if criteria else []
+    if not forbidden_calls:
+        return ()
+    history = task.history
+    # A trace begins with the history, except one that another program wrote without it.
+    has_history = len(trace) >= len(history) and all(
+        (own.role, own.content) == (earlier.role, earlier.content)
+        for own, earlier in zip(trace, history, strict=False)
+    )
+    own_part = trace[len(history) :] if has_history else trace
+    calls = [call for call in tool_calls(own_part) if call.requestor == "assistant"]
+    return tuple(_forbidden_check(forbidden, calls) for forbidden in forbidden_calls)
+
+
+def _forbidden_check(forbidden: ForbiddenCall, calls: Sequence[ToolCall]) -> Check:
+    arguments = forbidden.arguments or {}
+    action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
+    made_call = next((call for call in calls if matches(action, call)), None)
+    return Check(
+        wanted=forbidden.model_dump(mode="json", exclude_none=True),
+        met=made_call is None,
+        note="" if made_call is None else "the agent must not make this call",
     )
 
 
@@ -198,17 +234,20 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
     criteria = task.evaluation_criteria
     if criteria is None or not compares_state(task):
         return True, ()
-    replayed_session, gold_session = replay_sessions(task, trace, world)
-    has_same_state = replayed_session.same_state(gold_session)
-    checks = tuple(
-        Check(
-            wanted=assertion.model_dump(mode="json", exclude_unset=True),
-            met=replayed_session.check(assertion),
-            note=assertion.message or "",
+    with contextlib.ExitStack() as stack:
+        replayed_session, gold_session = replay_sessions(task, trace, world, stack)
+        # A server may not show its database, which then matters only if the reward depends on it.
+        is_comparable = getattr(replayed_session, "is_comparable", True) or RewardBasis.DB in criteria.basis
+        has_same_state = replayed_session.same_state(gold_session) if is_comparable else True
+        checks = tuple(
+            Check(
+                wanted=assertion.model_dump(mode="json", exclude_unset=True),
+                met=replayed_session.check(assertion),
+                note=assertion.message or "",
+            )
+            for assertion in criteria.env_assertions or []
         )
-        for assertion in criteria.env_assertions or []
-    )
-    return has_same_state, checks
+        return has_same_state, checks
 
 
 def compares_state(task: Task) -> bool:
@@ -217,17 +256,33 @@ def compares_state(task: Task) -> bool:
     return criteria is not None and not (criteria.actions is None and criteria.env_assertions is None)
 
 
-def replay_sessions(task: Task, trace: Sequence[Message], world: World) -> tuple[WorldSession, WorldSession]:
+def open_session(world: World, stack: contextlib.ExitStack, *, solo: bool = False) -> WorldSession:
+    """Open a session that ends with a stack, if it holds anything that must end, such as a process."""
+    session = world.open(solo=solo) if solo else world.open()
+    if callable(close := getattr(session, "close", None)):
+        stack.callback(close)
+    return session
+
+
+def replay_sessions(
+    task: Task, trace: Sequence[Message], world: World, stack: contextlib.ExitStack
+) -> tuple[WorldSession, WorldSession]:
     """Return two sessions: one after the calls of a trace, and one after the gold actions.
+
+    Args:
+        task: The task of the trace.
+        trace: The messages, whose calls are made again.
+        world: The world of the task.
+        stack: Ends the sessions.
 
     Raises:
         TraceError: the tool calls and results of the trace do not correspond.
         WorldError: the task's initial state does not fit the world.
     """
-    replayed_session = world.open(solo=is_solo(trace))
+    replayed_session = open_session(world, stack, solo=is_solo(trace))
+    gold_session = open_session(world, stack)
     replayed_session.initialise(task.initial_state)
     _replay(replayed_session, trace, world)
-    gold_session = world.open()
     gold_session.initialise(task.initial_state)
     _replay(gold_session, task.history, world)
     for action in task.actions:

@@ -3,6 +3,7 @@
 Some checks need only the schemas of the tools. Others need results, such as those of the tasks' gold actions.
 """
 
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from pytest_trace2evolve.scoring.invariants import (
     record_in_result,
     target_of,
 )
+from pytest_trace2evolve.scoring.reward import open_session
 
 MAX_TASKS = 200
 """Maximum number of tasks whose gold actions are carried out."""
@@ -48,17 +50,18 @@ def gold_calls(world: World, tasks: Iterable[Task]) -> list[AnsweredCall]:
     """The successful calls of the agent among the gold actions of the first tasks, with their results."""
     calls = []
     for _, task in zip(range(MAX_TASKS), tasks, strict=False):
-        session = world.open()
-        session.initialise(task.initial_state)
-        for index, action in enumerate(task.actions):
-            if action.requestor != "assistant":
-                session.perform(action)
-                continue
-            tool_result = session.call(action.name, action.arguments, "assistant")
-            call = ToolCall(id=str(index), name=action.name, arguments=dict(action.arguments))
-            answered = answered_call(call, tool_result.to_message(call))
-            if answered.outcome is Outcome.DONE:
-                calls.append(answered)
+        with contextlib.ExitStack() as stack:
+            session = open_session(world, stack)
+            session.initialise(task.initial_state)
+            for index, action in enumerate(task.actions):
+                if action.requestor != "assistant":
+                    session.perform(action)
+                    continue
+                tool_result = session.call(action.name, action.arguments, "assistant")
+                call = ToolCall(id=str(index), name=action.name, arguments=dict(action.arguments))
+                answered = answered_call(call, tool_result.to_message(call))
+                if answered.outcome is Outcome.DONE:
+                    calls.append(answered)
     return calls
 
 

@@ -35,13 +35,15 @@ from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY, SuiteLock
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite, read_suite
+from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite
 from pytest_trace2evolve.records.ledger import Access, DatedEntry, Evaluation, TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.invariants import AnsweredCall
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
+from pytest_trace2evolve.session.tool_checks import tool_problems
+from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
@@ -78,6 +80,7 @@ def check_project(project: Project, worlds: Worlds, commit: str = "HEAD") -> lis
         check_runs(project),
         check_frozen_dates(project),
         check_rules(project, worlds),
+        check_tools(project, worlds),
         check_draws(project),
     )
     return [
@@ -164,14 +167,14 @@ def _changed_candidates(root: Path, commit: str) -> list[str] | None:
 def check_suites(project: Project) -> Iterator[Finding]:
     """Check that `_splits.toml` and every suite can be read."""
     try:
-        splits = project.splits
+        project.splits  # noqa: B018 - it is read here for its errors
     except SuiteError as error:
         yield _to_finding(project.suites_folder / SPLITS_NAME, error)
         return
     for name in project.suite_names:
         path = project.suites_folder / f"{name}.toml"
         try:
-            read_suite(path, splits)
+            project.suite(name)
         except SuiteError as error:
             yield _to_finding(path, error)
 
@@ -382,11 +385,7 @@ def _committed_text(root: Path, commit: str, name: str) -> str:
 
 def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
     """Check that every rule of the project's own worlds can match; package tests cover built-in worlds."""
-    suites: dict[WorldName, list[Suite]] = {}
-    for suite in _readable_suites(project):
-        if not worlds.is_built_in(suite.provider):
-            suites.setdefault((suite.provider, suite.domain), []).append(suite)
-    for (provider, domain), world_suites in suites.items():
+    for (provider, domain), world_suites in _own_worlds(project, worlds).items():
         path = project.suite_path(world_suites[0].name)
         subject = f"rules of {domain} (provider {provider})"
         try:
@@ -406,6 +405,34 @@ def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
             yield Finding(path, f"{subject}: results were not checked: {_error_line(error)}", is_warning=True)
         for problem in rule_problems(rules, world.tools("assistant"), calls):
             yield Finding(path, f"{subject}: {problem.text}", is_warning=not problem.is_certain)
+
+
+def check_tools(project: Project, worlds: Worlds) -> Iterator[Finding]:
+    """Check that the tools of the project's own worlds can be replayed, with the calls of their tasks."""
+    for (provider, domain), suites in _own_worlds(project, worlds).items():
+        path = project.suite_path(suites[0].name)
+        subject = f"world {provider}" if is_import_path(provider) else f"world {domain} (provider {provider})"
+        try:
+            problems = list(
+                tool_problems(worlds.open(provider, domain), _world_tasks(project, suites, worlds))
+            )
+        except (MissingExtraError, WorldError, ImportError):  # another check reports it
+            continue
+        except Exception as error:  # from the project's own code
+            text = f"{subject}: its tools were not checked: {_error_line(error)}"
+            yield Finding(path, text, is_warning=True)
+            continue
+        for problem in problems:
+            yield Finding(path, f"{subject}: {problem.text}", is_warning=not problem.is_certain)
+
+
+def _own_worlds(project: Project, worlds: Worlds) -> dict[WorldName, list[Suite]]:
+    """The worlds of the readable suites that are not built in, with their suites."""
+    suites: dict[WorldName, list[Suite]] = {}
+    for suite in _readable_suites(project):
+        if not worlds.is_built_in(suite.provider):
+            suites.setdefault((suite.provider, suite.domain), []).append(suite)
+    return suites
 
 
 def _world_tasks(project: Project, suites: Sequence[Suite], worlds: Worlds) -> Iterator[Task]:

@@ -35,7 +35,7 @@ def render_scenario(scenario: Any) -> str:
 def _render_instructions(instructions: Any) -> str:
     if not isinstance(instructions, dict):
         return str(instructions)
-    lines = [f"Domain: {instructions.get('domain')}"]
+    lines = [f"Domain: {instructions.get('domain')}"] if "domain" in instructions else []
     for name, heading in _HEADINGS.items():
         if instructions.get(name) is not None:
             lines.append(f"{heading}:\n{_indent(instructions[name])}")

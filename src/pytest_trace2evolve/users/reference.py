@@ -20,7 +20,7 @@ class GoldUser:
             return Message(role="user", content="That is done.")
         if not any(message.role == "user" for message in history):
             return Message(role="user", content=_opening_request(self._task))
-        call_count = count_tool_calls(history)
+        call_count = count_tool_calls(history[len(self._task.history) :])
         action = self._task.actions[call_count] if call_count < len(self._task.actions) else None
         if action is None or action.requestor != "user" or action.name not in (last_message.content or ""):
             return Message(role="user", content=f"Thank you, that is all. {STOP_MARK}")

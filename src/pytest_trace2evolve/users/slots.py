@@ -4,14 +4,16 @@ The next message depends only on the script and the trace, so the same agent get
 conversation always ends, whatever the agent does.
 """
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve.records.message import STOP_MARK, Message
+from pytest_trace2evolve.records.message import STOP_MARK, USER_STOP_MARKS, Message
 from pytest_trace2evolve.records.task import SlotScript
-from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message, question_texts
+from pytest_trace2evolve.users.message_parser import parse_message
+from pytest_trace2evolve.users.questions import Ask, Question, asked_facts, find_questions
 
 TRANSFER = "###TRANSFER###"
 """The message of a user who was transferred to a human; it ends a simulation, as in τ²."""
@@ -22,31 +24,6 @@ MAX_IDLE = 3
 MAX_SAME = 3
 """Number of times that the user gives the same answer before giving up."""
 
-_SYNONYMS: dict[str, tuple[str, ...]] = {
-    "email": ("email", "e-mail", "mail address"),
-    "mail": ("email", "e-mail", "mail address"),
-    "phone": ("phone", "telephone", "mobile", "cell number", "contact number"),
-    "name": ("name", "who am i speaking", "who you are"),
-    "address": ("address", "where do you live", "street"),
-    "zip": ("zip", "postal code", "postcode", "post code"),
-    "date": ("date", "what day", "which day", "when"),
-    "time": ("time", "when", "what hour"),
-    "reason": ("reason", "why"),
-    "id": ("id", "number", "code", "reference", "identifier"),
-    "number": ("number", "id", "code", "reference"),
-    "city": ("city", "town", "where"),
-    "birthday": ("birthday", "date of birth", "born"),
-    "password": ("password", "pin", "passcode"),
-    "amount": ("amount", "how much", "sum"),
-    "quantity": ("quantity", "how many"),
-    "guests": ("guests", "how many people", "how many persons"),
-    "payment": ("payment", "pay", "card"),
-}
-"""Phrases with which agents ask for a fact, by a word of its name."""
-
-_GENERIC = frozenset({"id", "number", "code", "reference", "date", "time", "name", "address", "details"})
-"""Words that are too common to identify a fact whose name has another word."""
-
 _PROCEDURAL = frozenset(
     """
     a about ahead all also an and any anything are as be before can confirm confirmed continue correct
@@ -56,6 +33,71 @@ _PROCEDURAL = frozenset(
     """.split()  # noqa: SIM905 - a list of this length is unreadable
 )
 """Words of a bare question such as "Shall I go ahead?"."""
+
+_VERBS: Mapping[str, "re.Pattern[str]"] = {
+    name: re.compile(rf"\b(?:{words})\b")
+    for name, words in {
+        "cancel": r"cancel\w*|terminat\w*|call(?:ed|ing)? off|revok\w*|delet\w*|clos(?:e|ed|ing)",
+        "move": r"mov(?:e|ed|ing)|resched\w*|postpon\w*|rebook\w*|shift(?:ed|ing)?|push(?:ed|ing)? back",
+        "change": r"chang(?:e|ed|ing)|modif\w*|updat(?:e|ed|ing)|edit(?:ed|ing)?|adjust\w*|amend\w*",
+        "upgrade": r"upgrad(?:e|ed|ing)",
+        "downgrade": r"downgrad(?:e|ed|ing)",
+        "switch": r"switch\w*|swap\w*|exchang\w*|replac(?:e|ed|ing)",
+        "block": r"block(?:ed|ing)?|freez\w*|frozen|lock(?:ed|ing)?|deactivat\w*|disabl\w*|suspend\w*",
+        "unblock": r"unblock\w*|unlock\w*|(?:re)?activat(?:e|ed|ing)",
+        "return": r"return(?:ed|ing)?|sen[dt](?:ing)? back",
+        "refund": r"refund(?:ed|ing)?|reimburs\w*|money back",
+        "book": r"book(?:ed)?|reserv(?:e|ed|ing)|schedul(?:e|ed|ing)",
+        "order": r"order(?:ed|ing)|order (?:a|an|the|some|another|new|one|two|me|you|it)|buy\w*"
+        r"|purchas(?:e|ed|ing)",
+        "add": r"add(?:ed|ing)?|subscrib\w*|enrol\w*|sign (?:me|you )?up",
+        "apply": r"appl(?:y|ied|ying)(?: for)?",
+        "transfer": r"transfer(?:red|ring)?|send(?:ing)? money|wire(?:d)?",
+        "pay": r"pay|paid|paying|charg(?:e|ed|ing)",
+        "remove": r"remov(?:e|ed|ing)",
+        "extend": r"extend(?:ing)?|renew(?:ed|ing)?|prolong\w*",
+        "open": r"open(?:ed|ing)?|creat(?:e|ed|ing)|regist(?:er|ered|ering)",
+        "redeem": r"redeem\w*",
+        "reset": r"reset(?:ting)?",
+    }.items()
+}
+"""Verbs with which agents propose to do something, by what they mean."""
+
+_ADAPTS = frozenset({"move", "change", "upgrade", "downgrade", "switch", "book"})
+"""Verbs that may mean the same if the proposal also names the value that the user wants."""
+
+_IDENTITY = re.compile(
+    r"name|mail|phone|birth|address|zip|post|pin|password|(?:^|_)(?:id|number|code|reference)$"
+)
+"""Names of facts that say who the user is or what it is about, and not what the user wants."""
+
+_KINDS = tuple(
+    re.compile(rf"\b(?:{words})\b")
+    for words in (
+        "monday|tuesday|wednesday|thursday|friday|saturday|sunday",
+        "january|february|march|april|june|july|august|september|october|november|december",
+        "morning|noon|afternoon|evening|night",
+        r"\d{1,2}(?::\d\d)? ?[ap]\.?m\.?",
+        r"gift card|store credit|voucher|paypal|bank transfer|credit card|debit card|cash|original payment",
+        r"(?:dr|mr|mrs|ms|prof)\. ?\w+",
+    )
+)
+"""Values of a kind of which a proposal must name the known one, if it names any and the user knows one."""
+
+_DONE = re.compile(
+    r"(?:\b(?:has|have|is|are|was|were|been|got)|'ve|'s)\b(?: now| all| been| already| also| successfully"
+    r"| just| being| fully)* (\w+)"
+)
+_GENERIC_DONE = re.compile(r"(?:done|completed?|set|processed|finished|handled|arranged|sorted|resolved)$")
+_NOT_DONE = re.compile(
+    r"\b(?:if|once|after|when|before|not|cannot|will|would|can|could|may|to be|until|unless|currently|still"
+    r"|verif\w*|need\w*|policy|already|not yet|only|must|should)\b|n't\b"
+)
+_REFERENCE = re.compile(r"\b(?:that|this|it|these|those|the above|go ahead|proceed|agree|continue)\b")
+_OFFER = re.compile(r"\b(?:offer|instead|alternative|alternatively|how about|rather|recommend|suggest)\b")
+_MONEY = re.compile(
+    r"[$€£]\s?\d[\d.,]*|\b\d[\d.,]*\s?(?:eur|euros?|usd|dollars?|gbp|pounds?|percent|%)(?![a-z])", re.I
+)
 
 _STEM = 5
 """Letters that decide whether two words are of one family, such as cancel and cancellation."""
@@ -75,14 +117,22 @@ class _State:
 
 
 class SlotUser:
-    """The user of a written task, in one simulation."""
+    """The user of a written task, in one simulation.
 
-    def __init__(self, script: SlotScript) -> None:
+    Args:
+        script: The user's script.
+        history: The number of messages before the simulation, which the task holds.
+    """
+
+    def __init__(self, script: SlotScript, *, history: int = 0) -> None:
         self._script = script
+        self._history = history
         values = [*script.knows.values(), script.goal, script.opening]
-        self._known_words = {word.lower().strip(".") for text in values for word in _WORD.findall(text)}
+        self._known_text = "\n".join(values).lower()
+        self._known_words = {word for text in values for word in _words(text)}
         topic = " ".join(script.agrees_to) if script.agrees_to else f"{script.goal} {script.opening}"
         self._topic = {_stem(word) for word in _content_words(topic)}
+        self._verbs = _verbs_in(topic)
         self._id_shapes = {_shape(word) for word in self._known_words if _is_id(word)}
 
     async def respond(self, history: Sequence[Message]) -> Message:
@@ -91,71 +141,129 @@ class SlotUser:
 
     def reply(self, history: Sequence[Message]) -> Message:
         """The user's next message, which depends only on the agent's messages so far."""
-        state, reply = _State(), self._script.opening
-        for text in _messages_to_user(history):
-            reply = self._answer(state, parse_message(text), text)
+        is_continued = any(message.role == "user" for message in history[: self._history])
+        state, reply = _State(sent=0 if is_continued else 1), self._script.opening
+        for text in _messages_to_user(history, self._history if is_continued else 0):
+            reply = self._answer(state, text)
             state.sent += 1
-            if state.sent >= self._script.patience and STOP_MARK not in reply:
+            if state.sent >= self._script.patience and not _is_end(reply):
                 reply = f"I have to go now. {STOP_MARK}"
         return Message(role="user", content=reply)
 
-    def _answer(self, state: _State, parsed: ParsedMessage, text: str) -> str:
+    def _answer(self, state: _State, text: str) -> str:
+        parsed = parse_message(text)
         if parsed.is_transfer:
             return TRANSFER
-        questions = " ".join(question_texts(text))
-        # A question that names the fact itself, such as "Shall I cancel B17?", does not ask for it.
-        facts = {name: value for name, value in self._asked_facts(questions).items() if value not in text}
-        if parsed.asks_for_confirmation and not facts:
-            return self._to_proposal(state, text)
-        if facts:
-            told = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())
-            answer = f"Yes. {told}" if parsed.asks_for_confirmation and self._fits(text) else told
-            state.agreed = state.agreed or answer is not told
+        questions = find_questions(text)
+        kinds = {question.kind for question in questions}
+        requests = [question.text for question in questions if question.kind is Ask.FACT]
+        facts = {name: None for request in requests for name in asked_facts(request, self._script.knows)}
+        # A request that names the fact itself, such as "Please confirm your id B17", asks for a yes.
+        told = [name for name in facts if self._script.knows[name].lower() not in text.lower()]
+        is_done = self._reports_success(text)
+        if Ask.AGREEMENT in kinds and not told:
+            return self._to_proposal(state, text, questions)
+        if told:
+            answer = "; ".join(f"{name.replace('_', ' ')}: {self._script.knows[name]}" for name in told)
+            if Ask.AGREEMENT in kinds and self._fits(text, questions):
+                answer, state.agreed = f"Yes. {answer}", True
             return self._said(state, answer)
+        if facts:
+            return self._to_proposal(state, text, questions)
+        if is_done or (Ask.ANYTHING_ELSE in kinds and not parsed.is_refusal):
+            return f"No, that is all. Thank you. {STOP_MARK}"
         if parsed.is_refusal and not state.agreed:
             state.refusals += 1
             if state.refusals > 1:
                 return f"All right, thank you. {STOP_MARK}"
             return f"Are you sure? {self._script.goal}"
-        if parsed.asks_for_request:
+        if Ask.HELP in kinds:
             return self._said(state, self._script.goal)
-        if parsed.is_closing or parsed.says_all_done:
+        if Ask.ANYTHING_ELSE in kinds or parsed.is_closing or parsed.says_all_done:
             return f"No, that is all. Thank you. {STOP_MARK}"
-        if parsed.announces_work and not questions:
-            return self._waited(state)
-        if questions:
+        if requests:
             return self._said(state, "I do not know that.")
         return self._waited(state)
 
-    def _to_proposal(self, state: _State, text: str) -> str:
+    def _to_proposal(self, state: _State, text: str, questions: Sequence[Question]) -> str:
         """Agree to a proposal that fits the goal, and decline any other."""
-        if self._fits(text):
+        if self._fits(text, questions):
             state.agreed = True
             return self._said(state, "Yes, please.")
         return self._said(state, f"No, that is not what I want. {self._script.goal}")
 
-    def _fits(self, text: str) -> bool:
+    def _fits(self, text: str, questions: Sequence[Question]) -> bool:
         """Whether a proposal names nothing that contradicts the facts, and something that the goal names."""
-        words = {word.lower().strip(".") for word in _WORD.findall(text)}
-        if any(
-            _is_id(word) and _shape(word) in self._id_shapes and word not in self._known_words
-            for word in words
-        ):
+        words = _words(text)
+        if any(self._is_other_id(word) for word in words) or self._names_other_value(text.lower()):
             return False
-        content = {word for word in words if word not in _PROCEDURAL}
-        if not content:
-            return True  # "Shall I go ahead?" refers to what was said before
+        proposals = [question.text for question in questions if question.kind is Ask.AGREEMENT]
+        for proposal in proposals:
+            names = asked_facts(proposal, self._script.knows)
+            is_about_fact = re.match(
+                r"(?:so,? |and |just to be sure, )*(?:is|are) (?:your|the|you)\b", proposal
+            )
+            if is_about_fact and any(self._script.knows[name].lower() not in text.lower() for name in names):
+                return False  # "Is your name Bob?"
+        asked = " ".join(proposals) or text.lower()
+        content = {word for word in _words(asked) if word not in _PROCEDURAL}
+        if verbs := _verbs_in(asked):
+            is_wanted = bool(verbs & self._verbs) or bool(
+                {_stem(word) for word in content} & self._agreed_stems()
+            )
+            return is_wanted or (bool(verbs & _ADAPTS and self._verbs & _ADAPTS) and self._names_wanted(text))
+        is_reference = not content or _REFERENCE.search(asked)
+        if is_reference:
+            # "Do you want that one?" is about the sentences before it.
+            offered = _OFFER.search(text.lower())
+            return not offered or self._is_known(text)
+        return self._is_known(asked)
+
+    def _names_wanted(self, text: str) -> bool:
+        """Whether a text names a known value that says what the user wants."""
+        return any(
+            value.lower() in text.lower()
+            for name, value in self._script.knows.items()
+            if not _IDENTITY.search(name)
+        )
+
+    def _agreed_stems(self) -> set[str]:
+        """Stems of the words that `agrees_to` names."""
+        return self._topic if self._script.agrees_to else set()
+
+    def _is_known(self, text: str) -> bool:
+        """Whether a text names a known value, or a word of the goal."""
+        content = {word for word in _words(text) if word not in _PROCEDURAL}
         return bool(content & self._known_words - _PROCEDURAL) or bool(
             {_stem(word) for word in content} & self._topic
         )
 
-    def _asked_facts(self, questions: str) -> dict[str, str]:
-        """The facts for which a text asks."""
-        if not questions:
-            return {}
-        return {
-            name: value for name, value in self._script.knows.items() if _asks_for(questions.lower(), name)
-        }
+    def _is_other_id(self, word: str) -> bool:
+        """Whether a word is an id or an address of the shape of a known one, but not a known one."""
+        if word in self._known_words:
+            return False
+        if "@" in word:
+            return any("@" in known for known in self._known_words)
+        return _is_id(word) and _shape(word) in self._id_shapes
+
+    def _names_other_value(self, text: str) -> bool:
+        """Whether a text names a weekday, a way to pay or another value of a kind, but not the known one."""
+        for kind in _KINDS:
+            named, known = kind.findall(text), set(kind.findall(self._known_text))
+            if named and known and not known & set(named):
+                return True
+        return False
+
+    def _reports_success(self, text: str) -> bool:
+        """Whether a message says that what the user wants is done."""
+        for sentence in re.split(r"(?<=[.!?])\s+|\n+", text.lower().replace("’", "'")):
+            if sentence.endswith("?") or _NOT_DONE.search(sentence):
+                continue
+            for match in _DONE.finditer(sentence):
+                verb = match[1]
+                if _GENERIC_DONE.match(verb) or _verbs_in(verb) & self._verbs:
+                    return True
+        return False
 
     def _said(self, state: _State, answer: str) -> str:
         """Give an answer; after too many repeats, give up because the agent does not listen."""
@@ -170,24 +278,31 @@ class SlotUser:
         return "All right."
 
 
-def _asks_for(question: str, name: str) -> bool:
-    words = [word for word in re.split(r"[\s_-]+", name.lower()) if word]
-    specific = [word for word in words if word not in _GENERIC]
-    # A fact such as booking_id is asked for by its specific word, a fact such as name by the word itself.
-    return any(
-        re.search(rf"(?<![a-z]){re.escape(phrase)}(?:s|es)?(?![a-z])", question)
-        for word in specific or words
-        for phrase in _SYNONYMS.get(word, (word,))
-    )
+def _is_end(reply: str) -> bool:
+    return any(mark in reply for mark in USER_STOP_MARKS)
 
 
-def _messages_to_user(history: Sequence[Message]) -> Iterator[str]:
-    """The agent's messages to the user after the opening, including empty messages."""
-    is_open = False
-    for message in history:
+def _messages_to_user(history: Sequence[Message], start: int) -> Iterator[str]:
+    """The agent's messages to the user after the opening, including empty messages.
+
+    With a history of `start` messages, which the task holds, only its last message counts.
+    """
+    is_open = start > 0
+    for message in history[max(0, start - 1) :]:
         is_open = is_open or message.role == "user"
         if is_open and message.role == "assistant" and not message.tool_calls:
             yield message.content or ""
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text in lower case; sums of money are left out, because they look like ids."""
+    return [word.lower().strip(".'") for word in _WORD.findall(_MONEY.sub(" ", text))]
+
+
+@functools.lru_cache(maxsize=256)
+def _verbs_in(text: str) -> frozenset[str]:
+    """The meanings of the verbs in a text."""
+    return frozenset(name for name, pattern in _VERBS.items() if pattern.search(text.lower()))
 
 
 def _content_words(text: str) -> list[str]:

@@ -20,14 +20,15 @@ import re
 import stat
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from types import UnionType
+from typing import Annotated, Any, BinaryIO, TypeVar, Union, get_args, get_origin
 
 import pydantic_core
 from pydantic import BaseModel, ValidationError
 
-from pytest_trace2evolve.errors import Trace2EvolveError, shorten
+from pytest_trace2evolve.errors import Trace2EvolveError, shorten, similar_names
 from pytest_trace2evolve.utils.canonical import is_deeper
 
 MAX_SETTINGS_BYTES = 2 << 20
@@ -44,6 +45,9 @@ MAX_COLUMNS_BYTES = 4 << 30
 
 MAX_LINE_BYTES = 8 << 20
 """Maximum bytes of one line of a file that is read line by line."""
+
+MIN_SIMILARITY = 0.6
+"""The similarity from which an unknown key is taken for a known one, misspelled."""
 
 MAX_DEPTH = 100
 """Maximum levels of nesting in TOML. The JSON parser stops at 200."""
@@ -117,15 +121,85 @@ def describe_failure(failure: BaseException) -> str:
 def first_problem(error: ValidationError, record_name: str = "file") -> str:
     """Return pydantic's first problem in one line: its location, its cause and a shortened value.
 
+    An unknown key that resembles a missing one comes first, because it is the missing key, misspelled.
+
     Args:
         record_name: The location to report if the problem concerns the whole record.
     """
-    problem = error.errors(include_url=False)[0]
-    location = shorten(".".join(str(part) for part in problem["loc"]), 200) or record_name
+    problem = main_problem(error)
+    place = problem["loc"]
+    if problem["type"] == "extra_forbidden":
+        *outer, name = place
+        remedy = _key_remedy(str(name), known_keys(error.title, outer))
+        start = f"{shorten('.'.join(map(str, outer)), 200)}: " if outer else ""
+        return f"{start}unknown key {shorten(repr(name), 200)}; {remedy}"
+    location = shorten(".".join(str(part) for part in place), 200) or record_name
     value = (
         "" if isinstance(problem["input"], dict | list) else f", not {shorten(repr(problem['input']), 200)}"
     )
     return f"{location}: {shorten(problem['msg'], 400)}{value}"
+
+
+def main_problem(error: ValidationError) -> pydantic_core.ErrorDetails:
+    """Return the problem of a validation that `first_problem` reports."""
+    first, *others = error.errors(include_url=False)
+    if first["type"] == "missing":
+        for problem in others:
+            name = problem["loc"][-1]
+            if problem["type"] == "extra_forbidden" and similar_names(
+                str(name), [str(first["loc"][-1])], max_names=1, cutoff=MIN_SIMILARITY
+            ):
+                return problem
+    return first
+
+
+def _key_remedy(name: str, known: Sequence[str]) -> str:
+    similar = similar_names(name, known, max_names=1, cutoff=MIN_SIMILARITY)
+    if similar:
+        return f"did you mean {similar[0]!r}?"
+    return f"known are {', '.join(known)}" if known else "remove it"
+
+
+def known_keys(title: str, location: Sequence[int | str]) -> list[str]:
+    """Return the keys of the record at a location in the model with a title, as an error names the model."""
+    models = [model for model in _subclasses(BaseModel) if model.__name__ == title]
+    types: list[Any] = [*models]
+    for part in location:
+        types = [inner for hint in types for inner in _types_inside(hint, part)]
+    records = {record for hint in types for record in _records_in(hint)}
+    names = {field.alias or name for record in records for name, field in record.model_fields.items()}
+    return sorted(names.union(*(getattr(record, "SHORT_KEYS", ()) for record in records)))
+
+
+def _subclasses(cls: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _records_in(hint: Any) -> Iterator[type[BaseModel]]:
+    """The models that a value of a type hint can be, leaving out items of collections."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        yield hint
+    elif get_origin(hint) is Annotated:
+        yield from _records_in(get_args(hint)[0])
+    elif get_origin(hint) in (Union, UnionType):
+        for choice in get_args(hint):
+            yield from _records_in(choice)
+
+
+def _types_inside(hint: Any, part: int | str) -> Iterator[Any]:
+    """The type hints of a part of a value: a field, an item, or a choice of a union, which pydantic names."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        fields = hint.model_fields.items()
+        yield from (field.annotation for name, field in fields if part in (name, field.alias))
+    elif get_origin(hint) is Annotated:
+        yield from _types_inside(get_args(hint)[0], part)
+    elif get_origin(hint) in (Union, UnionType):
+        for choice in get_args(hint):
+            yield from [choice] if getattr(choice, "__name__", None) == part else _types_inside(choice, part)
+    elif arguments := get_args(hint):
+        yield arguments[-1] if isinstance(part, str) else arguments[0]  # the values of a mapping, or items
 
 
 def _error_message(source: object, cause: str, remedy: str) -> str:

@@ -1,8 +1,24 @@
-"""Parses YAML that people write: no tags, no repeated keys, and dates as text."""
+"""Parses YAML that people write: no tags, no repeated keys, and text where YAML 1.1 would guess.
 
+Only `true` and `false` are booleans, so `no` and `on` are texts. Dates, times (`12:30`), and numbers that
+start with a zero or a plus (`02139`, `+4930901820`) are texts too.
+"""
+
+import re
 from typing import Any
 
 from pytest_trace2evolve.errors import Trace2EvolveError
+
+
+class WrittenFloat(float):
+    """A number that remembers how it was written, such as `12.50`."""
+
+    text = ""
+
+
+_BOOLEAN = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_INTEGER = re.compile(r"^(?:0|-?[1-9][0-9]*)$")
+_FLOAT = re.compile(r"^-?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?$")
 
 
 def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_line: int = 1) -> Any:
@@ -24,14 +40,34 @@ def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_
         """Reads dates as text, and rejects repeated keys."""
 
     def construct_mapping(loader: Any, node: Any) -> Any:
-        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-        if repeated := [key for key in keys if keys.count(key) > 1]:
-            line = first_line + node.start_mark.line
-            raise error(f"{source}, line {line}: {repeated[0]!r} occurs twice in one mapping; remove one")
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = loader.construct_object(key_node, deep=True)
+            if isinstance(key, list | dict):
+                continue  # PyYAML rejects such a key itself
+            if key in seen:
+                line = first_line + key_node.start_mark.line
+                raise error(f"{source}, line {line}: {key!r} occurs twice in one mapping; remove one")
+            seen.add(key)
         return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_mapping)
-    Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
+
+    def construct_float(loader: Any, node: Any) -> WrittenFloat:
+        number = WrittenFloat(node.value)
+        number.text = node.value
+        return number
+
+    tags = {"bool": _BOOLEAN, "int": _INTEGER, "float": _FLOAT, "timestamp": None, "value": None}
+    replaced = {f"tag:yaml.org,2002:{name}" for name in tags}
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    for name, pattern in tags.items():
+        if pattern is not None:
+            Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", pattern, list("-0123456789tTfF"))
+    Loader.add_constructor("tag:yaml.org,2002:float", construct_float)
     try:
         return yaml.load(text, Loader=Loader)
     except yaml.MarkedYAMLError as problem:

@@ -1,16 +1,17 @@
-"""A world made from a plain class: its public methods are the tools, and a file holds its database."""
+"""Worlds of a project's own: made from a plain class, whose methods are the tools, or from an MCP server."""
 
 import asyncio
-import copy
 import inspect
 import json
+import sys
+import threading
 import typing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
@@ -18,20 +19,24 @@ from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, WorldS
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
-from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import (
-    MAX_RECORD_BYTES,
-    convert_failures,
-    first_problem,
-    parse_json,
-    read_text,
-)
+from pytest_trace2evolve.utils.canonical import canonical_json, digest
+from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, convert_failures, parse_json, read_text
 from pytest_trace2evolve.utils.yaml_text import parse_yaml
-from pytest_trace2evolve.worlds.copy_on_write import combine, fingerprint, to_plain
-from pytest_trace2evolve.worlds.tool_schemas import tool_methods
+from pytest_trace2evolve.worlds.plain_data import (
+    DataType,
+    Snapshot,
+    differences,
+    is_same,
+    to_json,
+    without_nulls,
+)
+from pytest_trace2evolve.worlds.tool_schemas import ToolMethod, own_annotation, strip_hint, tool_methods
 
 DATABASE_EQUALS = "database_equals"
-"""The assertion that compares the database with the expected one; every plain world has it."""
+"""The assertion that compares the database with the expected one; every world of a project's own has it."""
+
+MAX_KEPT_STATES = 64
+"""The number of initial states of tasks that a world keeps, because several sessions open each of them."""
 
 GUIDELINES = """\
 You play a customer who talks to a support agent. The scenario below says who you are, what you want and what
@@ -49,37 +54,20 @@ you know.
 
 
 class World:
-    """A domain of a project's own.
+    """A domain of a project's own; a suite names it by its import path, such as `app.hotel:world`.
 
-    Make one with `World.from_tools`. A suite names it by its import path, such as `app.hotel:world`.
+    Make one with `World.from_tools` or `World.from_mcp`.
 
     Attributes:
         provider: The name of the world in messages.
         domain: The same name.
     """
 
-    def __init__(
-        self,
-        tools: type,
-        database: Any,
-        policy: str,
-        *,
-        name: str,
-        guidelines: str = GUIDELINES,
-        rules: Rules | None = None,
-        reads: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, name: str, policy: str, guidelines: str, rules: Rules | None) -> None:
         self.provider = self.domain = name
-        self._cls = tools
-        self._methods = tool_methods(tools)
-        self._database = database
         self._policy = policy
         self._guidelines = guidelines
         self._rules = rules
-        if unknown := [method for method in reads if method not in self._methods]:
-            raise WorldError(f"world {name!r}: reads names {unknown[0]!r}, which is not a tool")
-        self._reads = frozenset(reads)
-        self.open()  # a class that cannot be created is an error now, not in every simulation
 
     @classmethod
     def from_tools(
@@ -92,7 +80,7 @@ class World:
         guidelines: str = GUIDELINES,
         rules: Rules | None = None,
         reads: Sequence[str] = (),
-    ) -> Self:
+    ) -> "ToolsWorld":
         """Make a world from a class whose public methods are the agent's tools.
 
         Each session gets an instance of the class with its own copy of the database. If the constructor
@@ -102,27 +90,94 @@ class World:
             tools: The class. Schemas come from type hints, descriptions from docstrings.
             data: The database: a JSON or YAML file, a mapping, or a pydantic model. A relative path is
                 relative to the file that defines `tools`. The annotation of the constructor's argument, or of
-                the class attribute `db`, names the pydantic model that validates a file or a mapping.
+                the class attribute `db`, validates a file or a mapping.
             policy: The text that the agent must follow, or the path of a file with it.
             name: The world's name; by default the name of the class, without `Tools`, in lower case.
             guidelines: Instructions for a model that plays the user.
             rules: Rules whose breaches are counted in every trace.
-            reads: Tools that never change the database. They need no replay when a trace is scored. Without
-                a declaration, every tool may change the database.
+            reads: Tools that never change the database. Reports count them as reads, and they need no replay
+                when a trace is scored. Every other tool may change the database.
 
         Raises:
             WorldError: the class has no tools, a file cannot be read, or the data do not fit the model.
         """
-        folder = Path(inspect.getfile(tools)).parent
-        given = data if isinstance(data, BaseModel) else _validated(tools, _loaded(data, folder))
-        return cls(
+        if not inspect.isclass(tools):
+            raise WorldError(f"from_tools got a {type(tools).__name__}, not a class; pass the class itself")
+        folder = _folder_of(tools)
+        name = name or (tools.__name__.removesuffix("Tools") or tools.__name__).lower()
+        data_type = DataType(_database_hint(tools), f"the database of {tools.__name__}")
+        source = f"the data {data}" if isinstance(data, str | Path) else "the data"
+        database = data_type.validate(_loaded(data, folder), source)
+        return ToolsWorld(
             tools,
-            given,
-            _policy_text(policy, folder),
-            name=name or (tools.__name__.removesuffix("Tools") or tools.__name__).lower(),
+            database,
+            data_type,
+            reads,
+            name=name,
+            policy=_policy_text(policy, folder),
             guidelines=guidelines,
             rules=rules,
-            reads=reads,
+        )
+
+    @classmethod
+    def from_mcp(
+        cls,
+        command: str | Sequence[str],
+        *,
+        reset: str | Sequence[str] | None = None,
+        state: str | None = None,
+        policy: str | Path = "",
+        name: str = "mcp",
+        guidelines: str = GUIDELINES,
+        rules: Rules | None = None,
+        reads: Sequence[str] | None = None,
+        folder: str | Path | None = None,
+        timeout: float = 60.0,
+        start_timeout: float = 30.0,
+    ) -> "World":
+        """Make a world from an MCP server that talks over stdio; needs the extra `mcp`.
+
+        Each session starts a process of the server. The environment variable `TRACE2EVOLVE_SESSION` names an
+        empty folder of the session, in which a server can keep its data. A server that cannot be started or
+        does not answer in time loses the simulation, which is then not scored.
+
+        Args:
+            command: The command that starts the server.
+            reset: Restores the initial data at the start of a session: the name of a tool, or a command (a
+                list, or a text with spaces), which runs before the server starts. None for a server that
+                starts with its initial data.
+            state: The name of a tool that returns the database as JSON. Without it, the database cannot be
+                compared, so tasks can only expect calls and texts.
+            policy: The text that the agent must follow, or the path of a file with it.
+            name: The world's name.
+            guidelines: Instructions for a model that plays the user.
+            rules: Rules whose breaches are counted in every trace.
+            reads: Tools that never change the database; by default those that the server annotates as
+                read-only.
+            folder: The folder in which commands run, and that relative paths start from; by default that of
+                the calling file.
+            timeout: Seconds in which the server must answer each call.
+            start_timeout: Seconds in which the server must start.
+
+        Raises:
+            WorldError: the command is empty, or a file cannot be read.
+        """
+        from pytest_trace2evolve.worlds.mcp_server import McpWorld
+
+        caller = sys._getframe(1).f_globals.get("__file__")
+        start = Path(caller).parent if caller else Path.cwd()
+        root = start if folder is None else start / folder
+        return McpWorld(
+            command,
+            reset,
+            state,
+            reads,
+            root,
+            (start_timeout, timeout),
+            name=name,
+            policy=_policy_text(policy, root),
+            guidelines=guidelines,
+            rules=rules,
         )
 
     def tasks(self) -> Mapping[str, Task]:
@@ -145,27 +200,30 @@ class World:
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The agent's tools; the user has none."""
-        return [method.schema for method in self._methods.values()] if requestor == "assistant" else []
+        raise NotImplementedError
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """Tools declared as `reads` are of type READ, all others of type WRITE."""
-        return {name: ToolType.READ if name in self._reads else ToolType.WRITE for name in self._methods}
+        """Tools that are known to change nothing are of type READ, all others of type WRITE."""
+        return {
+            tool.name: ToolType.WRITE if self.changes_state(tool.name) else ToolType.READ
+            for tool in self.tools("assistant")
+        }
 
     def has_tool(self, name: str) -> bool:
         """Whether the agent can call a tool of this name."""
-        return name in self._methods
+        return any(tool.name == name for tool in self.tools("assistant"))
 
     def changes_state(self, name: str) -> bool:
         """Whether a tool may change the database."""
-        return name in self._methods and name not in self._reads
+        raise NotImplementedError
 
     def open(self, *, solo: bool = False) -> "PlainSession":
-        """A session with its own copy of the database."""
-        return PlainSession(self._cls, self._methods, self._database)
+        """A session with its own database."""
+        raise NotImplementedError
 
     def data_digest(self) -> str:
         """Digest of the initial database."""
-        return digest(json.loads(fingerprint(self._database)))
+        raise NotImplementedError
 
     def rules(self) -> Rules | None:
         """The rules whose breaches are counted; None if there are none."""
@@ -175,59 +233,218 @@ class World:
         """An empty text, because the lock identifies the code instead."""
         return ""
 
-    def code_roots(self) -> tuple[object, ...]:
-        """The objects whose code decides the results of the tools."""
-        return (self._cls, type(self._database))
-
 
 class PlainSession(WorldSession):
-    """An instance of the class of a plain world, with its own copy of the database.
+    """A session of a world of a project's own."""
 
-    Args:
-        cls: The class.
-        methods: Its tools by name.
-        database: The initial database, which is copied and never changed.
+    def data(self) -> Any:
+        """The current database as JSON."""
+        raise NotImplementedError
+
+    def expected_data(self, changes: Mapping[str, Any]) -> Any:
+        """The initial database of the task with the changes that the task expects, as JSON.
+
+        Raises:
+            WorldError: the changes do not fit the database.
+        """
+        raise NotImplementedError
+
+    def check(self, assertion: Assertion) -> bool:
+        """Whether an assertion holds.
+
+        Raises:
+            WorldError: the assertion is unknown, or its data do not fit the database.
+        """
+        if assertion.func_name != DATABASE_EQUALS:
+            raise WorldError(
+                f"this world has no assertion {assertion.func_name!r}; it has only {DATABASE_EQUALS}"
+            )
+        is_equal = not self.data_differences(assertion.arguments.get("data") or {})
+        return is_equal == assertion.assert_value
+
+    def data_differences(self, changes: Mapping[str, Any]) -> list[str]:
+        """The places in which the database differs from the one that a task expects.
+
+        A missing key equals a null.
+
+        Raises:
+            WorldError: the changes do not fit the database.
+        """
+        expected, actual = without_nulls(self.expected_data(changes)), without_nulls(self.data())
+        return list(differences(expected, actual))
+
+    def databases(self) -> Mapping[str, Any]:
+        """The database, to show how it differs from the expected one."""
+        return {"agent": self.data()}
+
+    def expected_database(self, assertion: Assertion) -> Any:
+        """The database that a `database_equals` assertion expects; None for any other assertion."""
+        if assertion.func_name != DATABASE_EQUALS:
+            return None
+        return self.expected_data(assertion.arguments.get("data") or {})
+
+    def sync(self) -> None:
+        """Do nothing, because there is one database."""
+
+    def same_state(self, other: WorldSession) -> bool:
+        """Whether both databases are equal."""
+        if not isinstance(other, PlainSession):
+            raise TypeError(f"cannot compare a {type(self).__name__} with a {type(other).__name__}")
+        return is_same(self.data(), other.data())
+
+
+class ToolsWorld(World):
+    """A world made from a plain class; see `World.from_tools`."""
+
+    def __init__(
+        self,
+        tools: type,
+        database: Any,
+        data_type: DataType,
+        reads: Sequence[str],
+        *,
+        name: str,
+        policy: str,
+        guidelines: str,
+        rules: Rules | None,
+    ) -> None:
+        super().__init__(name, policy, guidelines, rules)
+        self.tools_class = tools
+        self.methods = tool_methods(tools)
+        self.data_type = data_type
+        if isinstance(reads, str) or (unknown := [tool for tool in reads if tool not in self.methods]):
+            value = reads if isinstance(reads, str) else unknown[0]
+            problem = "is a text, not a list" if isinstance(reads, str) else "is not a tool"
+            raise WorldError(f"world {name!r}: reads: {value!r} {problem}; list names of {tools.__name__}")
+        self._reads = frozenset(reads)
+        try:
+            self._initial = Snapshot(database)
+        except Exception as error:  # an object of any class may be in the data
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise WorldError(
+                f"world {name!r}: its data cannot be copied ({cause}); use plain data"
+            ) from error
+        self._states: dict[str, Snapshot] = {}
+        self._lock = threading.Lock()
+        self._digest = digest(to_json(database))
+        self.attribute = ""
+        # A class that cannot be created is an error now, not in every simulation.
+        self.attribute = _database_attribute(*self.create(self._initial))
+
+    def create(self, initial: Snapshot) -> tuple[Any, Any]:
+        """Create an instance of the class, and return it with its database.
+
+        Raises:
+            WorldError: the constructor raises.
+        """
+        cls, database = self.tools_class, initial.copy()
+        parameters = _constructor_parameters(cls)
+        try:
+            if not parameters:
+                tools = cls()
+                tools.db = database
+            elif parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+                tools = cls(**{parameters[0].name: database})
+            else:
+                tools = cls(database)
+        except Exception as error:
+            cause = " ".join(f"{type(error).__name__}: {error}".split())
+            raise WorldError(
+                f"{cls.__name__} cannot be created: {cause}; its constructor must take only the database"
+            ) from error
+        return tools, database
+
+    def state_of(self, update: Mapping[str, Any]) -> Snapshot:
+        """The initial database with the data of a task.
+
+        Raises:
+            WorldError: the data do not fit the database.
+        """
+        key = canonical_json(to_json(update))
+        with self._lock:
+            known = self._states.get(key)
+        if known is None:
+            known = Snapshot(self.data_type.merge(self._initial.copy(), update, "the task's data"))
+            with self._lock:
+                if len(self._states) >= MAX_KEPT_STATES:
+                    self._states.pop(next(iter(self._states)))
+                self._states[key] = known
+        return known
+
+    def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
+        """The agent's tools; the user has none."""
+        return [method.schema for method in self.methods.values()] if requestor == "assistant" else []
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the agent can call a tool of this name."""
+        return name in self.methods
+
+    def changes_state(self, name: str) -> bool:
+        """Whether a tool may change the database: every tool may that is not declared as `reads`."""
+        return name in self.methods and name not in self._reads
+
+    def open(self, *, solo: bool = False) -> "ToolsSession":
+        """A session with its own copy of the database."""
+        return ToolsSession(self, self._initial)
+
+    def data_digest(self) -> str:
+        """Digest of the initial database."""
+        return self._digest
+
+    def code_roots(self) -> tuple[object, ...]:
+        """The objects whose code decides the results of the tools."""
+        return (self.tools_class, *_classes_in(self.data_type.hint))
+
+
+class ToolsSession(PlainSession):
+    """An instance of the class of a world, with its own copy of the database.
+
+    The instance is created when it is first needed, so the constructor sees the data of the task.
     """
 
-    def __init__(self, cls: type, methods: Mapping[str, Any], database: Any) -> None:
-        self._methods = methods
-        self._initial = database
-        try:
-            if _takes_database(cls):
-                self._tools = cls(copy.deepcopy(database))
-            else:
-                self._tools = cls()
-                self._tools.db = copy.deepcopy(database)
-        except Exception as error:
-            raise WorldError(f"{cls.__name__} cannot be created: {type(error).__name__}: {error}") from error
-        self._attribute = _database_attribute(self._tools, database)
+    def __init__(self, world: ToolsWorld, initial: Snapshot) -> None:
+        self._world = world
+        self._initial = initial
+        self._tools: Any = None
+
+    @property
+    def tools(self) -> Any:
+        """The instance of the class."""
+        if self._tools is None:
+            self._tools, _ = self._world.create(self._initial)
+        return self._tools
 
     @property
     def db(self) -> Any:
         """The current database."""
-        return getattr(self._tools, self._attribute)
+        return getattr(self.tools, self._world.attribute)
+
+    def data(self) -> Any:
+        """The current database as JSON."""
+        return to_json(self.db)
+
+    def expected_data(self, changes: Mapping[str, Any]) -> Any:
+        """The initial database of the task with the changes that the task expects, as JSON."""
+        initial = self._initial.copy()
+        return to_json(
+            self._world.data_type.merge(initial, changes, "the expected data") if changes else initial
+        )
 
     def initialise(self, state: InitialState | None) -> None:
         """Merge a task's data into the database.
 
         Raises:
-            WorldError: the data do not fit, or the task has initialization actions, which plain worlds lack.
+            WorldError: the data do not fit, or the task has initialization actions, which this world lacks.
         """
-        if state is None:
-            return
-        data = state.initialization_data
-        if data is not None and data.user_data:
-            raise WorldError("initialization data for the user, who has no database in this world")
-        if data is not None and data.agent_data:
-            self._initial = _merged(self._initial, data.agent_data)
-            setattr(self._tools, self._attribute, copy.deepcopy(self._initial))
-        for call in state.initialization_actions or []:
-            raise WorldError(f"initialization action {call.func_name!r}: a plain world has none; use data")
+        agent_data = initial_data(state)
+        if agent_data:
+            self._initial, self._tools = self._world.state_of(agent_data), None
 
     def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
         """Call a tool; an exception gives an error result, as in τ²."""
+        tools = self.tools
         try:
-            return ToolResult(content=_rendered(self._invoke(name, arguments)))
+            return ToolResult(content=rendered(self._invoke(tools, name, arguments)))
         except Exception as error:
             # The text may quote an argument with half a surrogate pair, which no record can hold.
             needs_type = isinstance(error, KeyError) or not str(error)
@@ -237,90 +454,39 @@ class PlainSession(WorldSession):
 
     def perform(self, action: Action) -> None:
         """Carry out a gold action, ignoring its errors."""
+        tools = self.tools
         try:
-            self._invoke(action.name, action.arguments)
+            self._invoke(tools, action.name, action.arguments)
         except Exception:
-            return  # as in τ²'s evaluator: a gold action that fails leaves the world unchanged
+            return  # as in τ²'s evaluator
 
-    def check(self, assertion: Assertion) -> bool:
-        """Whether an assertion holds.
-
-        Raises:
-            WorldError: the assertion is unknown.
-        """
-        if assertion.func_name != DATABASE_EQUALS:
-            raise WorldError(
-                f"a plain world has no assertion {assertion.func_name!r}; it has only {DATABASE_EQUALS}"
-            )
-        expected = expected_database(self._initial, assertion.arguments.get("data") or {})
-        return (fingerprint(self.db) == fingerprint(expected)) == assertion.assert_value
-
-    def databases(self) -> Mapping[str, Any]:
-        """The database, to show how it differs from the expected one."""
-        return {"agent": self.db}
-
-    def expected_database(self, assertion: Assertion) -> Any:
-        """The database that a `database_equals` assertion expects; None for any other assertion."""
-        if assertion.func_name != DATABASE_EQUALS:
-            return None
-        return expected_database(self._initial, assertion.arguments.get("data") or {})
-
-    def sync(self) -> None:
-        """Do nothing, because there is one database."""
-
-    def same_state(self, other: WorldSession) -> bool:
-        """Whether both databases are equal."""
-        if not isinstance(other, PlainSession):
-            raise TypeError(f"cannot compare a {type(self).__name__} with a {type(other).__name__}")
-        return fingerprint(self.db) == fingerprint(other.db)
-
-    def _invoke(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        method = self._methods.get(name)
+    def _invoke(self, tools: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+        method: ToolMethod | None = self._world.methods.get(name)
         if method is None:
             raise ValueError(f"Tool '{name}' not found.")
-        result = getattr(self._tools, name)(**method.convert(arguments))
+        result = getattr(tools, name)(**method.convert(arguments))
         return _awaited(result) if inspect.isawaitable(result) else result
 
 
-def expected_database(initial: Any, changes: Mapping[str, Any]) -> Any:
-    """The database that a task expects, as plain data.
+def initial_data(state: InitialState | None) -> dict[str, Any]:
+    """The data that a task adds to the agent's database.
 
-    Args:
-        initial: The database before the simulation.
-        changes: The expected changes. Mappings are merged, a null removes the key, and any other value
-            replaces the old one.
+    Raises:
+        WorldError: the task has data for the user or initialization actions.
     """
-    return _changed(json.loads(fingerprint(initial)), changes)
+    if state is None:
+        return {}
+    data = state.initialization_data
+    if data is not None and data.user_data:
+        raise WorldError("initialization data for the user, who has no database in this world")
+    for call in state.initialization_actions or []:
+        raise WorldError(f"initialization action {call.func_name!r}: this world has none; use data")
+    return (data.agent_data or {}) if data is not None else {}
 
 
-def _changed(old: Any, new: Any) -> Any:
-    if not isinstance(new, Mapping):
-        return new
-    kept = {**old} if isinstance(old, Mapping) else {}
-    for key, value in new.items():
-        if value is None and key in kept:
-            del kept[key]
-        else:
-            kept[str(key)] = _changed(kept.get(str(key)), value)
-    return kept
-
-
-def _merged(database: Any, update: Mapping[str, Any]) -> Any:
-    """The database with a task's data; models validate their fields."""
-    merged = combine(database, update)
-    if not isinstance(database, BaseModel):
-        return merged
-    try:
-        return type(database).model_validate(merged)
-    except ValidationError as error:
-        raise WorldError(f"the task's data do not fit the database: {first_problem(error, 'data')}") from None
-
-
-def _rendered(result: Any) -> str:
+def rendered(result: Any) -> str:
     """The text that a model reads: a text unchanged, anything else as JSON."""
-    return (
-        result if isinstance(result, str) else json.dumps(to_plain(result), default=str, ensure_ascii=False)
-    )
+    return result if type(result) is str else json.dumps(to_json(result), ensure_ascii=False)
 
 
 def _awaited(result: Any) -> Any:
@@ -333,32 +499,59 @@ def _awaited(result: Any) -> Any:
         return thread.submit(lambda: asyncio.run(finished())).result()
 
 
+def _folder_of(cls: type) -> Path:
+    try:
+        return Path(inspect.getfile(cls)).parent
+    except (TypeError, OSError):  # a class of an interactive session
+        return Path.cwd()
+
+
 def _constructor_parameters(cls: type) -> list[inspect.Parameter]:
     if "__init__" not in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         return []
-    return list(inspect.signature(cls).parameters.values())
+    ignored = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter for parameter in inspect.signature(cls).parameters.values() if parameter.kind not in ignored
+    ]
 
 
-def _takes_database(cls: type) -> bool:
-    return bool(_constructor_parameters(cls))
+def _database_hint(cls: type) -> Any:
+    """The type of the database, by the constructor's hint or the hint of `db`; None for any mapping.
 
-
-def _database_model(cls: type) -> type[BaseModel] | None:
-    """The pydantic model of the database, by the constructor's hint or the hint of `db`; None if neither."""
+    Raises:
+        WorldError: the hint cannot be read.
+    """
+    parameters = _constructor_parameters(cls)
+    owner = inspect.getattr_static(cls, "__init__") if parameters else cls
+    name = parameters[0].name if parameters else "db"
     try:
-        parameters = _constructor_parameters(cls)
-        hints = typing.get_type_hints(inspect.getattr_static(cls, "__init__") if parameters else cls)
-        hint = hints.get(parameters[0].name if parameters else "db")
-    except Exception:  # a hint is any expression, and a class without readable hints has a plain database
-        return None
-    return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
+        hint = typing.get_type_hints(owner, include_extras=True).get(name)
+    except Exception as error:  # a hint is any expression
+        if not own_annotation(owner, name):
+            return None
+        raise WorldError(f"{cls.__name__}: the type hint of {name!r} cannot be read ({error})") from None
+    hint = strip_hint(hint)
+    is_untyped = hint in (None, Any, dict, Mapping) or (typing.get_args(hint) and hint == dict[str, Any])
+    return None if is_untyped else hint
+
+
+def _classes_in(hint: Any) -> list[type]:
+    """The classes that a type hint names."""
+    if inspect.isclass(hint) and not typing.get_args(hint):
+        return [hint]
+    return [cls for argument in typing.get_args(hint) for cls in _classes_in(argument)]
 
 
 def _database_attribute(tools: object, database: Any) -> str:
     """The name of the attribute that holds the database."""
-    text = fingerprint(database)
-    for name, value in vars(tools).items():
-        if type(value) is type(database) and fingerprint(value) == text:
+    names = ["db", *getattr(tools, "__dict__", ())]
+    names += [name for base in type(tools).__mro__ for name in getattr(base, "__slots__", ())]
+    values = {name: getattr(tools, name, None) for name in names if isinstance(name, str)}
+    for name, value in values.items():
+        if value is database:
+            return name
+    for name, value in values.items():
+        if type(value) is type(database) and is_same(to_json(value), to_json(database)):
             return name
     raise WorldError(
         f"{type(tools).__name__} keeps its database in no attribute; assign the constructor's argument to "
@@ -366,27 +559,17 @@ def _database_attribute(tools: object, database: Any) -> str:
     )
 
 
-def _validated(cls: type, data: Any) -> Any:
-    model = _database_model(cls)
-    if model is None:
-        return data
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise WorldError(f"the data of {cls.__name__} do not fit: {first_problem(error, 'data')}") from None
-
-
-def _loaded(data: str | Path | Mapping[str, Any] | None, folder: Path) -> Any:
-    """The content of a data file, or a copy of the given data."""
+def _loaded(data: str | Path | Mapping[str, Any] | BaseModel | None, folder: Path) -> Any:
+    """The content of a data file, or the given data."""
     if data is None:
         return {}
-    if isinstance(data, Mapping):
-        return copy.deepcopy(dict(data))
+    if not isinstance(data, str | Path):
+        return dict(data) if isinstance(data, Mapping) else data
     path = folder / data
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        raise WorldError(f"{path}: is neither JSON nor YAML by its name; name it .json, .yaml or .yml")
     text = read_text(path, WorldError, max_bytes=MAX_RECORD_BYTES)
-    loaded = (
-        parse_yaml(text, path, WorldError) if path.suffix in (".yaml", ".yml") else _parsed_json(text, path)
-    )
+    loaded = _parsed_json(text, path) if path.suffix == ".json" else parse_yaml(text, path, WorldError)
     if not isinstance(loaded, dict):
         raise WorldError(f"{path}: holds a {type(loaded).__name__}, not a mapping; correct the file")
     return loaded
@@ -400,9 +583,4 @@ def _parsed_json(text: str, path: Path) -> Any:
 def _policy_text(policy: str | Path, folder: Path) -> str:
     if isinstance(policy, str) and ("\n" in policy or not policy.endswith((".md", ".txt"))):
         return policy
-    return read_text(folder / policy, WorldError)
-
-
-def is_plain(world: object) -> bool:
-    """Whether a world was made from a plain class."""
-    return isinstance(world, World)
+    return read_text(folder / policy, WorldError, "correct the path of the policy")

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import importlib.metadata
+import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -103,7 +104,7 @@ class Worlds:
             world = self.open(provider, domain)
             roots = getattr(world, "code_roots", None)
             self._code[key] = (
-                code_of(self._find_factory(provider), type(world), only_referenced=True, owner=world)
+                code_of(self._origin(provider), type(world), only_referenced=True, owner=world)
                 if roots is None
                 else code_of(*roots(), only_referenced=True, has_docstrings=False)
             )
@@ -134,13 +135,19 @@ class Worlds:
         if is_import_path(provider):
             return self._import(provider)
         if provider in self._extra:
-            return self._extra[provider]
+            return to_factory(self._extra[provider], provider)
         if provider in _installed_providers():
-            return cast(WorldFactory, _installed_providers()[provider].load())
+            return to_factory(_installed_providers()[provider].load(), provider)
         if provider not in _BUILT_IN_PROVIDERS:
             raise WorldError(f"unknown provider {provider!r}; {name_suggestion(provider, self.providers())}")
         module, name = _BUILT_IN_PROVIDERS[provider]
         return cast(WorldFactory, getattr(importlib.import_module(module), name))
+
+    def _origin(self, provider: str) -> object:
+        """The object of a project or a package from which worlds come."""
+        if is_import_path(provider):
+            return load_object(provider, self._folder or Path.cwd())
+        return self._extra[provider] if provider in self._extra else self._find_factory(provider)
 
     def _import(self, path: str) -> WorldFactory:
         """Import a world, or a function that opens one, from the project.
@@ -148,22 +155,77 @@ class Worlds:
         Raises:
             WorldError: it cannot be imported, or is neither.
         """
+        folder = self._folder or Path.cwd()
         try:
-            value = load_object(path, self._folder or Path.cwd())
+            value = load_object(path, folder)
         except WorldError as error:
             raise WorldError(f"world {path!r}: {error}") from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module of the project can raise anything
             cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise WorldError(
-                f"world {path!r} cannot be imported: {cause}; correct the path or the module"
+                f"world {path!r} cannot be imported from {folder}: {cause}; correct the path or the module"
             ) from error
-        if isinstance(value, type) or callable(value):
-            return cast(WorldFactory, value)
-        if not hasattr(value, "open"):
-            raise WorldError(
-                f"world {path!r} is a {type(value).__name__}, not a world; make one with World.from_tools"
-            )
-        return lambda domain: cast(World, value)
+        if is_world(value):
+            return lambda domain: cast(World, value)
+        factory = to_factory(value, path)
+
+        def open_world(domain: str) -> World:
+            # A function of the project may take the domain or nothing.
+            try:
+                world: object = factory(domain) if _takes_domain(value) else value()
+            except WorldError:
+                raise
+            except Exception as error:
+                cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                raise WorldError(f"world {path!r} cannot be opened: {cause}; correct it") from error
+            if not is_world(world):
+                raise WorldError(
+                    f"world {path!r} returned a {type(world).__name__}, not a world; make one with "
+                    "World.from_tools"
+                )
+            return cast(World, world)
+
+        return open_world
+
+
+def is_world(value: object) -> bool:
+    """Whether a value is a world, and not a class or a function that makes one."""
+    return not isinstance(value, type) and hasattr(value, "open") and hasattr(value, "tools")
+
+
+def to_factory(value: object, name: str) -> WorldFactory:
+    """Return a factory as it is, and a factory for a world.
+
+    Raises:
+        WorldError: the value is neither, or the world does not have the requested domain.
+    """
+    if is_world(value):
+        world = cast(World, value)
+
+        def open_domain(domain: str) -> World:
+            if domain not in (world.domain, name):
+                raise WorldError(f"world {name!r} has no domain {domain!r}; it has only {world.domain!r}")
+            return world
+
+        return open_domain
+    if not callable(value):
+        raise WorldError(
+            f"world {name!r} is a {type(value).__name__}, not a world; make one with World.from_tools"
+        )
+    if isinstance(value, type) and not hasattr(value, "open"):
+        raise WorldError(
+            f"world {name!r} is the class {value.__name__}, not a world; make one with "
+            f"World.from_tools({value.__name__})"
+        )
+    return cast(WorldFactory, value)
+
+
+def _takes_domain(factory: object) -> bool:
+    """Whether a factory has a parameter for the domain."""
+    try:
+        return bool(inspect.signature(cast(Any, factory)).parameters)
+    except (TypeError, ValueError):
+        return True
 
 
 def provider_owners() -> dict[str, str]:

@@ -2,17 +2,23 @@
 
 import inspect
 import re
+import types
 import typing
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.errors import WorldError, name_suggestion
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.utils.reading import first_problem
+from pytest_trace2evolve.utils.reading import first_problem, main_problem
+
+_LIBRARIES = frozenset({"pydantic", "abc", "typing", "builtins", "collections", "enum"})
+"""Top-level modules whose base classes have no tools."""
 
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$")
 _ARGUMENT = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
@@ -40,18 +46,35 @@ class ToolMethod:
         try:
             model = self.arguments.model_validate(dict(arguments))
         except ValidationError as error:
-            raise ValueError(first_problem(error, "arguments")) from None
-        return {name: getattr(model, name) for name in model.model_fields_set}
+            raise ValueError(_problem(error, self.schema)) from None
+        # An absent argument is left out, so that the method's own default applies.
+        return {
+            str(field.alias): getattr(model, name)
+            for name, field in self.arguments.model_fields.items()
+            if name in model.model_fields_set
+        }
+
+
+def _problem(error: ValidationError, schema: ToolSchema) -> str:
+    problem = main_problem(error)
+    if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+        name = str(problem["loc"][0])
+        return f"unknown argument {name!r}; {name_suggestion(name, schema.parameters['properties'])}"
+    return first_problem(error, "arguments")
 
 
 def tool_methods(cls: type) -> dict[str, ToolMethod]:
     """Return the tools of a class by name: its public methods, in the order of their definition.
+
+    Inherited methods are tools too, but not those of pydantic's or other libraries' base classes.
 
     Raises:
         WorldError: the class has no public method, or a method has no type hint or one without a JSON schema.
     """
     found: dict[str, ToolMethod] = {}
     for base in reversed(cls.__mro__[:-1]):
+        if base.__module__.partition(".")[0] in _LIBRARIES:
+            continue
         for name in vars(base):
             function = inspect.getattr_static(cls, name, None)
             if isinstance(function, staticmethod | classmethod):
@@ -66,15 +89,23 @@ def tool_methods(cls: type) -> dict[str, ToolMethod]:
 
 
 def _tool_method(cls: type, name: str, function: Any) -> ToolMethod:
-    description, described = parse_docstring(inspect.getdoc(function) or "")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise WorldError(
+            f"{cls.__name__}.{name} is a generator; return a list, because a tool has one result"
+        )
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
+        raise WorldError(
+            f"{cls.__name__}.{name}: models reject this name of a tool; use ASCII, at most 64 letters"
+        )
+    description, described = parse_docstring(_docstring(cls, name))
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:  # a hint is any expression
         raise WorldError(f"{cls.__name__}.{name}: its type hints cannot be read ({error})") from None
-    static = isinstance(inspect.getattr_static(cls, name), staticmethod)
+    is_static = isinstance(inspect.getattr_static(cls, name), staticmethod)
     fields: dict[str, Any] = {}
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
-        if position == 0 and not static:
+        if position == 0 and not is_static:
             continue  # self or cls
         where = f"{cls.__name__}.{name}: parameter {parameter.name!r}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -82,24 +113,65 @@ def _tool_method(cls: type, name: str, function: Any) -> ToolMethod:
         if parameter.name not in hints:
             raise WorldError(f"{where} has no type hint; add one, because the tool's schema is made from it")
         default = ... if parameter.default is parameter.empty else parameter.default
-        text = described.get(parameter.name)
-        fields[parameter.name] = (
-            hints[parameter.name],
-            Field(default, description=text) if text else default,
-        )
+        # The alias lets a parameter have any name, even one of pydantic's own, such as `copy`.
+        options: dict[str, Any] = {"alias": parameter.name}
+        if text := described.get(parameter.name):
+            options["description"] = text
+        fields[f"argument_{position}"] = (_bare_hint(hints[parameter.name]), Field(default, **options))
     try:
-        arguments = create_model(
-            "parameters", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
-        )
-        parameters = arguments.model_json_schema()
+        arguments = create_model("parameters", __config__=ConfigDict(extra="forbid"), **fields)
+        with warnings.catch_warnings():  # a default that has no JSON form is left out of the schema
+            warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
+            parameters = arguments.model_json_schema()
     except (PydanticUserError, PydanticSchemaGenerationError) as error:
         cause = " ".join(str(error).split())[:200]
         raise WorldError(f"{cls.__name__}.{name}: its parameters have no JSON schema ({cause})") from None
-    parameters.pop("additionalProperties", None)
+    for key in ("additionalProperties", "title"):
+        parameters.pop(key, None)
     parameters.setdefault("properties", {})
     for value in parameters["properties"].values():
         value.pop("title", None)
     return ToolMethod(ToolSchema(name=name, description=description, parameters=parameters), arguments)
+
+
+def _docstring(cls: type, name: str) -> str:
+    """The docstring of a method, or of the method that it overrides."""
+    for base in cls.__mro__:
+        member = vars(base).get(name)
+        function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+        if inspect.isfunction(function) and function.__doc__:
+            return inspect.cleandoc(function.__doc__)
+    return ""
+
+
+def _bare_hint(hint: Any) -> Any:
+    """A hint in which a text in `Annotated` is a description, as other libraries have it."""
+    if typing.get_origin(hint) is not typing.Annotated:
+        return hint
+    inner, *notes = typing.get_args(hint)
+    fields = tuple(Field(description=note) if isinstance(note, str) else note for note in notes)
+    return typing.Annotated[(inner, *fields)]
+
+
+def strip_hint(hint: Any) -> Any:
+    """A type hint without `Annotated` and `Optional` around it."""
+    while True:
+        if typing.get_origin(hint) is typing.Annotated:
+            hint = typing.get_args(hint)[0]
+            continue
+        arguments = (
+            typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+        )
+        inner = [argument for argument in arguments if argument is not type(None)]
+        if len(inner) != 1:
+            return hint
+        hint = inner[0]
+
+
+def own_annotation(owner: Any, name: str) -> bool:
+    """Whether a class, one of its bases, or a function annotates a name."""
+    owners = owner.__mro__ if inspect.isclass(owner) else [owner]
+    return any(name in getattr(base, "__annotations__", ()) for base in owners)
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:

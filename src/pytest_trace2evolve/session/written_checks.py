@@ -1,0 +1,262 @@
+"""Checks written tasks against the world of their suite: agents can solve each, but not by doing nothing."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
+from pytest_trace2evolve.cases.written import ExpectedCall, WrittenTask
+from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.errors import CaseError, Trace2EvolveError, WorldError, name_suggestion
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
+from pytest_trace2evolve.records.score import Score, Status
+from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.scoring.metrics import SUCCESS
+from pytest_trace2evolve.scoring.reward import open_session, score
+from pytest_trace2evolve.users.slots import SlotUser
+from pytest_trace2evolve.worlds.plain import PlainSession
+from pytest_trace2evolve.worlds.registry import Worlds
+
+LIMITS = Limits(max_steps=100)
+"""Limits of the simulations that check a task."""
+
+_ID = re.compile(r"(?=[\w#-]*\d)[\w#-]{2,}|\S+@\S+")
+"""A word by which an agent can find something: it has a digit, or is an e-mail address."""
+
+
+@dataclass(frozen=True)
+class TaskCheck:
+    """The result of checking one written task, which is admitted if it has no problems."""
+
+    task: WrittenTask
+    problems: tuple[str, ...]
+
+
+def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
+    """The world of the suite that has a file of written tasks, or else the project's default world.
+
+    Raises:
+        CaseError: no suite has the file, and the project has no default world.
+    """
+    for name in project.suite_names:
+        suite = project.suite(name)
+        if any(
+            (project.root / spec.tasks).resolve() == path.resolve() for spec in suite.task_splits.values()
+        ):
+            return _world_of(suite, worlds)
+    world = project.settings.world
+    if world is None:
+        raise CaseError(
+            f"{path}: no suite has this file; name it in a suite with tasks = \"FILE\", or set 'world' in "
+            "[tool.trace2evolve] of pyproject.toml"
+        )
+    return worlds.open(world, world.rpartition(":")[2])
+
+
+def _world_of(suite: Suite, worlds: Worlds) -> World:
+    return worlds.open(suite.provider, suite.domain)
+
+
+def task_files(project: Project) -> list[Path]:
+    """The files of written tasks that the project's suites name."""
+    files = {
+        project.root / spec.tasks: None
+        for name in project.suite_names
+        for spec in project.suite(name).task_splits.values()
+    }
+    return list(files)
+
+
+def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[TaskCheck]:
+    """Check tasks. An exception while a task runs is reported as a problem of that task."""
+    for task in tasks:
+        try:
+            problems = tuple(dict.fromkeys(_find_problems(task, world)))
+        except Exception as error:  # from the project's own tools
+            text = " ".join(f"{error}".split())
+            kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
+            problems = (f"it cannot be run: {kind}{text}",)
+        yield TaskCheck(task, problems)
+
+
+def _find_problems(written: WrittenTask, world: World) -> Iterator[str]:
+    tools = {tool.name: tool for tool in world.tools("assistant")}
+    call_problems = [*_call_problems(written, tools, world)]
+    yield from call_problems
+    task = written.to_task()
+    try:
+        data_problems = [*_data_problems(written, task, world)]
+    except WorldError as error:
+        yield str(error)
+        return
+    yield from data_problems
+    yield from _user_problems(written)
+    # The judge is not asked, so its statements do not count here.
+    unjudged = _without_judge(task)
+    if not call_problems and not data_problems and _is_complete(written):
+        yield from _oracle_problems(unjudged, world)
+    yield from _idle_problems(written, unjudged, world)
+
+
+def _call_problems(written: WrittenTask, tools: Mapping[str, ToolSchema], world: World) -> Iterator[str]:
+    expect = written.expect
+    for key, calls in (("calls", expect.calls or ()), ("not_calls", expect.not_calls)):
+        for call in calls:
+            if call.name not in tools:
+                yield f"{key}: the agent has no tool {call.name!r}; {name_suggestion(call.name, tools)}"
+            elif call.arguments is not None:
+                is_partial = key == "not_calls"
+                problem = _argument_problem(call, tools[call.name], world, is_partial=is_partial)
+                if problem:
+                    yield f"{key}: {call.name}: {problem}"
+    for call in expect.calls or ():
+        for banned in expect.not_calls:
+            is_banned = banned.name == call.name and (
+                banned.arguments is None
+                or (call.arguments is not None and banned.arguments.items() <= call.arguments.items())
+            )
+            if is_banned:
+                yield f"{call.name!r} is expected and forbidden; remove one of the two"
+
+
+def _argument_problem(call: ExpectedCall, tool: ToolSchema, world: World, *, is_partial: bool) -> str:
+    """Describe why a call's arguments cannot be right; empty if they can."""
+    arguments = call.arguments or {}
+    properties = tool.parameters.get("properties", {})
+    for name in arguments:
+        if name not in properties:
+            return f"unknown argument {name!r}; {name_suggestion(name, properties)}"
+    if is_partial:
+        return ""
+    for name in tool.parameters.get("required", ()):
+        if name not in arguments:
+            return f"argument {name!r} is missing; add it, or write the tool's name alone for any call of it"
+    method = getattr(world, "methods", {}).get(call.name)
+    if method is not None:
+        try:
+            method.convert(arguments)
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def _data_problems(written: WrittenTask, task: Task, world: World) -> Iterator[str]:
+    """Yield the problems of a task's data, of its expected data, and of its calls, which are made here.
+
+    Raises:
+        WorldError: the data of the task do not fit the database.
+    """
+    expected = written.expect.data
+    with contextlib.ExitStack() as stack:
+        session = open_session(world, stack)
+        session.initialise(task.initial_state)
+        for message in task.history:
+            for call in message.tool_calls or ():
+                session.call(call.name, dict(call.arguments), "assistant")
+        if expected and isinstance(session, PlainSession) and not session.data_differences(expected):
+            yield "data: the database is as expected from the start; expect a change, or write data: {}"
+        if not _is_complete(written):
+            return
+        for action in task.actions:
+            result = session.call(action.name, dict(action.arguments), "assistant")
+            if result.error:
+                yield f"calls: {action.name} fails: {result.content[:200]}"
+                return
+        if not written.expect.calls or expected is None or not isinstance(session, PlainSession):
+            return
+        if differing := session.data_differences(expected):
+            yield f"data: after the expected calls, {differing[0]}; correct one of the two"
+
+
+def _is_complete(written: WrittenTask) -> bool:
+    """Whether the expected calls can be made, and lead to whatever else is expected."""
+    calls = written.expect.calls
+    if calls is None:
+        return not written.expect.data  # data alone say what is right, but not which calls lead there
+    return all(call.arguments is not None for call in calls)
+
+
+def _user_problems(written: WrittenTask) -> Iterator[str]:
+    """Yield a problem if the agent cannot learn from the user what the expected calls need."""
+    user, expect = written.user, written.expect
+    told = f"{user.goal} {user.opening or ''}"
+    if not user.knows and not _ID.search(told) and not written.history:
+        needs = [call for call in expect.calls or () if call.arguments]
+        if needs or expect.data:
+            yield (
+                "user.knows is empty and the goal names no id, so the agent cannot find out whom it serves; "
+                "add the facts that the agent needs"
+            )
+
+
+def _oracle_problems(task: Task, world: World) -> Iterator[str]:
+    """Yield why an agent that makes the expected calls and says the expected texts does not pass."""
+    simulation, result = _simulate(task, world, OracleAgent(task))
+    if simulation.termination_reason != TerminationReason.USER_STOP:
+        yield f"the user does not end the conversation with an agent that does it all ({_ending(simulation)})"
+    elif not _passes(result):
+        missed = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
+        yield f"an agent that does all of it fails: {result.note or 'below 1: ' + ', '.join(missed)}"
+
+
+def _idle_problems(written: WrittenTask, task: Task, world: World) -> Iterator[str]:
+    """Yield a problem if an agent that does nothing is scored wrongly."""
+    simulation, result = _simulate(task, world, NopAgent())
+    if simulation.termination_reason != TerminationReason.USER_STOP:
+        yield f"the user does not end a conversation in which nothing is done ({_ending(simulation)})"
+        return
+    if result.status is not Status.MEASURED:
+        yield f"it is not measured: {result.note}"
+    elif _passes(result) and not written.expect.wants_nothing and not _only_judged(written):
+        yield "an agent that does nothing passes; expect something that only the right agent does"
+    elif not _passes(result) and written.expect.wants_nothing:
+        yield "an agent that does nothing fails, although nothing is expected"
+
+
+def _only_judged(written: WrittenTask) -> bool:
+    expect = written.expect
+    return bool(expect.judged) and not (expect.data or expect.calls or expect.says)
+
+
+def _without_judge(task: Task) -> Task:
+    criteria = task.evaluation_criteria
+    if criteria is None:
+        return task
+    basis = [part for part in criteria.basis if part is not RewardBasis.NL_ASSERTION]
+    # A basis that would be empty means DB and COMMUNICATE, which a task without calls and texts passes.
+    return task.model_copy(
+        update={"evaluation_criteria": criteria.model_copy(update={"reward_basis": basis})}
+    )
+
+
+def _simulate(task: Task, world: World, agent: Agent) -> tuple[Simulation, Score]:
+    script = slot_script_of(task) or SlotScript(goal="I need help.", opening="I need help.")
+    user = SlotUser(script, history=len(task.history))
+    simulation = asyncio.run(converse(task, world, agent, user, limits=LIMITS))
+    return simulation, score(simulation, task, world)
+
+
+def _passes(result: Score) -> bool:
+    return result.status is Status.MEASURED and (result.reward or 0.0) >= SUCCESS
+
+
+def _ending(simulation: Simulation) -> str:
+    return f"{simulation.termination_reason} after {len(simulation.trace)} messages"
+
+
+def is_written(path: Path) -> bool:
+    """Whether a file holds written tasks, and not synthetic cases."""
+    if path.suffix in (".yaml", ".yml"):
+        return True
+    with contextlib.suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
+        first: Any = json.loads(file.readline(1 << 20))
+        return isinstance(first, dict) and "user" in first
+    return False

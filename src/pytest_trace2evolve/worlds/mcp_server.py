@@ -1,0 +1,475 @@
+"""A world whose tools are those of an MCP server, which talks over stdio; see `World.from_mcp`."""
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from pytest_trace2evolve.errors import InfrastructureError, WorldError, name_suggestion
+from pytest_trace2evolve.records.message import Requestor
+from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema
+from pytest_trace2evolve.records.rules import Rules
+from pytest_trace2evolve.records.task import Action, InitialState
+from pytest_trace2evolve.utils.canonical import digest, digest_text, storable_text
+from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.worlds.plain import PlainSession, World, initial_data
+from pytest_trace2evolve.worlds.plain_data import DataType
+
+SESSION_VAR = "TRACE2EVOLVE_SESSION"
+"""The environment variable that names a session's own folder."""
+
+END_SECONDS = 6.0
+"""Seconds that all servers have to end when Python exits."""
+
+_REQUEST_ERRORS = (-32700, -32600, -32601, -32602)
+"""Codes with which a server answers a wrong request; the agent sees these errors, as it sees a tool's."""
+
+T = TypeVar("T")
+
+
+class WorldLostError(WorldError, InfrastructureError):
+    """A server cannot be started, ended, or does not answer, so the simulation is lost and not scored."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server is started; see `World.from_mcp`.
+
+    Attributes:
+        world: The name of the world, for messages.
+        reset_command: The command that runs before the server; None for none.
+        reset_tool: The name of the tool that is called first; None for none.
+    """
+
+    world: str
+    command: tuple[str, ...]
+    reset_command: tuple[str, ...] | None
+    reset_tool: str | None
+    folder: Path
+    start_timeout: float
+    timeout: float
+
+    def lost(self, text: str) -> WorldLostError:
+        return WorldLostError(f"world {self.world!r}: {text}")
+
+
+def _split_command(command: str | Sequence[str]) -> tuple[str, ...]:
+    words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command))
+    if words and words[0] in ("python", "python3"):
+        return (sys.executable, *words[1:])  # the interpreter of the tests, even outside its environment
+    return words
+
+
+@functools.cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all servers, in a thread of its own, because tools are called without `await`."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="trace2evolve-mcp", daemon=True).start()
+    return loop
+
+
+_running: "set[Server]" = set()
+
+
+@atexit.register
+def _stop_servers() -> None:
+    ended = [server.stop() for server in list(_running)]
+    for future in ended:
+        with contextlib.suppress(Exception):
+            future.result(timeout=END_SECONDS)
+
+
+class Server:
+    """A running server process.
+
+    Attributes:
+        tools: The server's tools, as the package `mcp` describes them.
+        version: The server's name and version.
+
+    Raises:
+        WorldLostError: the server does not start.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        require("mcp", extra="mcp")
+        self._settings = settings
+        self._folder = Path(tempfile.mkdtemp(prefix="trace2evolve-mcp-"))
+        self._environment = {**os.environ, SESSION_VAR: str(self._folder)}
+        self._log = self._folder.with_name(f"{self._folder.name}.log")
+        self._session: Any = None
+        self._error: WorldLostError | None = None
+        self.tools: list[Any] = []
+        self.version = ""
+        try:
+            self._run_reset_command()
+        except BaseException:
+            self._remove_files()
+            raise
+        loop = _event_loop()
+        self._stop = asyncio.Event()
+        self._ready: Future[None] = Future()
+        self._served = asyncio.run_coroutine_threadsafe(self._serve(), loop)
+        _running.add(self)
+        try:
+            self._ready.result(timeout=settings.start_timeout)
+        except TimeoutError:
+            self.stop()
+            raise settings.lost(
+                f"its MCP server did not start within {settings.start_timeout:g} seconds{self._last_output()}"
+            ) from None
+        except Exception as error:
+            self.stop()
+            cause = " ".join(f"{_root(error)}".split()) or type(error).__name__
+            raise settings.lost(
+                f"its MCP server {shlex.join(settings.command)} does not start: {cause}"
+                f"{self._last_output()}; correct the command"
+            ) from None
+
+    def _run_reset_command(self) -> None:
+        settings = self._settings
+        if settings.reset_command is None:
+            return
+        text = f"its reset command {shlex.join(settings.reset_command)}"
+        try:
+            process = subprocess.run(
+                settings.reset_command,
+                cwd=settings.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=settings.start_timeout,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise settings.lost(f"{text} cannot be run: {error}") from None
+        if process.returncode:
+            output = process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise settings.lost(f"{text} ended with exit status {process.returncode}: {output[-200:]}")
+
+    async def _serve(self) -> None:
+        from mcp import ClientSession, StdioServerParameters, stdio_client
+
+        settings = self._settings
+        program, *arguments = settings.command
+        parameters = StdioServerParameters(
+            command=program, args=arguments, env=self._environment, cwd=settings.folder
+        )
+        try:
+            with self._log.open("w", encoding="utf-8") as log:
+                async with (
+                    stdio_client(parameters, errlog=log) as streams,
+                    ClientSession(*streams) as session,
+                ):
+                    result = await session.initialize()
+                    info = getattr(result, "server_info", None)
+                    self.version = f"{info.name} {info.version}" if info else ""
+                    self.tools = await _list_tools(session)
+                    self._session = session
+                    self._ready.set_result(None)
+                    await self._stop.wait()
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(
+                    error if isinstance(error, Exception) else RuntimeError(repr(error))
+                )
+        finally:
+            _running.discard(self)
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._log.unlink()
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool.
+
+        Raises:
+            WorldLostError: the server ended, or did not answer in time.
+        """
+        from mcp import MCPError
+
+        if self._error is not None:
+            raise self._error
+        settings = self._settings
+        try:
+            result = self._wait(
+                asyncio.wait_for(self._session.call_tool(name, dict(arguments)), settings.timeout)
+            )
+        except TimeoutError:
+            self._fail(f"its MCP server did not answer {name!r} within {settings.timeout:g} seconds")
+        except MCPError as error:
+            if error.error.code in _REQUEST_ERRORS:
+                return ToolResult(content=f"Error: {storable_text(error.error.message)}", error=True)
+            self._fail(f"its MCP server ended while it answered {name!r}: {error.error.message}")
+        except Exception as error:
+            self._fail(f"its MCP server gave no valid answer to {name!r}: {type(error).__name__}: {error}")
+        return ToolResult(content=storable_text(_text(result)), error=bool(result.is_error))
+
+    def data(self, tool: str) -> Any:
+        """The JSON that a tool returns.
+
+        Raises:
+            WorldLostError: the tool fails, or does not return JSON.
+        """
+        result = self.call(tool, {})
+        if not result.error:
+            with contextlib.suppress(ValueError):
+                return json.loads(result.content)
+        raise self._settings.lost(f"its state tool {tool!r} returned no JSON: {result.content[:200]}")
+
+    def reset(self) -> None:
+        """Call the tool that restores the initial data, if there is one.
+
+        Raises:
+            WorldLostError: the tool fails.
+        """
+        tool = self._settings.reset_tool
+        if tool is not None and (result := self.call(tool, {})).error:
+            raise self._settings.lost(f"its reset tool {tool!r} failed: {result.content[:200]}")
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, _event_loop()).result()
+
+    def _fail(self, text: str) -> NoReturn:
+        """End the server after an error, which every later call raises too."""
+        self._error = self._settings.lost(" ".join(f"{text}{self._last_output()}".split()))
+        self.stop()
+        raise self._error
+
+    def _last_output(self) -> str:
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return f" (its output ends with {storable_text(lines[-1][-200:])!r})" if lines else ""
+
+    def stop(self) -> "Future[None]":
+        """Let the server end; does not wait for it."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            _event_loop().call_soon_threadsafe(self._stop.set)
+        if not self._ready.done():
+            self._served.cancel()
+        return self._served
+
+
+async def _list_tools(session: Any) -> list[Any]:
+    tools, cursor = [], None
+    while True:
+        page = await session.list_tools(**({} if cursor is None else {"cursor": cursor}))
+        tools += page.tools
+        cursor = getattr(page, "next_cursor", None)
+        if not cursor:
+            return tools
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first exception in nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _text(result: Any) -> str:
+    """The text of a tool's result, as a model reads it."""
+    parts = [getattr(block, "text", None) or f"[{block.type}]" for block in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(parts)
+
+
+class McpWorld(World):
+    """A world made from an MCP server; see `World.from_mcp`."""
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        reset: str | Sequence[str] | None,
+        state: str | None,
+        reads: Sequence[str] | None,
+        folder: Path,
+        timeouts: tuple[float, float],
+        *,
+        name: str,
+        policy: str,
+        guidelines: str,
+        rules: Rules | None,
+    ) -> None:
+        super().__init__(name, policy, guidelines, rules)
+        words = _split_command(command)
+        if not words:
+            raise WorldError(f"world {name!r}: its command is empty; name the program of the MCP server")
+        is_tool = isinstance(reset, str) and len(reset.split()) == 1
+        self.settings = ServerSettings(
+            world=name,
+            command=words,
+            reset_command=None if reset is None or is_tool else _split_command(reset),
+            reset_tool=reset if is_tool and isinstance(reset, str) else None,
+            folder=folder,
+            start_timeout=timeouts[0],
+            timeout=timeouts[1],
+        )
+        self.state = state
+        self._reads = None if reads is None else frozenset(reads)
+        self._lock = threading.Lock()
+        self._description: _Description | None = None
+
+    def _described(self) -> "_Description":
+        """The server's tools and initial data; the first call starts the server once."""
+        with self._lock:
+            if self._description is None:
+                self._description = self._describe()
+        return self._description
+
+    def _describe(self) -> "_Description":
+        server = Server(self.settings)
+        try:
+            hidden = {name for name in (self.settings.reset_tool, self.state) if name is not None}
+            named = {tool.name: tool for tool in server.tools}
+            for name in (*hidden, *(self._reads or ())):
+                if name not in named:
+                    raise WorldError(
+                        f"world {self.domain!r}: its MCP server has no tool {name!r}; "
+                        f"{name_suggestion(name, named)}"
+                    )
+            server.reset()
+            return _Description(
+                schemas=tuple(
+                    ToolSchema(
+                        name=tool.name,
+                        description=tool.description or "",
+                        parameters={key: value for key, value in tool.input_schema.items() if key != "title"},
+                    )
+                    for tool in named.values()
+                    if tool.name not in hidden
+                ),
+                reads=frozenset(
+                    tool.name for tool in server.tools if getattr(tool.annotations, "read_only_hint", False)
+                )
+                if self._reads is None
+                else self._reads,
+                data=None if self.state is None else server.data(self.state),
+                version=server.version,
+            )
+        finally:
+            server.stop()
+
+    def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
+        """The agent's tools, without those that reset and read the database; the user has none."""
+        return self._described().schemas if requestor == "assistant" else []
+
+    def changes_state(self, name: str) -> bool:
+        """Whether a tool may change the database: every tool may that is not read-only."""
+        return self.has_tool(name) and name not in self._described().reads
+
+    def open(self, *, solo: bool = False) -> "McpSession":
+        """A session with a process of its own."""
+        return McpSession(self)
+
+    def data_digest(self) -> str:
+        """Digest of the initial database; of nothing if no tool returns it."""
+        return digest(self._described().data)
+
+    def version(self) -> str:
+        """The server's name and version."""
+        return self._described().version
+
+    def fingerprint(self) -> str:
+        """Digest of the command, and of the files of the project that it names."""
+        words = self.settings.command
+        names = [*words, *(f"{word.replace('.', '/')}.py" for word in words)]
+        paths = [self.settings.folder / name for name in names]
+        files = [digest_text(path.read_bytes().hex()) for path in paths[1:] if path.is_file()]
+        return digest([list(words[1:]), files, self.version()])
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What a server says about itself, and its initial data."""
+
+    schemas: tuple[ToolSchema, ...]
+    reads: frozenset[str]
+    data: Any
+    version: str
+
+
+class McpSession(PlainSession):
+    """A process of a server, which starts when it is first needed."""
+
+    def __init__(self, world: McpWorld) -> None:
+        self._world = world
+        self._started: Server | None = None
+        self._initial: Any = None
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the database can be compared, because a tool returns it."""
+        return self._world.state is not None
+
+    @property
+    def _server(self) -> Server:
+        if self._started is None:
+            server = Server(self._world.settings)
+            weakref.finalize(self, server.stop)
+            self._started = server
+            server.reset()
+            if self._world.state is not None:
+                self._initial = server.data(self._world.state)
+        return self._started
+
+    def close(self) -> None:
+        """End the process."""
+        if self._started is not None:
+            self._started.stop()
+
+    def data(self) -> Any:
+        """The current database as JSON."""
+        if self._world.state is None:
+            raise WorldError(
+                f"world {self._world.domain!r} has no tool that returns its database, so it cannot be "
+                "compared; name one with from_mcp(state=…), or let the task expect only calls and texts"
+            )
+        return self._server.data(self._world.state)
+
+    def expected_data(self, changes: Mapping[str, Any]) -> Any:
+        """The initial database with the changes that the task expects, as JSON."""
+        self.data()  # starts the server and checks that the database can be read
+        return DataType(None, "the database").merge(self._initial, changes, "the expected data")
+
+    def initialise(self, state: InitialState | None) -> None:
+        """Start the server.
+
+        Raises:
+            WorldError: the task has data, which a server cannot take.
+            WorldLostError: the server does not start.
+        """
+        if initial_data(state):
+            raise WorldError("the task has data, but the data of an MCP server cannot be set; remove 'data'")
+        _ = self._server
+
+    def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
+        """Call a tool.
+
+        Raises:
+            WorldLostError: the server ended, or did not answer in time.
+        """
+        if not self._world.has_tool(name):
+            return ToolResult(content=f"Error: Tool '{name}' not found.", error=True)
+        return self._server.call(name, arguments)
+
+    def perform(self, action: Action) -> None:
+        """Carry out a gold action, ignoring an error of the tool."""
+        self.call(action.name, action.arguments, action.requestor)
