@@ -35,7 +35,7 @@ from pytest_trace2evolve.session.evidence_sources import (
 )
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.import_path import is_import_path
+from pytest_trace2evolve.utils.import_path import is_own_agent
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -217,10 +217,11 @@ def use_own_agent(
     settings = options.own_agent_settings
     if settings is None or settings.function is None:
         return options
-    names = {
-        candidate.agent or options.agent or suite.default_agent or options.default_agent for suite in suites
-    } or {candidate.agent or options.agent or options.default_agent}
-    own_names = sorted(name for name in names if name is not None and is_import_path(name))
+    defaults = {options.agent or suite.default_agent or options.default_agent for suite in suites} or {
+        options.agent or options.default_agent
+    }
+    names = {candidate.agent} if candidate.agent else defaults
+    own_names = sorted(name for name in names if name is not None and is_own_agent(name))
     if not own_names:
         if options.live is None and options.embedded_settings is None and options.unused_option:
             raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
@@ -231,7 +232,13 @@ def use_own_agent(
             f"the suites of this run have different agents ({others}); run one of them with --t2e-suite, or "
             "name one agent with --t2e-agent"
         )
-    function = replace(settings.function, path=own_names[0])
+    if solo_suite := next((suite.name for suite in suites if suite.solo), None):
+        raise ConfigError(
+            f"suite {solo_suite!r} is a solo suite, but agent {own_names[0]!r} has no solo mode"
+        )
+    # A baseline whose candidate names no agent was measured with the default, so that is not forgotten here.
+    own_defaults = sorted(name for name in defaults if name is not None and is_own_agent(name))
+    function = replace(settings.function, path=(own_defaults or own_names)[0])
     return replace(options, agent=None, live=replace(settings, function=function), embedded_settings=None)
 
 
@@ -350,7 +357,7 @@ def _check_prices(options: Options, project: Project) -> None:
     if options.live is None or options.budgets.cost is None:
         return
     for model in options.live.models:
-        # An agent of the project may choose its model itself; the proxy then checks each request.
+        # An agent of the project may choose its model itself; the proxy checks each of its requests.
         if model.price is None and model.model:
             raise ConfigError(
                 f"--t2e-max-cost needs the price of model {model.model!r}: "
