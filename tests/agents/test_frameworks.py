@@ -14,9 +14,10 @@ import pytest
 
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.models.prices import Price
-from pytest_trace2evolve.records.completion import Answer, Usage, usage_of
+from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.records.completion import Answer, usage_of
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.testing import ChatServer, Count
+from pytest_trace2evolve.testing import ChatServer
 from tests.own_agents import EXPECTED_CALLS, WORLD, Runner, calls_of, script, texts_of
 
 BOTS = {
@@ -98,11 +99,16 @@ def stream(tools, candidate):
 """,
 }
 
+CHOOSE = """
+def choose(tools, candidate):
+    return globals()[candidate.id](tools, candidate)
+"""
+
 MODULES = {"pydantic_ai": "pydantic_ai", "langgraph": "langchain_openai", "openai_agents": "agents"}
 """The module without which a framework's tests are skipped."""
 
 AGENTS = [
-    f"{framework}_bot:{name}"
+    f"{framework}:{name}"
     for framework, text in BOTS.items()
     for name in ("make", "stream", "blocking", "saver")
     if f"def {name}(" in text
@@ -114,16 +120,19 @@ class Result:
     """The simulations of an agent, and what its endpoint saw.
 
     Attributes:
+        tokens: The tokens of prompts and completions that the endpoint counted in the first simulation.
+        requests: The requests of the first simulation.
         played: A simulation with the recorded answers of the first.
+        n_played: The number of requests of the played simulation.
         resumed: A simulation that begins with half of the journal of the first.
         n_resumed: The number of requests of the resumed simulation.
     """
 
     simulation: Simulation
-    usage: Usage
-    count: Count
+    tokens: tuple[int, int]
     requests: list[dict[str, Any]]
     played: Simulation
+    n_played: int
     resumed: Simulation
     n_resumed: int
 
@@ -141,54 +150,66 @@ class Store:
         return self.answers.setdefault(key, answer)
 
 
-def is_installed(agent: str) -> bool:
-    return importlib.util.find_spec(MODULES[agent.partition("_bot:")[0]]) is not None
+def is_installed(framework: str) -> bool:
+    return importlib.util.find_spec(MODULES[framework]) is not None
 
 
-async def run(agent: str, folder: Path) -> Result:
-    prices = {"gpt-test": Price(input=1.0, output=2.0)}
+async def run(framework: str, folder: Path) -> dict[str, Result]:
+    """Run all agents of a framework in one process, which imports the framework once."""
     store = Store()
-    path = folder / f"{agent.replace(':', '-')}.journal"
     with ChatServer(script) as server:
         runner = Runner(
-            agent,
+            f"{framework}_bot:choose",
             folder,
             server.base_url,
-            prices=prices,
+            prices={"gpt-test": Price(input=1.0, output=2.0)},
             parameters={"temperature": 0.25},
             options={"record": store},
         )
         try:
-            with Journal(path, "key", must_exist=False, remedy="") as journal:
-                simulation = await runner.simulate(journal=journal)
-            count, requests = replace(server.count), list(server.requests)
-            runner.factory._backend._proxy._record = None  # type: ignore[attr-defined]
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            path.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
-            with Journal(path, "key", must_exist=True, remedy="") as journal:
-                resumed = await runner.simulate(journal=journal)
-            n_resumed = len(server.requests) - len(requests)
-            runner.factory._backend._proxy._played = store.answers  # type: ignore[attr-defined]
-            server.hold()
-            played = await runner.simulate()
+            return {
+                agent: await run_agent(
+                    agent, runner, server, store, folder / f"{agent}.journal"
+                )
+                for agent in AGENTS
+                if agent.startswith(framework)
+            }
         finally:
             await runner.close()
-    return Result(simulation, runner.meter.usage, count, requests, played, resumed, n_resumed)
+
+
+async def run_agent(agent: str, runner: Runner, server: ChatServer, store: Store, path: Path) -> Result:
+    proxy = runner.factory._backend._proxy  # type: ignore[attr-defined]
+    runner.candidate = Candidate(id=agent.partition(":")[2], instruction="Be brief.")
+    store.answers.clear()
+    proxy._record, proxy._played = store, None
+    before, n_before = replace(server.count), len(server.requests)
+    with Journal(path, "key", must_exist=False, remedy="") as journal:
+        simulation = await runner.simulate(journal=journal)
+    count, requests = replace(server.count), server.requests[n_before:]
+    proxy._record = None
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
+    with Journal(path, "key", must_exist=True, remedy="") as journal:
+        resumed = await runner.simulate(journal=journal)
+    n_resumed = len(server.requests) - n_before - len(requests)
+    proxy._played = store.answers
+    played = await runner.simulate()
+    tokens = (count.prompt_tokens - before.prompt_tokens, count.completion_tokens - before.completion_tokens)
+    n_played = len(server.requests) - n_before - len(requests) - n_resumed
+    return Result(simulation, tokens, requests, played, n_played, resumed, n_resumed)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     folder = tmp_path_factory.mktemp("frameworks")
     for name, text in BOTS.items():
-        (folder / f"{name}_bot.py").write_text(text, encoding="utf-8")
-    slots = asyncio.Semaphore(4)
-
-    async def run_one(agent: str) -> tuple[str, Result]:
-        async with slots:
-            return agent, await run(agent, folder)
+        (folder / f"{name}_bot.py").write_text(text + CHOOSE, encoding="utf-8")
 
     async def run_all() -> dict[str, Result]:
-        return dict(await asyncio.gather(*(run_one(agent) for agent in AGENTS if is_installed(agent))))
+        frameworks = [name for name in BOTS if is_installed(name)]
+        found = await asyncio.gather(*(run(name, folder) for name in frameworks))
+        return {agent: result for results in found for agent, result in results.items()}
 
     return asyncio.run(run_all())
 
@@ -196,7 +217,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
 @pytest.fixture(params=AGENTS)
 def result(request: pytest.FixtureRequest, results: dict[str, Result]) -> Result:
     if request.param not in results:
-        pytest.skip(f"{request.param.partition('_bot:')[0]} is not installed (dependency group 'agents')")
+        pytest.skip(f"{request.param.partition(':')[0]} is not installed (dependency group 'agents')")
     return results[request.param]
 
 
@@ -229,15 +250,15 @@ def test_tool_schemas_and_the_candidate_arrive(result: Result) -> None:
 
 def test_usage_and_cost_equal_those_of_the_server(result: Result) -> None:
     used = usage_of(result.simulation.trace, "assistant")
-    count = result.count
-    expected = (count.prompt_tokens, count.completion_tokens)
-    assert (used.prompt_tokens, used.completion_tokens) == expected
-    assert used.cost == pytest.approx((count.prompt_tokens + 2 * count.completion_tokens) / 1e6)
+    prompt, completion = result.tokens
+    assert (used.prompt_tokens, used.completion_tokens) == (prompt, completion)
+    assert used.cost == pytest.approx((prompt + 2 * completion) / 1e6)
 
 
 def test_a_recorded_run_is_played_back(result: Result) -> None:
     assert calls_of(result.played) == EXPECTED_CALLS, result.played.error_text
     assert texts_of(result.played) == texts_of(result.simulation)
+    assert result.n_played == 0
     assert usage_of(result.played.trace, "assistant") == usage_of(result.simulation.trace, "assistant")
 
 
