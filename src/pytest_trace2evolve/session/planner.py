@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, supports_solo
+from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS_KEY
@@ -166,7 +167,7 @@ def make_plan(
         _check_stage_baselines(planned_suites.values(), options.stages)
         if options.live is not None and options.live.cassette is not None:
             notes += cassette_gap_notes(options.live.cassette, candidate, suites)
-        notes += _identity_notes(planned_suites.values())
+        notes += _identity_notes(planned_suites.values(), options.live)
         setup_finder = BaselineSetupFinder(
             live=options.live,
             live_without_adapter=live_without_adapter,
@@ -465,11 +466,14 @@ def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resour
     )
 
 
-def _identity_notes(suites: Iterable[PlannedSuite]) -> Iterator[str]:
+def _identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) -> Iterator[str]:
     """Yield notes on code that cannot be identified, and on locks that do not cover the code of the tools."""
     for suite in suites:
         identity = suite.identity
-        codes = {"agent": identity.agent.code, "user": identity.user.code, "world": identity.world}
+        agent_code = identity.agent.code
+        if live is not None and live.function is not None and suite.recorded_runs is None:
+            agent_code = live.function.code
+        codes = {"agent": agent_code, "user": identity.user.code, "world": identity.world}
         for role, code in codes.items():
             if code is not None and code.unknown:
                 yield (
