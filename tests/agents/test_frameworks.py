@@ -168,9 +168,7 @@ async def run(framework: str, folder: Path) -> dict[str, Result]:
         )
         try:
             return {
-                agent: await run_agent(
-                    agent, runner, server, store, folder / f"{agent}.journal"
-                )
+                agent: await run_agent(agent, runner, server, store, folder / f"{agent}.journal")
                 for agent in AGENTS
                 if agent.startswith(framework)
             }

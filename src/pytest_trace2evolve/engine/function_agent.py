@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from pytest_trace2evolve.engine.factories import ChatFactory, make_scripted_user
@@ -49,15 +50,16 @@ class _Streams(asyncio.SubprocessProtocol):
     The end of the process counts, not that of its streams, which a process that it started may hold open.
 
     Args:
-        log: The file of the output; if it grows too long, its beginning is lost.
+        log: The file of the output, made when there is any. If it grows too long, its beginning is lost.
     """
 
-    def __init__(self, log: IO[bytes]) -> None:
+    def __init__(self, log: Path) -> None:
         self.lines: deque[bytes] = deque()
         self.is_overlong = False
         self.ended = asyncio.Event()
         self.tail = b""
-        self._log = log
+        self._log_path = log
+        self._log: IO[bytes] | None = None
         self._log_size = 0
         self._part = bytearray()
         self._new_line = asyncio.Event()
@@ -90,12 +92,20 @@ class _Streams(asyncio.SubprocessProtocol):
     def _write_log(self, data: bytes) -> None:
         self.tail = (self.tail + data)[-SHOWN_OUTPUT * 4 :]
         with contextlib.suppress(OSError, ValueError):  # a full disk is no fault of the agent
+            if self._log is None:
+                self._log_path.parent.mkdir(parents=True, exist_ok=True)
+                self._log = self._log_path.open("wb", buffering=0)
             if self._log_size + len(data) > MAX_LOG:
                 self._log.seek(0)
                 self._log.truncate()
                 self._log_size = 0
             self._log.write(data[-MAX_LOG:])
             self._log_size += len(data)
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
 
 
 class Child:
@@ -107,13 +117,11 @@ class Child:
         transport: asyncio.SubprocessTransport,
         streams: _Streams,
         token: str,
-        log: IO[bytes],
     ) -> None:
         self.token = token
         self._function = function
         self._transport = transport
         self._streams = streams
-        self._log = log
 
     @classmethod
     async def start(cls, function: AgentFunction, proxy: RecordingProxy) -> "Child":
@@ -125,24 +133,18 @@ class Child:
         token = proxy.new_token()
         command = [sys.executable, "-P", "-m", "pytest_trace2evolve.engine.agent_child"]
         try:
-            function.log_folder.mkdir(parents=True, exist_ok=True)
             path = function.log_folder / f"agent-{os.getpid()}-{next(_log_numbers)}.log"
-            log = path.open("wb", buffering=0)
-            try:
-                transport, streams = await asyncio.get_running_loop().subprocess_exec(
-                    lambda: _Streams(log),
-                    *command,
-                    *map(str, function.import_folders or (function.folder,)),
-                    cwd=function.folder,
-                    env=_environment(proxy, token),
-                    start_new_session=True,  # an interrupt of the run is not the agent's
-                )
-            except BaseException:
-                log.close()
-                raise
+            transport, streams = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Streams(path),
+                *command,
+                *map(str, function.import_folders or (function.folder,)),
+                cwd=function.folder,
+                env=_environment(proxy, token),
+                start_new_session=True,  # an interrupt of the run is not the agent's
+            )
         except (OSError, ValueError) as error:
             raise InfrastructureError(f"the agent's process cannot be started: {error}") from None
-        return cls(function, transport, streams, token, log)
+        return cls(function, transport, streams, token)
 
     async def ask(self, request: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
         """Send a request and return the child's next event.
@@ -261,7 +263,7 @@ class Child:
             async with asyncio.timeout(END_SECONDS):
                 await self._streams.ended.wait()
         self._transport.close()
-        self._log.close()
+        self._streams.close()
 
     @property
     def is_running(self) -> bool:

@@ -90,7 +90,7 @@ class AgentFunction:
 
     path: str
     folder: Path
-    log_folder: Path
+    log_folder: Path = field(compare=False)
     timeout: float
     import_folders: tuple[Path, ...] = ()
     is_commit: bool = False

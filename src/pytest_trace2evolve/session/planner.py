@@ -133,6 +133,10 @@ def make_plan(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"{started_at[:19].replace(':', '')}-{candidate.id}-{uuid4().hex[:6]}"
     run_folder = options.run_folder or project.runs_folder / run_id
+    if options.live is not None and options.live.function is not None:
+        logs = project.runs_folder.parent / "agents" / run_id
+        function = replace(options.live.function, log_folder=logs)
+        options = replace(options, live=replace(options.live, function=function))
     stage_names = [f"stage-{number + 1}" for number in range(len(options.stages))]
     stage_folders = [
         run_folder / name if options.run_folder else run_folder.with_name(f"{run_id}-{name}")
