@@ -13,7 +13,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --group dev --editable ".[all]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --group dev --group agents --editable ".[all]"
 	@touch $(STAMP)
 
 check: install
@@ -27,15 +27,17 @@ check: install
 ROOM = $(shell cd /dev/shm 2>/dev/null && [ "$$(df -Pk . | awk 'NR == 2 { print $$4 }')" -gt 4000000 ] \
   && one=$$(mktemp -p .) && { chmod +x $$one && $$one && echo /dev/shm; rm -f $$one; })
 
+# langsmith comes with LangGraph, and its plugin takes longer to load than all others together.
 test: check
 	$(if $(ROOM),TMPDIR=$(ROOM)) $(BIN)/pytest tests -n 2 --dist worksteal --timeout 300 \
-	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
+	  -p no:langsmith_plugin -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
 # The rooms whose tests start no session, server or training.
 FAST := records scoring gate evidence project engine models agents judges formats unit
 
 test-fast: install
-	$(BIN)/pytest $(addprefix tests/,$(FAST)) -n 2 --dist worksteal --timeout 300 -q
+	$(BIN)/pytest $(addprefix tests/,$(FAST)) -n 2 --dist worksteal --timeout 300 -q \
+	  -p no:langsmith_plugin
 
 DEMO := .trace2evolve/demo
 

@@ -7,10 +7,14 @@ target and the extras are checked. tests/cluster runs the Python block of the pa
 """
 
 import contextlib
+import importlib.util
 import io
 import re
 import shlex
 import shutil
+import socket
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,16 +29,19 @@ from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.models.prices import read_prices
+from pytest_trace2evolve.project.tool_settings import ToolSettings
 from pytest_trace2evolve.records import rules
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 from pytest_trace2evolve.session.option_table import OPTIONS
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, case_script
 from research.pocket.__main__ import main as pocket
 from tests.attack.sessions import Sessions
+from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "tutorial",
+    "agents",
     "live-runs",
     "baselines",
     "ci",
@@ -51,6 +58,9 @@ NOT_RUN = re.compile(
     r"trace2evolve (train|evolve|eval-router|serve)\b|--t2e-(evolve|ray)\b|--candidate v6\+|--t2e-model \./"
 )
 """Commands that take minutes, end by a signal, or need more machines."""
+
+FRAMEWORKS = {"app.pydantic_bot": "pydantic_ai", "app.graph_bot": "langchain_openai", "app.sdk_bot": "agents"}
+"""Modules of a page, and the package without which they cannot be imported."""
 
 OUTPUTS = ("=====", "trace2evolve: baseline v5: ", "382 of 456 done")
 """How blocks begin that show what is printed."""
@@ -125,6 +135,8 @@ class Page:
     def __init__(self, root: Path, sessions: Sessions, endpoint: str) -> None:
         self.root = root
         self._sessions = sessions
+        self._port = 8080
+        self._server: subprocess.Popen[bytes] | None = None
         self._environment = {"OPENAI_BASE_URL": endpoint, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
 
     def run(self, block: str) -> None:
@@ -139,6 +151,8 @@ class Page:
             name = re.search(r"(?m)^id: (\w+)$", block)
             assert name
             (self.root / f"candidates/{name[1]}.md").write_text(block + "\n", encoding="utf-8")
+        elif block.startswith("# app/"):
+            self._file(block)
         elif block.startswith("["):
             self._toml(block)
         elif block.startswith("# .pre-commit-config.yaml"):
@@ -158,6 +172,8 @@ class Page:
             ]
             (wanted,) = re.findall(r"pytest-trace2evolve\[([\w,]+)\]", line)
             assert set(wanted.split(",")) <= set(extras), line
+        elif program == "python" and words[0].startswith("app/"):
+            self._start(words[0])
         elif program == "python":
             check_research(*re.sub(r"[][]", "", line).split()[2:])
         elif program == "accelerate":
@@ -177,8 +193,21 @@ class Page:
             return
         if words[-2:] == ["--out", PRESSURE]:
             (self.root / PRESSURE).unlink()  # the page says it of a project that lacks the file
+        agent = words[words.index("--t2e-agent") + 1] if "--t2e-agent" in words else ""
+        framework = FRAMEWORKS.get(agent.partition(":")[0], "json")
+        if importlib.util.find_spec(framework) is None:
+            return  # CI may leave the dependency group "agents" out
         environment = dict(self._environment)
-        if "--t2e-agent" not in words and "--t2e-playback" not in words and "--t2e-model" not in words:
+        is_own = ":" in agent
+        if is_own:  # one process, because each imports its framework
+            words = [word for word in words if word not in ("--t2e-concurrency", "4")] + [
+                "--t2e-concurrency=1"
+            ]
+        if (
+            (is_own or "--t2e-agent" not in words)
+            and "--t2e-playback" not in words
+            and "--t2e-model" not in words
+        ):
             environment["PYTEST_ADDOPTS"] += f" --t2e-model={MODEL}"
         done = self._sessions.run(self.root, program, *words, environment=environment)
         expected = (0, 1, 10) if program == "pytest" else (0,)
@@ -189,6 +218,7 @@ class Page:
         """A line with values for its placeholders."""
         line = re.sub(r" \[[^]]*\]…?| -n 2\b", "", line)
         line = line.replace(" …", f" --t2e-model {MODEL}").replace("MODEL", MODEL)
+        line = line.replace(":8080", f":{self._port}")
         line = line.replace("HEAD:", "127.0.0.1:").replace("DIR", "folder").replace("NAME", "name")
         if "RUN" in line:
             runs = sorted((self.root / ".trace2evolve/runs").glob("*-v6-*"))
@@ -198,8 +228,40 @@ class Page:
             line = line.replace("TASK", task)
         return line
 
+    def _file(self, block: str) -> None:
+        """Write a file of the page's agent, on a free port."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        path = self.root / block.partition("\n")[0].removeprefix("# ")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(block.replace("8080", str(self._port)) + "\n", encoding="utf-8")
+        module = f"app.{path.stem}"
+        if importlib.util.find_spec(FRAMEWORKS.get(module, "json")) is not None:
+            subprocess.run([sys.executable, "-c", f"import {module}"], cwd=self.root, check=True)
+
+    def _start(self, script: str) -> None:
+        """Start the server of a page, and wait until it answers."""
+        self._server = subprocess.Popen([sys.executable, script], cwd=self.root)
+
+        def is_listening() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
+                return True
+            return False
+
+        until(is_listening)
+
+    def close(self) -> None:
+        """End the server of the page."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+
     def _toml(self, block: str) -> None:
-        if "splits" in tomllib.loads(block):
+        if block.startswith("[tool.trace2evolve]"):
+            settings = tomllib.loads(block)["tool"]["trace2evolve"]
+            assert {*settings} <= {*ToolSettings.model_fields}
+        elif "splits" in tomllib.loads(block):
             suite = tomllib.loads((ROOT / "suites/support.toml").read_text("utf-8"))
             assert tomllib.loads(block)["splits"].items() <= suite["splits"].items()
         else:
@@ -269,6 +331,9 @@ def test_the_blocks_of_a_page_run(
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     runner = Page(root, sessions, endpoint)
-    for block in found:
-        if page != "cluster" or not block.startswith("from "):
-            runner.run(block)
+    try:
+        for block in found:
+            if page != "cluster" or not block.startswith("from "):
+                runner.run(block)
+    finally:
+        runner.close()

@@ -5,26 +5,37 @@ descriptor that was standard output. Output of the agent goes to standard error 
 with the events. Only the standard library and modules without dependencies are imported here, because each
 process pays for its imports.
 
-Requests: `import` (import the function), `make` (call it), `run` (the user's next message), `close`. Before
-it answers `make` or `run`, the child may send `call` events; the parent answers each with a `result`.
+Requests: `import` (import the function), `make` (call it), `run` (the user's next message), `close`, `exit`.
+Before it answers `make` or `run`, the child may send `call` events; the parent answers each with a `result`.
+
+A thread reads the requests. When the parent closes its end, or is killed, this thread ends the process and
+everything that the agent started, whatever the agent is doing.
 """
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import json
+import keyword
 import os
+import queue
 import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TextIO
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TextIO
 
-from pytest_trace2evolve.engine.agent_code import MAX_FRAMES, is_network_error
+from pytest_trace2evolve.engine.agent_code import MAX_FRAMES, MAX_MESSAGE_LENGTH, is_network_error
+from pytest_trace2evolve.engine.process_tree import MARK, adopt_orphans, kill_tree
 
 MAX_TEXT = 1_000_000
-"""The largest number of characters of one reply that are sent to the parent."""
+"""The largest number of characters of one reply."""
+
+MAX_EVENT = 8_000_000
+"""The largest number of characters of an event as JSON, so also of the arguments of a call."""
 
 _TYPES: Mapping[str, Any] = {
     "string": str,
@@ -64,11 +75,16 @@ class UnusableResultError(Exception):
     """A result of the agent's code that cannot be used; the message is shown without a traceback."""
 
 
+class ToolCallError(RuntimeError):
+    """A tool was called while no message of its own simulation was being answered."""
+
+
 def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], str]) -> Callable[..., str]:
     """Make a function that calls a tool of the world.
 
     Frameworks that inspect functions find the name, a docstring in Google style, a signature and type hints.
-    The function's `parameters` is the JSON schema of its arguments.
+    The function's `parameters` is the JSON schema of its arguments. Unknown and missing arguments are passed
+    on, so that the world rejects the call as it rejects that of any model.
 
     Args:
         schema: The tool's `name`, `description` and `parameters`.
@@ -76,12 +92,14 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     """
     name, parameters = schema["name"], schema["parameters"]
     properties = {
-        key: value for key, value in (parameters.get("properties") or {}).items() if key.isidentifier()
+        key: value
+        for key, value in (parameters.get("properties") or {}).items()
+        if key.isidentifier() and not keyword.iskeyword(key)
     }
     required = [key for key in parameters.get("required") or [] if key in properties]
     optional = [key for key in properties if key not in required]
     hints = {key: _type_of(value) for key, value in properties.items()}
-    hints |= {key: hints[key] | None for key in optional}
+    hints |= {key: hints[key] | None for key in optional if hints[key] is not Any}
     signature = inspect.Signature(
         [
             inspect.Parameter(
@@ -96,13 +114,19 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     )
 
     def tool(*args: Any, **kwargs: Any) -> str:
+        given = dict(signature.bind_partial(*args).arguments)
+        if repeated := given.keys() & kwargs.keys():
+            raise TypeError(f"{name}() got multiple values for argument {min(repeated)!r}")
+        given |= kwargs
         # A framework may pass None for every argument that a model left out.
-        bound = signature.bind(*args, **kwargs).arguments
-        given = {key: value for key, value in bound.items() if value is not None or key in required}
-        return call(name, given)
+        return call(
+            name, {key: value for key, value in given.items() if value is not None or key in required}
+        )
 
     lines = [
-        f"    {key}: {value['description']}" for key, value in properties.items() if "description" in value
+        f"    {key}: {' '.join(str(value['description']).split())}"
+        for key, value in properties.items()
+        if isinstance(value, dict) and value.get("description")
     ]
     tool.__name__ = tool.__qualname__ = name
     tool.__doc__ = schema["description"] + ("\n\nArgs:\n" + "\n".join(lines) if lines else "")
@@ -117,7 +141,8 @@ def _type_of(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return Any
     if choices := schema.get("enum"):
-        return Literal[tuple(choices)]
+        is_simple = all(choice is None or isinstance(choice, str | int | bool) for choice in choices)
+        return Literal[tuple(choices)] if is_simple else Any
     if options := schema.get("anyOf"):
         hints = [_type_of(option) for option in options]
         hint = hints[0]
@@ -141,62 +166,103 @@ class Child:
     """
 
     def __init__(self, requests: TextIO, events: TextIO) -> None:
-        self._requests = requests
+        self._stream = requests
         self._events = events
+        self._requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._runner = asyncio.Runner()
         self._agent: object = None
+        self._pid = os.getpid()
         self._calling = threading.Lock()  # a framework may call tools in several threads
+        self._simulation = 0
+        self._is_answering = False
+        self._is_spoilt = False
 
     def serve(self) -> None:
-        """Answer requests until the parent closes its end."""
+        """Answer requests until the parent asks for the end, or closes its end."""
+        threading.Thread(target=self._receive, name="trace2evolve-requests", daemon=True).start()
         with self._runner:
-            while (request := self._read()) is not None:
+            while (request := self._requests.get())["do"] != "exit":
                 self._answer(request)
+
+    def _receive(self) -> None:
+        """Receive the parent's lines; end everything when the parent has gone."""
+        try:
+            for line in self._stream:
+                record = json.loads(line)
+                (self._requests if "do" in record else self._results).put(record)
+        except OSError:  # the agent closed the stream
+            os._exit(1)
+        except ValueError:  # the parent was killed in the middle of a line
+            pass
+        end_process()
 
     def _answer(self, request: dict[str, Any]) -> None:
         try:
+            event: dict[str, Any]
             if request["do"] == "import":
-                import_path(request["agent"])
-                self._send({"event": "imported"})
+                import_path(request["agent"], request.get("folder"))
+                event = {"event": "imported"}
             elif request["do"] == "make":
-                self._make(request)
-                self._send({"event": "made"})
+                event = self._make(request)
             elif request["do"] == "run":
-                self._send({"event": "reply", "content": self._run(request["message"])})
+                event = {"event": "reply", "content": self._run(request["message"])}
             else:
                 self._close()
-                self._send({"event": "closed"})
-        except _ParentGoneError:
-            raise SystemExit(0) from None
+                event = {"event": "closed", "reusable": not self._is_spoilt}
         except BaseException as error:  # including `SystemExit` and `KeyboardInterrupt` of the agent's code
-            self._send(_failure(error))
+            event = _failure(error)
+        self._stop_answering()
+        self._send(event)
 
-    def _make(self, request: dict[str, Any]) -> None:
-        make = import_path(request["agent"])
-        tools = [make_tool(schema, self._call) for schema in request["tools"]]
+    def _make(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            make = import_path(request["agent"], request.get("folder"))
+        except BaseException as error:
+            return {**_failure(error), "stage": "import"}
+        self._simulation += 1
+        self._is_answering = True
+        simulation = self._simulation
+
+        def call(name: str, arguments: dict[str, Any]) -> str:
+            return self._call(simulation, name, arguments)
+
+        tools = [make_tool(schema, call) for schema in request["tools"]]
         further = {}
         if request["history"]:
-            if "history" not in inspect.signature(make).parameters:
-                self._send({"event": "no history"})
-                return
+            if not _takes_history(make):
+                return {"event": "no history"}
             further["history"] = request["history"]
         made = self._finished(make(tools, Configuration(**request["candidate"]), **further))
         from pytest_trace2evolve.agents.wrappers import wrapped
 
-        self._agent = wrapped(made, request["agent"])
+        try:
+            self._agent = wrapped(made, request["agent"])
+        except TypeError as error:
+            raise UnusableResultError(str(error)) from None
+        return {"event": "made"}
 
     def _run(self, message: str) -> str:
         assert callable(self._agent)
+        self._is_answering = True
         reply = self._finished(self._agent(message))
         if not isinstance(reply, str):
             raise UnusableResultError(f"run returned {type(reply).__name__}, not a text")
-        return reply[:MAX_TEXT]
+        if len(reply) > MAX_TEXT:
+            raise UnusableResultError(
+                f"run returned a text of {len(reply):,} characters, but the limit is {MAX_TEXT:,}"
+            )
+        return reply
 
     def _close(self) -> None:
+        """Close the agent, and cancel what it left in the event loop."""
         agent, self._agent = self._agent, None
         close = getattr(agent, "close", None)
         if callable(close):
             self._finished(close())
+        loop = self._runner.get_loop()
+        if tasks := asyncio.all_tasks(loop):
+            self._runner.run(_cancelled(tasks))
 
     def _finished(self, value: Any) -> Any:
         """The value, or the result of an awaitable, in one event loop for the whole process."""
@@ -206,44 +272,85 @@ class Child:
 
         return self._runner.run(result(value)) if inspect.isawaitable(value) else value
 
-    def _call(self, name: str, arguments: dict[str, Any]) -> str:
+    def _call(self, simulation: int, name: str, arguments: dict[str, Any]) -> str:
         """Call a tool of the world; blocks until the parent answers, since one simulation runs at a time."""
+        if os.getpid() != self._pid:
+            raise ToolCallError(f"tool {name!r} was called in a process that the agent forked")
         with self._calling:
+            if simulation != self._simulation or not self._is_answering:
+                self._is_spoilt = True  # what the agent left running would disturb the next simulation
+                raise ToolCallError(f"tool {name!r} was called while no message was being answered")
             self._send({"event": "call", "name": name, "arguments": arguments})
-            answer = self._read()
-        if answer is None:
-            raise _ParentGoneError
-        return str(answer["result"])
+            return str(self._results.get()["result"])
 
-    def _read(self) -> dict[str, Any] | None:
-        line = self._requests.readline()
-        return json.loads(line) if line else None
+    def _stop_answering(self) -> None:
+        """Reject further calls of tools, after the one that another thread may be waiting for."""
+        with self._calling:
+            self._is_answering = False
 
     def _send(self, event: dict[str, Any]) -> None:
-        self._events.write(json.dumps(event, default=str) + "\n")
+        if os.getpid() != self._pid:  # a fork of the agent has returned from the agent's code
+            os._exit(0)
+        line = json.dumps(event, default=str)
+        if len(line) > MAX_EVENT:
+            if event["event"] == "call":
+                raise UnusableResultError(
+                    f"tool {event['name']!r} was called with arguments of {len(line):,} characters as JSON, "
+                    f"but the limit is {MAX_EVENT:,}"
+                )
+            line = json.dumps(_failure(UnusableResultError(f"an answer of {len(line):,} characters as JSON")))
+        self._events.write(line + "\n")
         self._events.flush()
 
 
-class _ParentGoneError(BaseException):
-    """The parent has closed its end, so the simulation is over."""
+async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def import_path(path: str) -> Any:
+def _takes_history(make: Callable[..., Any]) -> bool:
+    try:
+        return "history" in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # a callable without a signature
+        return False
+
+
+def import_path(path: str, folder: str | None = None) -> Any:
     """Import `package.module:attribute`.
 
+    Args:
+        path: The import path.
+        folder: The folder that must hold the module; None for any.
+
     Raises:
-        UnusableResultError: the module has no such attribute, or the attribute is not callable.
+        UnusableResultError: the module has no such attribute, the attribute is not callable, or the module
+            was found in a different folder.
     """
     module, _, name = path.partition(":")
     value = importlib.import_module(module)
+    if folder is not None:
+        _check_folder(module, folder)
     for part in name.split("."):
         try:
             value = getattr(value, part)
         except AttributeError:
-            raise UnusableResultError(f"{path}: module {module} has no {name!r}") from None
+            raise UnusableResultError(f"module {module!r} has no {name!r}") from None
     if not callable(value):
-        raise UnusableResultError(f"{path}: is a {type(value).__name__}, not a function")
+        raise UnusableResultError(f"it is a {type(value).__name__}, not a function")
     return value
+
+
+def _check_folder(module: str, folder: str) -> None:
+    """Check that a module and its packages come from a folder, and not from an installed copy."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        file = getattr(sys.modules[".".join(parts[:length])], "__file__", None)
+        if file is not None and not Path(file).resolve().is_relative_to(Path(folder).resolve()):
+            raise UnusableResultError(
+                f"module {'.'.join(parts[:length])!r} was imported from {file}, not from {folder}; the "
+                "project may be installed in a way that hides the folder"
+            )
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
@@ -251,6 +358,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
         text = str(error)
     except Exception as other:
         text = f"its message cannot be shown ({type(other).__name__})"
+    if len(text) > MAX_MESSAGE_LENGTH:
+        text = f"{text[:MAX_MESSAGE_LENGTH]}… ({len(text)} characters)"
     if isinstance(error, UnusableResultError):
         return {"event": "failed", "error": text, "frames": "", "network": False}
     frames = traceback.extract_tb(error.__traceback__)
@@ -258,20 +367,28 @@ def _failure(error: BaseException) -> dict[str, Any]:
     own = frames[inner[-1] + 1 :] if inner else frames
     return {
         "event": "failed",
-        "error": f"{type(error).__name__}: {text[:MAX_TEXT]}".rstrip(": "),
+        "error": f"{type(error).__name__}: {text}".rstrip(": "),
         "frames": "".join(traceback.format_list(own[-MAX_FRAMES:])),
         "network": is_network_error(error),
     }
 
 
+def end_process() -> NoReturn:
+    """End this process and everything that it started."""
+    with contextlib.suppress(Exception):
+        kill_tree(os.getpid(), os.environ.get(MARK, ""))
+    os._exit(0)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve the parent; the only argument is the folder to import from."""
-    (folder,) = sys.argv[1:] if arguments is None else arguments
+    """Serve the parent; the arguments are the folders to import from."""
+    folders = sys.argv[1:] if arguments is None else arguments
+    adopt_orphans()
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.path.insert(0, folder)
+    sys.path[:0] = folders
     Child(requests, events).serve()
 
 

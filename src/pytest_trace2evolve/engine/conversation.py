@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from pytest_trace2evolve.engine.agent_code import is_cancelled, is_package_code, run_agent_code
 from pytest_trace2evolve.engine.factories import ChatFactory
-from pytest_trace2evolve.engine.function_agent import FunctionAgent, FunctionFactory
+from pytest_trace2evolve.engine.function_agent import FunctionFactory
+from pytest_trace2evolve.engine.own_agent import OwnAgent
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
@@ -24,6 +25,8 @@ from pytest_trace2evolve.errors import (
     ParticipantError,
     Trace2EvolveError,
 )
+from pytest_trace2evolve.evidence.journal import Journal as FileJournal
+from pytest_trace2evolve.evidence.journal import UnorderedJournal
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.completion import parse_dollars
 from pytest_trace2evolve.records.message import Message, storable_message
@@ -115,6 +118,8 @@ async def _simulate(
     if journal is not None:
         if limits.timeout is not None:
             limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
+        if isinstance(factory, FunctionFactory) and isinstance(journal, FileJournal):
+            journal = UnorderedJournal(journal)
         if isinstance(factory, ChatFactory | FunctionFactory) and not factory.is_playback:
             factory = factory.with_journal(journal, before_use, assignment.cache_partition)
     # A user class of the project may consume the gold actions of its task one by one.
@@ -140,7 +145,7 @@ async def _simulate(
     except BaseException as error:  # asyncio would let this exception end the loop
         raise _escaped_exception_error(assignment, error) from None
     finally:
-        if isinstance(agent, FunctionAgent):
+        if isinstance(agent, OwnAgent):
             await agent.close()
     return simulation.mark_redrawn(REDRAWN_NOTE) if journal is not None and journal.is_redrawn else simulation
 

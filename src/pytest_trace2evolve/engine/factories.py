@@ -61,7 +61,7 @@ from pytest_trace2evolve.users.reference import DummyUser, GoldUser
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.users.slots import SlotUser
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.import_path import is_import_path
+from pytest_trace2evolve.utils.import_path import is_own_agent
 
 
 def _make_oracle(
@@ -138,7 +138,7 @@ def identify(
     if agent == REPLAY:
         return Identity()
     texts = world_texts(suite.suite, world)
-    if agent == CHAT or is_import_path(agent):
+    if agent == CHAT or is_own_agent(agent):
         return Identity(agent=with_texts(Settings(), texts), world=code)
     factory = agents[agent]
     is_built_in = BUILT_IN_AGENTS.get(agent) is factory

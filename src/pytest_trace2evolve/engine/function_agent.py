@@ -6,28 +6,34 @@ prints anything cannot harm the run. The process is reused for further simulatio
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol, cast
 
-from pytest_trace2evolve.agents.chat import is_visible
 from pytest_trace2evolve.engine.factories import ChatFactory, make_scripted_user
+from pytest_trace2evolve.engine.http_agent import HttpEndpoint
 from pytest_trace2evolve.engine.live import AgentFunction, LiveSettings
+from pytest_trace2evolve.engine.own_agent import OwnAgent
+from pytest_trace2evolve.engine.process_tree import MARK, kill_tree
 from pytest_trace2evolve.engine.proxy import PLACEHOLDER_KEY, Exchange, RecordingProxy
-from pytest_trace2evolve.errors import AgentCodeError, InfrastructureError
+from pytest_trace2evolve.errors import AgentCodeError, ConfigError, InfrastructureError, Trace2EvolveError
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
-from pytest_trace2evolve.records.completion import to_wire
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, AnswerStore, Journal, Meter, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import storable_text
 
-MAX_LINE = 64 << 20
+MAX_LINE = 32 << 20
 """The largest number of bytes of one event of a child process."""
+
+MAX_LOG = 4 << 20
+"""The largest number of bytes that are kept of the output of one process."""
 
 SHOWN_OUTPUT = 300
 """The last characters of a child's output that an error shows."""
@@ -35,94 +41,196 @@ SHOWN_OUTPUT = 300
 END_SECONDS = 5.0
 """Seconds that an agent has to close before its process is ended."""
 
+_log_numbers = itertools.count(1)
+
+
+class _Streams(asyncio.SubprocessProtocol):
+    """Receives a child's events and output, and its end.
+
+    The end of the process counts, not that of its streams, which a process that it started may hold open.
+
+    Args:
+        log: The file of the output, made when there is any. If it grows too long, its beginning is lost.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.lines: deque[bytes] = deque()
+        self.is_overlong = False
+        self.ended = asyncio.Event()
+        self.tail = b""
+        self._log_path = log
+        self._log: IO[bytes] | None = None
+        self._log_size = 0
+        self._part = bytearray()
+        self._new_line = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Store complete lines of events, and write output to the log."""
+        if fd != 1:
+            self._write_log(data)
+            return
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self.lines.append(bytes(self._part) + line)
+            self._part.clear()
+        self._part += rest
+        self.is_overlong = self.is_overlong or len(self._part) > MAX_LINE
+        if lines or self.is_overlong:
+            self._new_line.set()
+
+    def process_exited(self) -> None:
+        """Note the end of the process."""
+        self.ended.set()
+        self._new_line.set()
+
+    async def wait_for_line(self) -> None:
+        """Wait until an event has arrived, or no further event will."""
+        while not (self.lines or self.is_overlong or self.ended.is_set()):
+            self._new_line.clear()
+            await self._new_line.wait()
+
+    def _write_log(self, data: bytes) -> None:
+        self.tail = (self.tail + data)[-SHOWN_OUTPUT * 4 :]
+        with contextlib.suppress(OSError, ValueError):  # a full disk is no fault of the agent
+            if self._log is None:
+                self._log_path.parent.mkdir(parents=True, exist_ok=True)
+                self._log = self._log_path.open("wb", buffering=0)
+            if self._log_size + len(data) > MAX_LOG:
+                self._log.seek(0)
+                self._log.truncate()
+                self._log_size = 0
+            self._log.write(data[-MAX_LOG:])
+            self._log_size += len(data)
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
+
 
 class Child:
     """A child process of an agent."""
 
     def __init__(
-        self, function: AgentFunction, process: asyncio.subprocess.Process, token: str, log: Path
+        self,
+        function: AgentFunction,
+        transport: asyncio.SubprocessTransport,
+        streams: _Streams,
+        token: str,
     ) -> None:
         self.token = token
         self._function = function
-        self._process = process
-        self._log = log
+        self._transport = transport
+        self._streams = streams
 
     @classmethod
-    async def start(cls, function: AgentFunction, proxy: RecordingProxy, log: Path) -> "Child":
-        """Start a process; its output goes to the file `log`."""
+    async def start(cls, function: AgentFunction, proxy: RecordingProxy) -> "Child":
+        """Start a process; its output goes to a file in the log folder.
+
+        Raises:
+            InfrastructureError: the process cannot be started.
+        """
         token = proxy.new_token()
-        environment = {
-            **os.environ,
-            "OPENAI_BASE_URL": proxy.base_url(token),
-            "OPENAI_API_KEY": PLACEHOLDER_KEY,
-            "PYTHONUNBUFFERED": "1",
-        }
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "pytest_trace2evolve.engine.agent_child",
-                str(function.folder),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=output,
+        command = [sys.executable, "-P", "-m", "pytest_trace2evolve.engine.agent_child"]
+        try:
+            path = function.log_folder / f"agent-{os.getpid()}-{next(_log_numbers)}.log"
+            transport, streams = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Streams(path),
+                *command,
+                *map(str, function.import_folders or (function.folder,)),
                 cwd=function.folder,
-                env=environment,
-                limit=MAX_LINE,
+                env=_environment(proxy, token),
                 start_new_session=True,  # an interrupt of the run is not the agent's
             )
-        return cls(function, process, token, log)
+        except (OSError, ValueError) as error:
+            raise InfrastructureError(f"the agent's process cannot be started: {error}") from None
+        return cls(function, transport, streams, token)
 
     async def ask(self, request: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
         """Send a request and return the child's next event.
 
         Raises:
             AgentCodeError: the agent raised an exception, did not answer in time, or ended the process.
-            InfrastructureError: a service did not answer in time, or the process was killed from outside.
+            InfrastructureError: a service did not answer in time, the module cannot be imported any more, or
+                the process was killed from outside.
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
         """
+        event = await self._exchange(request, exchange)
+        if exchange.failure is not None:
+            raise exchange.failure
+        if event["event"] == "failed" and event.get("stage") == "import":
+            raise InfrastructureError(f"{self._function.path} cannot be imported: {event['error']}")
+        if exchange.outage:
+            raise InfrastructureError(f"the agent's model did not answer: {exchange.outage}")
+        if event["event"] == "failed":
+            if event["network"]:
+                raise InfrastructureError(f"the agent could not reach a service: {event['error']}")
+            raise AgentCodeError(storable_text(event["error"]), storable_text(event["frames"]))
+        return event
+
+    async def check_import(self) -> None:
+        """Import the function.
+
+        Raises:
+            ConfigError: the function cannot be imported.
+        """
+        path = self._function.path
+        exchange = Exchange(0, None, _do_nothing)
+        try:
+            event = await self._exchange(self.import_request, exchange)
+        except AgentCodeError as error:
+            raise ConfigError(f"agent {path!r}: {error}") from None
+        if event["event"] == "failed":
+            place = event["frames"].strip().splitlines()
+            where = f" ({place[0].strip()})" if place else ""
+            raise ConfigError(f"agent {path!r} cannot be imported: {event['error']}{where}")
+
+    @property
+    def import_request(self) -> dict[str, Any]:
+        """The request that imports the function."""
+        function = self._function
+        return {
+            "do": "import",
+            "agent": function.path,
+            "folder": str(function.folder) if function.is_commit else None,
+        }
+
+    async def _exchange(self, request: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
+        streams = self._streams
+        self.send(request)
         failed = asyncio.create_task(exchange.failed.wait())
-        event = asyncio.create_task(self._exchange(request))
+        line = asyncio.create_task(streams.wait_for_line())
         try:
             async with asyncio.timeout(self._function.timeout):
-                await asyncio.wait({failed, event}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({failed, line}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             raise self._timeout_error(request, exchange) from None
         finally:
             failed.cancel()
-            if not event.done():
-                event.cancel()
+            line.cancel()
         if exchange.failure is not None:
             raise exchange.failure
-        answer = event.result()
-        if answer["event"] == "failed":
-            if answer["network"]:
-                raise InfrastructureError(f"the agent could not reach a service: {answer['error']}")
-            raise AgentCodeError(storable_text(answer["error"]), storable_text(answer["frames"]))
-        return answer
+        if streams.is_overlong:
+            raise AgentCodeError(f"the agent's process sent more than {MAX_LINE >> 20} MiB at once")
+        if not streams.lines:
+            raise self._end_error(exchange)
+        return _parse_event(streams.lines.popleft())
 
-    async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(ConnectionError):  # the process has ended, as the empty line says
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            await self._process.stdin.drain()
-        line = await self._process.stdout.readline()
-        if not line:
-            raise await self._end_error()
-        event: dict[str, Any] = json.loads(line)
-        return event
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send a request without waiting for the answer."""
+        pipe = self._transport.get_pipe_transport(0)
+        if pipe is not None and not pipe.is_closing():
+            cast(asyncio.WriteTransport, pipe).write(json.dumps(request).encode() + b"\n")
 
     def _timeout_error(self, request: Mapping[str, Any], exchange: Exchange) -> Exception:
-        step = "make" if request.get("do") == "make" else "run"
+        step = {"make": "make", "import": "importing its module"}.get(str(request.get("do")), "run")
         text = f"{step} gave no answer within {self._function.timeout:g} seconds (--t2e-call-timeout)"
-        if exchange.pending:
+        if exchange.pending or exchange.outage:
             return InfrastructureError(f"the agent waits for its model: {text}")
         return AgentCodeError(f"TimeoutError: {text}")
 
-    async def _end_error(self) -> Exception:
-        status = await self._process.wait()
+    def _end_error(self, exchange: Exchange) -> Exception:
+        status = self._transport.get_returncode() or 0
         if status in (-9, -15):
             return InfrastructureError(
                 f"the agent's process was killed by signal {-status}; {self._output()}"
@@ -131,41 +239,84 @@ class Child:
         return AgentCodeError(f"the agent's process ended with {how}; {self._output()}")
 
     def _output(self) -> str:
-        try:
-            text = self._log.read_bytes()[-SHOWN_OUTPUT:].decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        shown = " ".join(storable_text(text).split())
+        text = storable_text(self._streams.tail.decode("utf-8", "replace"))
+        shown = " ".join(text.split())[-SHOWN_OUTPUT:]
         return f"its output ends with {shown!r}" if shown else "it printed nothing"
 
     def kill(self) -> None:
-        """End the process and all processes that it started in its session."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, 9)
-            else:
-                self._process.kill()
+        """End the process and all processes that it started."""
+        kill_tree(self._transport.get_pid(), self.token, has_ended=not self.is_running)
+
+    async def end(self) -> None:
+        """Let the process end by itself if it is idle, and end it otherwise."""
+        if self.is_running:
+            self.send({"do": "exit"})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._streams.ended.wait()
+        self.kill()
+        await self.wait()
 
     async def wait(self) -> None:
-        """Wait until the process has ended."""
-        await self._process.wait()
+        """Wait until the killed process has ended, and close its streams."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await self._streams.ended.wait()
+        self._transport.close()
+        self._streams.close()
 
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.returncode is None
+        return not self._streams.ended.is_set()
 
 
-class FunctionAgent:
-    """The agent of one simulation, which a child process plays."""
+def _environment(proxy: RecordingProxy, token: str) -> dict[str, str]:
+    """The environment of a child: requests to models go to the proxy, and no key of a model is in it."""
+    hosts = [os.environ.get(name) for name in ("no_proxy", "NO_PROXY")]
+    direct = ",".join(dict.fromkeys([*(host for host in hosts if host), "127.0.0.1", "localhost"]))
+    return {
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",  # the SDK would upload all conversations
+        **os.environ,
+        proxy.api_key_env: PLACEHOLDER_KEY,
+        "OPENAI_API_KEY": PLACEHOLDER_KEY,
+        "OPENAI_BASE_URL": proxy.base_url(token),
+        "OPENAI_API_BASE": proxy.base_url(token),
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+        "PYTHONUNBUFFERED": "1",
+        MARK: token,
+    }
+
+
+def _parse_event(line: bytes) -> dict[str, Any]:
+    """An event of a child; an agent that writes to the stream itself gets what it deserves.
+
+    Raises:
+        AgentCodeError: the line is not an event.
+    """
+    with contextlib.suppress(ValueError, RecursionError):
+        event = json.loads(line)
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            return event
+    raise AgentCodeError(f"the agent's process sent {line[:80]!r}, which is not an event")
+
+
+class FunctionAgent(OwnAgent):
+    """The agent of one simulation, which a child process plays.
+
+    Args:
+        pool: Gives the child process.
+        make: The arguments of the request `make`.
+        exchange: The requests that the agent sends to its model.
+    """
 
     def __init__(self, pool: "ChildPool", make: Mapping[str, Any], exchange: Exchange) -> None:
-        self.name = pool.function.path
+        super().__init__(pool.function.path, exchange)
         self._pool = pool
         self._make = dict(make)
-        self._exchange = exchange
         self._child: Child | None = None
-        self._calls = 0
+        self._message = ""
         self._is_idle = False
 
     async def respond(self, history: Sequence[Message]) -> Message:
@@ -174,46 +325,34 @@ class FunctionAgent:
         Raises: see `Child.ask`; also `InfrastructureError` if the task starts in the middle of a
             conversation and the agent cannot.
         """
-        if self._child is None:
-            self._child = await self._pool.take(self._exchange)
-            earlier = [to_wire(message) for message in history[:-1] if is_visible(message)]
-            is_new = not any(message.role == "user" for message in history[:-1])
-            request = {"do": "make", **self._make, "history": [] if is_new else earlier}
-            made = await self._child.ask(request, self._exchange)
-            if made["event"] == "no history":
-                raise InfrastructureError(
-                    f"the task starts in the middle of a conversation, but {self.name} cannot continue one; "
-                    "let it take a third argument named history, or leave the task out of the suite"
-                )
-        self._is_idle = False
         last = history[-1]
-        if last.role == "tool":
+        self._is_idle = False
+        if self._child is None:
+            earlier = self._earlier(history)
+            self._child = await self._pool.take(self._exchange)
+            request = {**self._child.import_request, "do": "make", **self._make, "history": earlier}
+        elif last.role == "tool":
             request = {"result": last.content or ""}
         else:
             request = {"do": "run", "message": last.content or ""}
-        return self._message(await self._child.ask(request, self._exchange))
-
-    def _message(self, event: Mapping[str, Any]) -> Message:
-        usage, is_cached = self._exchange.take_usage()
-        fields: dict[str, Any] = {"role": "assistant", "cost": usage.cost if usage.calls else None}
-        if usage.calls:
-            fields["usage"] = {
-                "calls": usage.calls,
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-            }
-        if is_cached:
-            fields["cached"] = True
-        self._is_idle = event["event"] == "reply"
-        if self._is_idle:
-            return Message.model_validate({**fields, "content": storable_text(event["content"])})
-        self._calls += 1
-        arguments = event["arguments"] if isinstance(event["arguments"], dict) else {}
-        call = ToolCall.model_construct(
-            id=f"call_{self._calls}", name=str(event["name"]), arguments=arguments, requestor="assistant"
-        )
-        return Message.model_construct(**fields, content=None, tool_calls=[call])
+        if last.role == "user":
+            self._message = last.content or ""
+        event = await self._child.ask(request, self._exchange)
+        if event["event"] == "no history":
+            raise InfrastructureError(
+                f"the task starts in the middle of a conversation, but {self.name} cannot continue one; "
+                "let it take a third argument named history, or leave the task out of the suite"
+            )
+        if event["event"] == "made":
+            event = await self._child.ask({"do": "run", "message": self._message}, self._exchange)
+        if event["event"] == "reply":
+            self._is_idle = True
+            return await self._reply(str(event.get("content")))
+        if event["event"] == "call":
+            arguments = event.get("arguments")
+            given = arguments if isinstance(arguments, dict) else {}
+            return await self._calls([(None, str(event.get("name")), given)])
+        raise AgentCodeError(f"the agent's process sent an unexpected event {event['event'][:80]!r}")
 
     async def close(self) -> None:
         """Return the child process to the pool, or end it if the simulation ended in the middle of a turn."""
@@ -229,45 +368,92 @@ class ChildPool:
         self.function = function
         self._proxy = proxy
         self._idle: list[Child] = []
-        self._all: list[Child] = []
+        self._all: set[Child] = set()
+
+    async def check(self) -> None:
+        """Start a process that imports the function, so that an error is found before any simulation.
+
+        Raises:
+            ConfigError: the function cannot be imported, or the process cannot be started.
+        """
+        try:
+            child = await self._start()
+        except InfrastructureError as error:
+            raise ConfigError(f"agent {self.function.path!r}: {error}") from None
+        try:
+            await child.check_import()
+        except BaseException:
+            await self._end(child)
+            raise
+        self._idle.append(child)
+
+    def make_agent(self, request: Mapping[str, Any], exchange: Exchange) -> OwnAgent:
+        """Make the agent of one simulation."""
+        return FunctionAgent(self, request, exchange)
 
     async def take(self, exchange: Exchange) -> Child:
         """Return an idle child process, or start one."""
-        await self._proxy.open()
-        while self._idle:
-            child = self._idle.pop()
-            if child.is_running:
-                break
-        else:
-            child = await Child.start(
-                self.function, self._proxy, self.function.log_folder / f"agent-{len(self._all) + 1}.log"
-            )
-            self._all.append(child)
+        child = None
+        while self._idle and child is None:
+            idle = self._idle.pop()
+            # A request while idle comes from something that an earlier simulation left running.
+            if idle.is_running and not self._proxy.has_strayed(idle.token):
+                child = idle
+            else:
+                await self._end(idle)
+        child = child or await self._start()
         self._proxy.attach(child.token, exchange)
         return child
 
     async def put(self, child: Child, exchange: Exchange, *, is_reusable: bool) -> None:
         """Take a child process back after a simulation."""
-        if is_reusable and child.is_running and exchange.failure is None:
-            try:
+        try:
+            if is_reusable and child.is_running and exchange.failure is None and not exchange.pending:
                 async with asyncio.timeout(END_SECONDS):
-                    await child.ask({"do": "close"}, exchange)
+                    event = await child.ask({"do": "close"}, exchange)
+                if event["event"] == "closed" and event.get("reusable") and not exchange.pending:
+                    self._proxy.detach(child.token)
+                    self._idle.append(child)
+                    return
+        except (Trace2EvolveError, TimeoutError):
+            pass  # whatever the agent's `close` does, the simulation is complete
+        finally:
+            if child not in self._idle:
                 self._proxy.detach(child.token)
-                self._idle.append(child)
-                return
-            except Exception:  # whatever the agent's `close` does, the simulation is complete
-                pass
-        self._proxy.detach(child.token)
+                child.kill()
+        await self._end(child)
+
+    async def _start(self) -> Child:
+        await self._proxy.open()
+        child = await Child.start(self.function, self._proxy)
+        self._all.add(child)
+        return child
+
+    async def _end(self, child: Child) -> None:
+        self._all.discard(child)
         child.kill()
+        await child.wait()
 
     async def close(self) -> None:
-        """End all child processes."""
-        for child in self._all:
+        """End all child processes; those that are idle end by themselves."""
+        for child in self._all - set(self._idle):
             child.kill()
-        for child in self._all:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(END_SECONDS):
-                    await child.wait()
+        await asyncio.gather(*(child.end() for child in self._all))
+        self._all.clear()
+        self._idle.clear()
+
+
+class Backend(Protocol):
+    """The place where an agent of the project runs."""
+
+    async def check(self) -> None:
+        """Raise `ConfigError` if no simulation could begin."""
+
+    def make_agent(self, request: Mapping[str, Any], exchange: Exchange) -> OwnAgent:
+        """Make the agent of one simulation."""
+
+    async def close(self) -> None:
+        """Release everything."""
 
 
 async def _do_nothing() -> None:
@@ -275,7 +461,7 @@ async def _do_nothing() -> None:
 
 
 class FunctionFactory:
-    """Makes the agent of a project's function, and its user, for each simulation.
+    """Makes the project's own agent, and its user, for each simulation.
 
     Attributes:
         is_playback: Whether answers come from a cassette.
@@ -300,25 +486,36 @@ class FunctionFactory:
         cache: AnswerStore | None = None,
         record: AnswerStore | None = None,
     ) -> None:
-        assert settings.function is not None
+        function = settings.function
+        assert function is not None
+        self._function = function
         self._settings = settings
         cassette = settings.cassette
         self.is_playback = cassette is not None
         proxy = RecordingProxy(
             settings.agent,
-            settings.function.prices,
+            function.prices,
             meter,
+            needs_prices=function.needs_prices,
             cache=cache,
             record=record,
             played=None if cassette is None else cassette.answers,
         )
-        self._pool = ChildPool(settings.function, proxy)
-        on_close(self._pool.close)
+        self._backend: Backend = HttpEndpoint(function, proxy) if function.url else ChildPool(function, proxy)
+        on_close(self._backend.close)
         on_close(proxy.close)
         self._users = None
         if settings.has_user_model:
             users = replace(settings, agent=settings.user, function=None)
             self._users = ChatFactory(users, on_close, meter, cache=cache, record=record)
+
+    async def check(self) -> None:
+        """Check that the agent can be reached or imported.
+
+        Raises:
+            ConfigError: no simulation could begin; the message is one line.
+        """
+        await self._backend.check()
 
     def with_journal(
         self, journal: Journal, before_use: Callable[[], Awaitable[None]], cache_partition: str = ""
@@ -359,7 +556,6 @@ class FunctionFactory:
         instructions = [candidate.instruction, self._settings.extra_instruction]
         prompt = [candidate.prompt or world.policy(), *(text for text in instructions if text)]
         request = {
-            "agent": self._pool.function.path,
             "tools": [
                 tool.model_dump(mode="json") for tool in candidate.describe_tools(world.tools("assistant"))
             ],
@@ -368,11 +564,11 @@ class FunctionFactory:
                 "prompt": "\n\n".join(prompt),
                 "instruction": candidate.instruction,
                 "model": self._settings.agent.model or None,
-                "parameters": dict(self._pool.function.parameters),
+                "parameters": dict(self._function.parameters),
                 "trial": trial,
             },
         }
-        return FunctionAgent(self._pool, request, exchange), user
+        return self._backend.make_agent(request, exchange), user
 
 
 def make_factory(

@@ -24,9 +24,13 @@ from pytest_trace2evolve.serving.folder import (
     read_adapter,
     read_model,
 )
+from pytest_trace2evolve.utils.secrets import remove_secret_fields
 
 EXTRA_INSTRUCTION_VAR = "TAU2_AGENT_EXTRA_INSTRUCTION"
 """The environment variable with an extra instruction for the agent, which τ²'s own tools read too."""
+
+RECORDED_ENDPOINT = frozenset({"endpoint", "weights", "extra_instruction"})
+"""Recorded arguments of an own agent that are not parameters of its model."""
 
 DEFAULT_CONCURRENCY = 16
 """The default number of concurrent simulations in one process."""
@@ -71,22 +75,38 @@ class AgentFunction:
     """The function of a project that makes its agent.
 
     Attributes:
-        path: The import path, `package.module:attribute`.
-        folder: The folder to import from.
+        path: The import path, `package.module:attribute`, or the URL without credentials.
+        folder: The folder to import from; the current folder of the agent's processes.
+        import_folders: The folders in which modules are looked up first; empty for `folder` alone.
+        is_commit: Whether `folder` holds an earlier commit, whose modules no other copy may replace.
+        url: The URL of an agent behind HTTP, with credentials; empty for a function.
         log_folder: The folder of the output of the agent's processes.
         timeout: Seconds that the agent has to be made, and to answer each message or tool result.
         parameters: The parameters of the model that the candidate or an option sets.
         prices: Prices of models by name.
+        needs_prices: Whether a request to a model without a price ends the run.
         code: The code of the agent.
     """
 
     path: str
     folder: Path
-    log_folder: Path
+    log_folder: Path = field(compare=False)
     timeout: float
+    import_folders: tuple[Path, ...] = ()
+    is_commit: bool = False
+    url: str = field(default="", repr=False)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict, repr=False, compare=False)
+    needs_prices: bool = False
     code: Code = field(default_factory=Code, repr=False)
+
+    @property
+    def recorded_parameters(self) -> dict[str, Any]:
+        """The parameters as evidence records them, without secrets."""
+        parameters = dict(self.parameters)
+        if body := parameters.get("extra_body"):
+            parameters["extra_body"] = remove_secret_fields(body)
+        return parameters
 
 
 @dataclass(frozen=True)
@@ -160,11 +180,15 @@ class LiveSettings:
         """The settings of the agent as evidence records them."""
         if self.function is not None:
             record = self.agent.to_record()
-            endpoint = {name: record[name] for name in ("endpoint", "weights") if name in record}
+            endpoint: dict[str, object] = {
+                name: value for name, value in record.items() if name in RECORDED_ENDPOINT
+            }
+            if self.extra_instruction:
+                endpoint["extra_instruction"] = self.extra_instruction
             return Settings(
                 implementation=self.function.path,
                 model=self.agent.model or None,
-                arguments={**self.function.parameters, **endpoint},
+                arguments={**self.function.recorded_parameters, **endpoint},
                 code=self.function.code,
             )
         arguments = self.agent.to_record()

@@ -10,16 +10,25 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import h11
 import httpx2
 
-from pytest_trace2evolve.errors import EndpointError, Trace2EvolveError
-from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.errors import (
+    BudgetError,
+    EndpointError,
+    InfrastructureError,
+    StorageError,
+    Trace2EvolveError,
+)
+from pytest_trace2evolve.models.prices import PRICES_NAME, Price
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import (
     NO_USAGE,
@@ -28,25 +37,55 @@ from pytest_trace2evolve.records.completion import (
     JournalEntry,
     Usage,
     parse_cached_tokens,
+    parse_dollars,
     parse_token_count,
 )
 from pytest_trace2evolve.records.protocols import AnswerStore, Journal, Meter
-from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.http import bounded_client, tls_context
-from pytest_trace2evolve.utils.http_server import Connection
+from pytest_trace2evolve.utils.canonical import digest, digest_text, storable_text
+from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, tls_context
+from pytest_trace2evolve.utils.http_server import JSON_TYPE, Connection, RequestLimitError
+from pytest_trace2evolve.utils.secrets import Secrets
 
 DEFAULT_ENDPOINT = "https://api.openai.com/v1"
 
 PLACEHOLDER_KEY = "key-of-the-proxy"
 """The API key in a child's environment. The proxy replaces it, so the agent never sees the real key."""
 
-_FATAL_STATUSES = frozenset({401, 402, 403})
+MAX_REQUEST_BYTES = 64 << 20
+"""The largest number of bytes of a request; images are sent as text."""
+
+MAX_CONNECT_ATTEMPTS = 3
+"""Failed connections after which an endpoint that never answered counts as unreachable."""
+
+FATAL_STATUSES = frozenset({401, 402, 403})
 """Statuses that every further request would get."""
 
-_CONFLICT = 409
-"""The status of a request that is not forwarded, because the run was stopped."""
+FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
+"""Codes in an error's body that every further request would get."""
+
+RETRY_STATUSES = frozenset({408, 409, 425, 429})
+"""Client-error statuses that a client retries, in addition to every status from 500."""
+
+MAX_ERROR_TEXT = 300
+"""The largest number of characters of an endpoint's error that are shown."""
+
+_REJECTED = 403
+"""The status of a request that is not forwarded; clients do not retry it."""
 
 _STREAM = "text/event-stream"
+
+_CHAT, _RESPONSES = "/chat/completions", "/responses"
+
+_OWN_HEADERS = frozenset(
+    """
+    accept-encoding api-key authorization connection content-length cookie expect host keep-alive
+    proxy-authorization proxy-connection te trailer transfer-encoding upgrade x-api-key
+    """.split()  # noqa: SIM905 - a list of this length is unreadable
+)
+"""Headers of the agent's client that are not passed on: they belong to the connection, or hold a key."""
+
+_PASSED_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-should-retry", "x-request-id"})
+"""Headers of an answer that are passed on."""
 
 
 @dataclass
@@ -59,9 +98,12 @@ class Exchange:
         before_use: Called before an answer is used.
         place: The part of the cache whose answers may be used; empty for the common part.
         usage: The usage since it was last taken, with that of stored answers.
+        seconds: The time of the answers since the usage was last taken.
         is_fresh: Whether a request was forwarded since the usage was last taken.
         failure: The error that ends the simulation or the run; None while there is none.
         pending: The number of requests without an answer.
+        repeats: The number of equal requests, by key.
+        tasks: The tasks that answer the pending requests.
     """
 
     trial: int
@@ -69,21 +111,43 @@ class Exchange:
     before_use: Callable[[], Awaitable[None]]
     place: str = ""
     usage: Usage = NO_USAGE
+    seconds: float = 0.0
     is_fresh: bool = False
     failure: Trace2EvolveError | None = None
     pending: int = 0
     failed: asyncio.Event = field(default_factory=asyncio.Event)
+    repeats: Counter[str] = field(default_factory=Counter)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _outages: dict[str, tuple[float, str]] = field(default_factory=dict)
 
-    def take_usage(self) -> tuple[Usage, bool]:
-        """Return the usage since the last call, and whether all of it is of stored answers."""
+    def take_usage(self) -> tuple[Usage, float, bool]:
+        """Return usage and seconds since the last call, and whether all of it is of stored answers."""
         usage, is_cached = self.usage, not self.is_fresh and self.usage.calls > 0
+        seconds, self.seconds = self.seconds, 0.0
         self.usage, self.is_fresh = NO_USAGE, False
-        return usage, is_cached
+        return usage, seconds, is_cached
 
     def fail(self, error: Trace2EvolveError) -> None:
         """End the simulation with an error."""
         self.failure = self.failure or error
         self.failed.set()
+
+    @property
+    def outage(self) -> str:
+        """The failure of a request that was not answered since; empty if there is none."""
+        return next((text for _, text in self._outages.values()), "")
+
+    def note_outage(self, key: str, text: str) -> None:
+        """Note that the endpoint failed to answer a request."""
+        self._outages[key] = (time.monotonic(), text)
+
+    def note_answer(self, key: str, start_time: float) -> None:
+        """Forget the failures of a request that has an answer now, and all failures before it was sent."""
+        self._outages = {
+            name: (failed_at, text)
+            for name, (failed_at, text) in self._outages.items()
+            if name != key and failed_at > start_time
+        }
 
 
 class RecordingProxy:
@@ -93,6 +157,7 @@ class RecordingProxy:
         settings: The endpoint, its key and the timeout of one request.
         prices: Prices of models by name.
         meter: Counts the usage, and decides when a request may be sent.
+        needs_prices: Whether a request to a model without a price ends the run.
         cache: AnswerStore of earlier runs, which replace requests; None if the cache is not used.
         record: All answers of this run; None if nothing is recorded.
         played: The answers of a cassette, by key; None to ask the endpoint.
@@ -104,6 +169,7 @@ class RecordingProxy:
         prices: Mapping[str, Price],
         meter: Meter,
         *,
+        needs_prices: bool = False,
         cache: AnswerStore | None = None,
         record: AnswerStore | None = None,
         played: Mapping[str, Answer] | None = None,
@@ -111,22 +177,41 @@ class RecordingProxy:
         self._settings = settings
         self._prices = prices
         self._meter = meter
+        self._needs_prices = needs_prices
         self._cache = cache
         self._record = record
         self._played = played
         self._endpoint = (settings.endpoint() or DEFAULT_ENDPOINT).rstrip("/")
+        self._public_url = without_credentials(self._endpoint)
+        self._key = settings.token or os.environ.get(settings.api_key_env, "")
+        self._secrets = Secrets.of_endpoint(self._endpoint, self._key)
+        self._restore_logs: Callable[[], None] = lambda: None
         self._exchanges: dict[str, Exchange] = {}
+        self._strays: set[str] = set()
         self._client: httpx2.AsyncClient | None = None
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
+        self._is_reached = self._has_answered = False
+        self._n_failed_connections = 0
+
+    @property
+    def api_key_env(self) -> str:
+        """The environment variable that holds the key of the endpoint."""
+        return self._settings.api_key_env
 
     async def open(self) -> None:
         """Listen on a free port of loopback, if the proxy does not listen yet."""
         async with self._opening:
             if self._server is None:
                 timeout = httpx2.Timeout(self._settings.timeout, connect=10.0)
-                self._client = bounded_client(timeout=timeout, verify=tls_context())
-                self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+                connections = self._settings.max_connections
+                limits = httpx2.Limits(max_connections=None, max_keepalive_connections=connections)
+                self._client = bounded_client(timeout=timeout, limits=limits, verify=tls_context())
+                self._restore_logs = self._secrets.filter_logs()
+                try:
+                    self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
+                except OSError as error:
+                    raise InfrastructureError(f"the proxy for models cannot listen: {error}") from None
 
     def new_token(self) -> str:
         """A secret that identifies a child process in its base URL."""
@@ -142,8 +227,14 @@ class RecordingProxy:
         self._exchanges[token] = exchange
 
     def detach(self, token: str) -> None:
-        """Reject further requests of a child process."""
-        self._exchanges.pop(token, None)
+        """Reject the pending and all further requests of a child process."""
+        if (exchange := self._exchanges.pop(token, None)) is not None:
+            for task in list(exchange.tasks):
+                task.cancel()
+
+    def has_strayed(self, token: str) -> bool:
+        """Whether a child process sent a request while it worked on no simulation."""
+        return token in self._strays
 
     async def close(self) -> None:
         """Stop listening, and close the connections to the endpoint."""
@@ -151,14 +242,18 @@ class RecordingProxy:
             self._server.close()
         if self._client is not None:
             await self._client.aclose()
+        self._restore_logs()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer)
         try:
-            while request := await connection.read():
+            while request := await connection.read(MAX_REQUEST_BYTES):
                 await self._serve(connection, *request)
                 if not connection.prepare_for_reuse():
                     return
+        except RequestLimitError as error:
+            with contextlib.suppress(ConnectionError, h11.ProtocolError):
+                await connection.send(413, _error(str(error)))
         except (ConnectionError, h11.ProtocolError):
             return
         finally:
@@ -168,64 +263,107 @@ class RecordingProxy:
         token, _, path = head.target.decode("ascii", "replace").lstrip("/").partition("/v1")
         exchange = self._exchanges.get(token)
         if exchange is None:
-            await connection.send(_CONFLICT, _error("no simulation runs in this process"))
+            self._strays.add(token)
+            await connection.send(_REJECTED, _error("no simulation runs in this process"))
             return
+        # Answers are stored even if the client no longer waits, as long as the simulation runs.
+        answering = asyncio.create_task(self._answer(exchange, head, path, body))
+        exchange.tasks.add(answering)
         exchange.pending += 1
         try:
-            status, kind, content = await self._answer(exchange, head, path, body)
-        except Trace2EvolveError as error:
-            exchange.fail(error)
-            status, kind, content = _CONFLICT, "application/json", json.dumps(_error(str(error))).encode()
-        except (httpx2.HTTPError, TimeoutError) as error:
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
-            status, kind, content = 503, "application/json", json.dumps(_error(text)).encode()
+            answer = await answering
+        except asyncio.CancelledError:
+            if not answering.cancelled():
+                raise
+            answer = _rejection("the simulation has ended")
         finally:
             exchange.pending -= 1
-        await connection.send(status, content, content_type=kind)
+            exchange.tasks.discard(answering)
+        await connection.send(answer.status, answer.content, answer.headers, answer.content_type)
 
-    async def _answer(
-        self, exchange: Exchange, head: h11.Request, path: str, body: bytes
-    ) -> tuple[int, str, bytes]:
-        """The status, content type and body of the answer to a request."""
+    async def _answer(self, exchange: Exchange, head: h11.Request, path: str, body: bytes) -> "_Received":
         method = head.method.decode("ascii")
         request = _parsed(body)
-        key = digest([exchange.trial, method, path, request if request is not None else body.hex()])
-        entry = exchange.journal.take(f"agent {key}") if exchange.journal is not None else None
+        base_key = digest(
+            [exchange.trial, method, path, digest_text(body.hex()) if request is None else request]
+        )
+        n_repeats = exchange.repeats[base_key]
+        exchange.repeats[base_key] += 1
+        # An agent may ask the same several times on purpose, and then wants several answers.
+        key = digest([base_key, n_repeats]) if n_repeats else base_key
+        start_time = time.monotonic()
+        try:
+            received = await self._stored_or_new(exchange, key, _Request(method, path, head, body, request))
+        except (BudgetError, EndpointError, StorageError) as error:
+            exchange.fail(error)
+            return _rejection(str(error))
+        except Trace2EvolveError as error:
+            exchange.note_outage(base_key, str(error))
+            # No retry changes what a cassette holds.
+            status = 503 if self._played is None else _REJECTED
+            received = _Received(status, JSON_TYPE, json.dumps(_error(str(error))).encode())
+        if received.status < 400:
+            exchange.note_answer(base_key, start_time)
+        else:
+            exchange.repeats[base_key] -= 1
+            if _is_outage(received.status):
+                exchange.note_outage(base_key, f"{received.status} {_message_of(received.content)}".rstrip())
+        return received
+
+    async def _stored_or_new(self, exchange: Exchange, key: str, request: "_Request") -> "_Received":
+        """The stored answer to a request, or else the endpoint's.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: the run must not send further requests.
+            InfrastructureError: the endpoint did not answer, or a store could not be read.
+        """
+        start_time = time.monotonic()
+        name = f"agent {key}"
+        entry = exchange.journal.take(name) if exchange.journal is not None else None
         answer = entry.answer if entry is not None else None
         is_journaled = answer is not None
-        cache_key = digest([key, self._endpoint, exchange.place])
+        cache_key = digest([key, self._public_url, exchange.place])
         if answer is None:
             answer = await self._stored(key, cache_key)
         if answer is None:
-            status, kind, content = await self._forward(method, path, head, body, request)
-            if status >= 400:
-                self._raise_if_fatal(status, content)
-                return status, kind, content
-            model = str((request or {}).get("model", ""))
-            usage = self._metered(kind, content, model)
-            text = content.decode("utf-8", "replace")
-            http = HttpAnswer(content_type=kind, body=text, usage=usage)
-            answer = Answer(trial=exchange.trial, side="agent", model=model, http=http)
+            received = await self._forward(request)
+            if received.status >= 400:
+                self._raise_if_fatal(received, request)
+                return received
+            usage = self._metered(received, request)
             exchange.is_fresh = True
-            if self._cache is not None:
+            try:
+                text = received.content.decode("utf-8")
+            except UnicodeDecodeError:  # sound or an image, which no store of texts can hold
+                await exchange.before_use()
+                exchange.usage += usage
+                return received
+            http = HttpAnswer(
+                content_type=received.content_type,
+                body=text,
+                usage=usage,
+                seconds=time.monotonic() - start_time,
+            )
+            answer = Answer(trial=exchange.trial, side="agent", model=request.model, http=http)
+            if self._cache is not None and _is_complete(received):
                 answer = await self._cache.put(cache_key, answer)
         if self._record is not None and not is_journaled:
             answer = await self._record.put(key, answer)
         if answer.http is None:
             raise EndpointError("a stored answer of the agent is not an HTTP answer; delete the cache")
         if exchange.journal is not None and not is_journaled:
-            exchange.journal.add(JournalEntry(f"agent {key}", answer))
+            exchange.journal.add(JournalEntry(name, answer))
         await exchange.before_use()
         exchange.usage += answer.http.usage
-        return 200, answer.http.content_type, answer.http.body.encode()
+        exchange.seconds += answer.http.seconds
+        return _Received(200, answer.http.content_type, answer.http.body.encode())
 
     async def _stored(self, key: str, cache_key: str) -> Answer | None:
         if self._played is not None:
             answer = self._played.get(key)
             if answer is None:
-                raise EndpointError(
-                    "the cassette holds no answer to a request of the agent; "
-                    "record it again with --t2e-record"
+                raise InfrastructureError(
+                    "the cassette has no answer to a request of the agent; record it again with --t2e-record"
                 )
             return answer
         for store, place in ((self._record, key), (self._cache, cache_key)):
@@ -233,49 +371,143 @@ class RecordingProxy:
                 return answer
         return None
 
-    async def _forward(
-        self, method: str, path: str, head: h11.Request, body: bytes, request: dict[str, Any] | None
-    ) -> tuple[int, str, bytes]:
+    async def _forward(self, request: "_Request") -> "_Received":
+        """Send a request to the endpoint.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: no further requests may be sent.
+            InfrastructureError: the endpoint did not answer.
+        """
         assert self._client is not None
+        if self._needs_prices and request.is_paid and request.model not in self._prices:
+            raise EndpointError(
+                f"--t2e-max-cost needs the price of model {request.model or 'that a request leaves out'!r}, "
+                f"which the agent called: add it to {PRICES_NAME}"
+            )
         await self._meter.admit()
-        names = _decoded_headers(head)
-        headers = self._authorization()
-        headers |= {name: names[name] for name in ("accept", "content-type", "openai-beta") if name in names}
-        asks_usage = True
-        if request is not None and request.get("stream") and path.startswith("/chat/completions"):
-            options = request.get("stream_options") or {}
+        body, asks_usage = request.body, True
+        if request.record is not None and request.record.get("stream") and request.path.startswith(_CHAT):
+            options = request.record.get("stream_options")
+            options = options if isinstance(options, dict) else {}
             asks_usage = bool(options.get("include_usage"))
-            body = json.dumps({**request, "stream_options": {**options, "include_usage": True}}).encode()
-        response = await self._client.request(
-            method, f"{self._endpoint}{path}", content=body, headers=headers
-        )
-        kind = response.headers.get("content-type", "application/json")
-        content = response.content
+            record = {**request.record, "stream_options": {**options, "include_usage": True}}
+            body = json.dumps(record).encode()
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                response = await self._client.request(
+                    request.method,
+                    f"{self._endpoint}{request.path}",
+                    content=body,
+                    headers=request.headers | self._authorization(),
+                )
+        except AnswerLimitError as error:
+            raise InfrastructureError(f"{self._public_url}: {error}") from None
+        except TimeoutError:
+            raise InfrastructureError(
+                f"{self._public_url} gave no answer within {self._settings.timeout:g} seconds "
+                "(--t2e-call-timeout)"
+            ) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise self._connection_error(error) from None
+        self._is_reached = True
+        kind = response.headers.get("content-type", JSON_TYPE)
+        content = self._secrets_removed(response.content)
+        if response.status_code < 400 and not _is_usable(request.path, kind, content):
+            raise InfrastructureError(
+                f"{self._public_url} answered {response.status_code} with something that is no answer"
+            )
         if not asks_usage and kind.startswith(_STREAM):
-            content = _without_usage_event(content)
-        return response.status_code, kind, content
+            usage = read_usage(kind, content)
+            return _Received(response.status_code, kind, _without_usage_event(content), usage=usage)
+        headers = tuple((name, value) for name, value in response.headers.items() if name in _PASSED_HEADERS)
+        return _Received(response.status_code, kind, content, headers)
+
+    def _connection_error(self, error: Exception) -> Trace2EvolveError:
+        text = self._secrets.remove_from(f"{type(error).__name__}: {error}".rstrip(": "))
+        if not self._is_reached and isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            self._n_failed_connections += 1
+            if self._n_failed_connections >= MAX_CONNECT_ATTEMPTS:
+                return EndpointError(
+                    f"cannot reach {self._public_url} for a model of the agent: {text}; start the server, or "
+                    "check --t2e-base-url and OPENAI_BASE_URL"
+                )
+        return InfrastructureError(f"{self._public_url}: {text}")
+
+    def _secrets_removed(self, content: bytes) -> bytes:
+        """An answer without the key of the endpoint, if the endpoint repeats it."""
+        if not self._key or self._key.encode() not in content:
+            return content
+        with contextlib.suppress(UnicodeDecodeError):
+            return str(self._secrets.remove_from_answer(content.decode("utf-8"))).encode()
+        return content
 
     def _authorization(self) -> dict[str, str]:
-        key = self._settings.token or os.environ.get(self._settings.api_key_env, "")
-        return {"authorization": f"Bearer {key}"} if key else {}
+        return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
-    def _raise_if_fatal(self, status: int, content: bytes) -> None:
-        if status not in _FATAL_STATUSES:
+    def _raise_if_fatal(self, received: "_Received", request: "_Request") -> None:
+        status, code = received.status, _error_of(received.content).get("code")
+        is_unknown = status == 404 and request.path.startswith((_CHAT, _RESPONSES))
+        # Some endpoints answer 403 to single requests because of their content.
+        is_fatal = status in FATAL_STATUSES and not (status == 403 and self._has_answered)
+        if not is_fatal and code not in FATAL_CODES and not is_unknown:
             return
-        error = (_parsed(content) or {}).get("error")
-        text = error.get("message", "") if isinstance(error, dict) else ""
+        text = self._secrets.remove_from(f"{status} {_message_of(received.content)}".rstrip())
+        remedy = "the model's name and --t2e-base-url" if status == 404 else self._settings.api_key_env
         raise EndpointError(
-            f"{without_credentials(self._endpoint)} refuses a request of the agent: {status} {text}; "
-            f"check {self._settings.api_key_env} and --t2e-base-url"
+            f"{self._public_url} rejects model {request.model!r}, which the agent called: {text}; "
+            f"check {remedy}"
         )
 
-    def _metered(self, kind: str, content: bytes, model: str) -> Usage:
-        usage = read_usage(kind, content)
-        price = self._prices.get(model)
+    def _metered(self, received: "_Received", request: "_Request") -> Usage:
+        if not request.is_paid:
+            return NO_USAGE
+        self._has_answered = True
+        usage = received.usage or read_usage(received.content_type, received.content)
+        price = self._prices.get(request.model)
         if price is not None and usage.cost is None:
             usage = usage.model_copy(update={"cost": price.cost(usage)})
         self._meter.spend(usage)
         return usage
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request of an agent; `record` is its body if that is a JSON object."""
+
+    method: str
+    path: str
+    head: h11.Request
+    body: bytes
+    record: dict[str, Any] | None
+
+    @property
+    def model(self) -> str:
+        """The name of the model; empty if the request names none."""
+        model = (self.record or {}).get("model", "")
+        return storable_text(model) if isinstance(model, str) else ""
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether the request calls a model."""
+        return self.method == "POST"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers to pass on."""
+        raw_headers: list[tuple[bytes, bytes]] = list(self.head.headers)
+        decoded = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw_headers}
+        return {name: value for name, value in decoded.items() if name not in _OWN_HEADERS}
+
+
+@dataclass(frozen=True)
+class _Received:
+    """An answer of the endpoint, or the proxy's own; `usage` is that of a part that was left out."""
+
+    status: int
+    content_type: str
+    content: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    usage: Usage | None = None
 
 
 def read_usage(kind: str, content: bytes) -> Usage:
@@ -285,32 +517,82 @@ def read_usage(kind: str, content: bytes) -> Usage:
     """
     record: Any = None
     if kind.startswith(_STREAM):
-        for line in content.splitlines():
-            event = _parsed(line.removeprefix(b"data:").strip()) if line.startswith(b"data:") else None
-            if event is not None and (event.get("usage") or (event.get("response") or {}).get("usage")):
+        for event in _stream_events(content):
+            if _usage_of(event):
                 record = event
     else:
         record = _parsed(content)
-    if record is None:
-        return Usage()
-    usage = record.get("usage") or (record.get("response") or {}).get("usage")
+    usage = _usage_of(record or {})
     if not isinstance(usage, dict):
         return Usage()
+    if "input_tokens_details" in usage:
+        usage = {"prompt_tokens_details": usage["input_tokens_details"], **usage}
     return Usage(
         prompt_tokens=parse_token_count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         completion_tokens=parse_token_count(usage.get("completion_tokens", usage.get("output_tokens"))),
         cached_tokens=parse_cached_tokens(usage),
+        cost=parse_dollars(usage.get("cost")),
     )
+
+
+def _usage_of(record: Mapping[str, Any]) -> Any:
+    """The usage in an answer, or in the last event of the responses API."""
+    response = record.get("response")
+    return record.get("usage") or (response.get("usage") if isinstance(response, dict) else None)
+
+
+def _is_outage(status: int) -> bool:
+    """Whether a status says that the endpoint cannot answer now, whatever it was asked."""
+    return status in RETRY_STATUSES or status >= 500
+
+
+def _is_usable(path: str, kind: str, content: bytes) -> bool:
+    """Whether an answer with a good status is one, and not a gateway's page or half of an answer."""
+    if kind.startswith(_STREAM):
+        return True
+    if path.startswith((_CHAT, _RESPONSES)) or "json" in kind:
+        with contextlib.suppress(ValueError, RecursionError):
+            return isinstance(json.loads(content), dict | list)
+        return False
+    return True
+
+
+def _is_complete(received: _Received) -> bool:
+    """Whether other runs may use an answer, because it is not cut short."""
+    events = (
+        list(_stream_events(received.content))
+        if received.content_type.startswith(_STREAM)
+        else [_parsed(received.content) or {}]
+    )
+    for event in events:
+        for choice in event.get("choices") or ():
+            if isinstance(choice, dict) and choice.get("finish_reason") in ("length", "content_filter"):
+                return False
+        inner = event.get("response")
+        response = inner if isinstance(inner, dict) else event
+        if response.get("object") == "response" and response.get("status") in ("failed", "incomplete"):
+            return False
+    return True
+
+
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+
+
+def _stream_events(content: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a stream's events."""
+    for line in content.splitlines():
+        if line.startswith(b"data:") and (event := _parsed(line.removeprefix(b"data:").strip())):
+            yield event
 
 
 def _without_usage_event(content: bytes) -> bytes:
     """A stream without the event that holds only the usage, which the agent did not ask for."""
-    events = content.split(b"\n\n")
+    events = _EVENT_END.split(content)
     return b"\n\n".join(event for event in events if not _is_usage_event(event))
 
 
 def _is_usage_event(event: bytes) -> bool:
-    record = _parsed(event.removeprefix(b"data:").strip())
+    record = next(_stream_events(event), None)
     return record is not None and record.get("choices") == [] and bool(record.get("usage"))
 
 
@@ -322,10 +604,19 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
     return None
 
 
+def _error_of(content: bytes) -> dict[str, Any]:
+    error = (_parsed(content) or {}).get("error")
+    return error if isinstance(error, dict) else {}
+
+
+def _message_of(content: bytes) -> str:
+    """The message of an error's body, in one line."""
+    return " ".join(str(_error_of(content).get("message", "")).split())[:MAX_ERROR_TEXT]
+
+
+def _rejection(message: str) -> _Received:
+    return _Received(_REJECTED, JSON_TYPE, json.dumps(_error(message)).encode())
+
+
 def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "trace2evolve", "param": None, "code": None}}
-
-
-def _decoded_headers(head: h11.Request) -> dict[str, str]:
-    raw_headers: list[tuple[bytes, bytes]] = list(head.headers)
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}

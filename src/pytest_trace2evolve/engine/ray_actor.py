@@ -247,7 +247,7 @@ class _RemoteJournal:
     @property
     def seconds(self) -> float:
         answers = [entry.answer for entry in self._entries]
-        return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
+        return sum(answer.seconds for answer in answers if answer)
 
     def take(self, request: str) -> JournalEntry | None:
         if not self._entries:

@@ -62,11 +62,16 @@ class Cassette:
     header: CassetteHeader
     answers: Mapping[str, Answer] = field(repr=False)
 
+    @property
+    def agent_name(self) -> str:
+        """The name of the recorded agent; empty if it is not recorded."""
+        return self.header.agent.implementation or ""
+
 
 def render_cassette(header: Mapping[str, Any], answers: Iterable[tuple[str, Answer]]) -> str:
     """Render a cassette from its answers and the header fields that do not follow from them."""
     # The duration and the source of an answer differ between two recordings of one run.
-    excluded = {"completion": {"seconds", "cached"}}
+    excluded = {"completion": {"seconds", "cached"}, "http": {"seconds"}}
     lines = [
         _render_line({"key": key, **answer.model_dump(mode="json", exclude_defaults=True, exclude=excluded)})
         for key, answer in answers

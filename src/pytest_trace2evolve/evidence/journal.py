@@ -12,6 +12,7 @@ power cut.
 import contextlib
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class Journal:
     def seconds(self) -> float:
         """The recorded duration of the answers that have not been taken yet."""
         answers = [entry.answer for entry in self._entries[self._position :]]
-        return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
+        return sum(answer.seconds for answer in answers if answer)
 
     def take(self, request: str) -> JournalEntry | None:
         """Take the next answer if it belongs to this request; None if a model must be asked."""
@@ -142,6 +143,40 @@ class Journal:
                 raise OSError("no room for a whole line")
         except OSError as error:
             raise StorageError.from_os_error(error, self.path) from None
+
+
+class UnorderedJournal:
+    """A journal whose answers are taken in any order, for an agent that may send requests at the same time.
+
+    An answer that nothing takes until the simulation ends makes the simulation differ from the first attempt.
+
+    Args:
+        journal: The journal, from which nothing has been taken yet.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._left: dict[str, deque[JournalEntry]] = {}
+        for entry in journal.rewind():
+            self._left.setdefault(entry.request, deque()).append(entry)
+
+    @property
+    def is_redrawn(self) -> bool:
+        return self._journal.is_redrawn or any(self._left.values())
+
+    @property
+    def seconds(self) -> float:
+        """The recorded duration of the answers that have not been taken yet."""
+        answers = [entry.answer for entries in self._left.values() for entry in entries]
+        return sum(answer.seconds for answer in answers if answer)
+
+    def take(self, request: str) -> JournalEntry | None:
+        """Take the next answer to this request; None if a model must be asked."""
+        entries = self._left.get(request)
+        return entries.popleft() if entries else None
+
+    def add(self, entry: JournalEntry) -> None:
+        self._journal.add(entry)
 
 
 def journal_path(folder: Path, key: str) -> Path:

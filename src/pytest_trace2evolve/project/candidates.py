@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from pytest_trace2evolve.errors import AdapterError, CandidateError, name_suggestion, shorten, similar_names
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
-from pytest_trace2evolve.project.tool_settings import ImportPath
+from pytest_trace2evolve.project.tool_settings import AgentName
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, User, World
@@ -88,7 +88,8 @@ class Candidate(Record):
         tools: Descriptions of tools that replace those of the world, by the tools' names.
         model: The name of the model that the agent uses; None for that of the run.
         parameters: Parameters of the model that replace those of the run.
-        agent: The import path of the function that makes the agent; None for that of the run.
+        agent: The import path of the function that makes the agent, or the agent's URL; None for that of the
+            run.
         ref: The git commit whose code makes the agent; None for the code of the working tree.
         weights: Digest of its adapters; empty without an adapter, and for every candidate read from a file.
     """
@@ -104,7 +105,7 @@ class Candidate(Record):
     tools: dict[str, ToolText] = Field(default_factory=dict)
     model: Annotated[str, Field(min_length=1)] | None = None
     parameters: ModelParameters = ModelParameters()
-    agent: ImportPath | None = None
+    agent: AgentName | None = None
     ref: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")] | None = None
     weights: str = ""
 

@@ -15,6 +15,12 @@ TABLE = "trace2evolve"
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 """The path of an object to import, such as `app.bot:make`."""
 
+AgentName = Annotated[
+    str,
+    Field(pattern=r"^(https?://[^\s/].*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)$"),
+]
+"""The name of a project's own agent: an import path, or a URL such as `http://127.0.0.1:8080/chat`."""
+
 
 class ToolSettings(Record):
     """The settings of a project, all optional.

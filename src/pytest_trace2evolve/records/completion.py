@@ -90,11 +90,15 @@ class Completion(Record):
 
 
 class HttpAnswer(Record):
-    """An endpoint's answer to an agent that calls its model itself, as the agent received it."""
+    """An endpoint's answer to an agent that calls its model itself, as the agent received it.
+
+    `seconds` is the time of the whole exchange.
+    """
 
     content_type: str
     body: str
     usage: Usage = Usage()
+    seconds: float = 0.0
 
 
 class Answer(Record):
@@ -124,6 +128,12 @@ class Answer(Record):
                 "long, an HTTP answer"
             )
         return self
+
+    @property
+    def seconds(self) -> float:
+        """The time of the exchange, retries included."""
+        exchange = self.completion or self.http
+        return exchange.seconds if exchange is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,7 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
         ToolCall(
             id=storable_text(call.id),
             name=storable_text(call.name),
-            arguments=_parse_arguments(call.arguments),
+            arguments=parse_arguments(call.arguments),
             requestor=role,
         )
         for call in completion.tool_calls
@@ -191,7 +201,8 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
     return Message.model_validate(fields)
 
 
-def _parse_arguments(text: str) -> dict[str, Any]:
+def parse_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a tool call from a model's text; `MALFORMED_ARGUMENTS` if it is not a JSON object."""
     try:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError, MemoryError):

@@ -152,13 +152,13 @@ class Code(Record):
 
 
 def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
-    """Yield the files and distributions that differ, or the fingerprints if either side declares one.
+    """Yield the files and distributions that differ, or the fingerprints if those do.
 
     Yields nothing if either side is not recorded or not identified.
     """
     if old is None or new is None or old.unknown or new.unknown or old == new:
         return
-    if (old.fingerprint, new.fingerprint) != (None, None):
+    if old.fingerprint != new.fingerprint:
         yield f"fingerprint {old.fingerprint!r} and {new.fingerprint!r}"
         return
     for before, after in ((old.files, new.files), (old.distributions, new.distributions)):
@@ -201,8 +201,6 @@ def with_texts(settings: Settings, texts: Mapping[str, str]) -> Settings:
     if not texts:
         return settings
     code = settings.code or Code()
-    if code.fingerprint:
-        code = code.model_copy(update={"fingerprint": digest([code.fingerprint, dict(texts)])})
     return settings.model_copy(update={"code": code.model_copy(update={"files": {**code.files, **texts}})})
 
 

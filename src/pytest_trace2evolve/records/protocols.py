@@ -184,13 +184,11 @@ class AnswerStore(Protocol):
 
 
 class Journal(Protocol):
-    """The answers of one simulation, in the order in which they arrived.
+    """The answers of one simulation, in the order in which they arrived."""
 
-    Attributes:
-        is_redrawn: Whether answers were discarded. The simulation then differs from the one that was begun.
-    """
-
-    is_redrawn: bool
+    @property
+    def is_redrawn(self) -> bool:
+        """Whether answers were discarded, so that the simulation differs from the one that was begun."""
 
     @property
     def seconds(self) -> float:

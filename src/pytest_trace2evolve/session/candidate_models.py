@@ -6,7 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_trace2evolve.engine.live import LiveSettings, Routes, with_adapter
+from pytest_trace2evolve.engine.http_agent import check_url, public_url, read_version
+from pytest_trace2evolve.engine.live import AgentFunction, LiveSettings, Routes, with_adapter
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.evidence.identity import code_of_module
 from pytest_trace2evolve.models.prices import Price
@@ -17,7 +18,7 @@ from pytest_trace2evolve.records.evidence import CHAT, Code
 from pytest_trace2evolve.session.cassettes import check_weights
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.git import checked_out
-from pytest_trace2evolve.utils.import_path import add_to_path
+from pytest_trace2evolve.utils.import_path import add_to_path, is_url, project_paths
 
 
 def models_of(
@@ -44,8 +45,9 @@ def models_of(
     name = candidate.adapter
     if live is not None and live.cassette is not None:
         check_weights(live.cassette, candidate)
-        return live
-    if live is not None and live.cassette is None:
+        if live.function is None:
+            return live
+    if live is not None:
         live = _with_settings(live, candidate, prices, adapters.folder.parent)
     elif live is None and (candidate.model or candidate.parameters.given):
         raise ConfigError(
@@ -89,17 +91,48 @@ def _with_settings(
                 "--t2e-model out, or remove the candidate's agent"
             )
         return replace(live, agent=replace(agent, **given))
-    path = candidate.agent or function.path
-    parameters = {**function.parameters, **given}
+    function = replace(
+        function, path=candidate.agent or function.path, parameters={**function.parameters, **given}
+    )
+    return replace(live, agent=agent, function=_with_code(function, candidate, root))
+
+
+def _with_code(function: AgentFunction, candidate: Candidate, root: Path) -> AgentFunction:
+    """Find the code of an agent function, and identify it."""
+    if is_url(function.path):
+        if candidate.ref is not None:
+            raise ConfigError(
+                f"candidate {candidate.id!r} sets ref, but agent {public_url(function.path)} is a URL, whose "
+                "code no commit determines; remove ref"
+            )
+        check_url(function.path)
+        return replace(
+            function, path=public_url(function.path), url=function.path, code=_code_of_url(function.path)
+        )
+    module = function.path.partition(":")[0]
     if candidate.ref is not None:
         folder, commit = checked_out(root, candidate.ref)
-        code = Code(files={"(commit)": commit})
+        code, is_commit = Code(files={"(commit)": commit}), True
     else:
-        folder = function.folder
-        add_to_path(folder)
-        code = code_of_module(path.partition(":")[0])
-    function = replace(function, path=path, folder=folder, parameters=parameters, code=code)
-    return replace(live, agent=agent, function=function)
+        folder, is_commit = root, False
+        for path in reversed(project_paths(root, root)):
+            add_to_path(path)
+        code = code_of_module(module)
+    return replace(
+        function,
+        folder=folder,
+        import_folders=project_paths(root, folder),
+        is_commit=is_commit,
+        url="",
+        code=code,
+    )
+
+
+def _code_of_url(url: str) -> Code:
+    """The identity of an agent behind a URL: the version that it tells, because its code is unknown."""
+    if version := read_version(url):
+        return Code(fingerprint=version)
+    return Code(unknown=f'{public_url(url)} tells no version: let GET return {{"version": …}}')
 
 
 def _with_routes(live: LiveSettings, candidate: Candidate, adapters: Adapters) -> LiveSettings:

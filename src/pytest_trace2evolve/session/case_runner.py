@@ -268,6 +268,7 @@ class CaseRunner:
     def _simulation_key(self, case: Case, world: World) -> str:
         live = self._plan.live
         agent = Settings(implementation=self._name) if live is None else live.agent_settings()
+        is_unknown = agent.code is not None and bool(agent.code.unknown)
         user = Settings(implementation=SCRIPTED_USER)
         if live is not None and not live.uses_scripts:
             guidelines = digest_text(world.guidelines())
@@ -281,6 +282,7 @@ class CaseRunner:
                 "agent": agent.model_dump(mode="json"),
                 "user": user.model_dump(mode="json"),
                 "seed": seed_of(case),
+                **({"agent_run": self._plan.run_id} if is_unknown else {}),
                 **({"cassette": live.cassette.header.digest} if live and live.cassette else {}),
                 "budgets": [LIMITS.max_steps, LIMITS.max_errors, LIMITS.timeout],
             }

@@ -11,8 +11,9 @@ from pytest_trace2evolve.evidence.cassettes import Cassette, read_cassette, rend
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import ADAPTER_SEPARATOR, ROUTED, Candidate
 from pytest_trace2evolve.project.project import LockedSuite
-from pytest_trace2evolve.records.evidence import Settings
+from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.import_path import is_own_agent
 
 
 def playback_settings(path: Path, environment_instruction: str) -> LiveSettings:
@@ -161,6 +162,10 @@ def _recorded_instruction(cassette: Cassette) -> str:
 
 
 def _model_settings(cassette: Cassette, settings: Settings) -> ModelSettings:
+    name = settings.implementation or ""
+    if settings.model is None and (is_own_agent(name) or name == SCRIPTED_USER):
+        # An own agent may choose its models itself, and a scripted user has none.
+        return ModelSettings(model="", base_url=str((settings.arguments or {}).get("endpoint", "")))
     try:
         return ModelSettings.from_record(settings.model, settings.arguments or {})
     except ValueError as error:

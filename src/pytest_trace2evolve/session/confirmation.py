@@ -84,7 +84,9 @@ class BaselineSetupFinder:
             raise _CannotRunError(f"agent {agent!r} makes no fresh trials")
         origin = baseline.evidence.provenance
         candidate = self._find_candidate(baseline.name, origin.candidate)
-        if origin.agent.implementation != agent:
+        # The candidate of the baseline may name an own agent of its own, as this one may.
+        is_own = self.live is not None and self.live.function is not None
+        if origin.agent.implementation != agent and not is_own:
             raise _CannotRunError(
                 f"baseline {baseline.name!r} was measured with agent {origin.agent.implementation!r}, "
                 f"but this run's agent is {agent!r}"
@@ -140,6 +142,8 @@ class BaselineSetupFinder:
         """Return this run's settings with the model and request settings that the baseline recorded."""
         endpoint = self.endpoint
         assert self.live is not None
+        if self.live.function is not None:
+            return self._own_agent_settings(baseline, recorded_settings, candidate)
         if recorded_settings == self.live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return self.live
         try:
@@ -149,12 +153,6 @@ class BaselineSetupFinder:
         assert own_live is not None
         if recorded_settings == own_live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return own_live
-        if own_live.function is not None:
-            self._check_same_code(baseline, recorded_settings.code, own_live.function.code)
-            raise _CannotRunError(
-                f"baseline {baseline!r} was measured with a different model or other parameters than those "
-                "of its candidate and of this run's options"
-            )
         live = own_live if candidate.adapter or candidate.settings else self.live
         arguments = dict(recorded_settings.arguments or {})
         instruction = arguments.pop("extra_instruction", "")
@@ -208,6 +206,30 @@ class BaselineSetupFinder:
             extra_instruction=instruction if isinstance(instruction, str) else "",
             routes=live.routes if is_local and has_same_weights else None,
         )
+
+    def _own_agent_settings(
+        self, baseline: str, recorded_settings: Settings, candidate: Candidate
+    ) -> LiveSettings:
+        """Return the settings of the project's own agent if they are those that the baseline recorded."""
+        try:
+            live = models_of(candidate, self.live_without_adapter, self.adapters, self.prices)
+        except (ConfigError, CandidateError, AdapterError, ModelFolderError) as error:
+            raise _CannotRunError(str(error)) from None
+        assert live is not None
+        assert live.function is not None
+        current_settings = live.agent_settings()
+        if recorded_settings.implementation != current_settings.implementation:
+            raise _CannotRunError(
+                f"baseline {baseline!r} was measured with agent {recorded_settings.implementation!r}, but "
+                f"its candidate and this run's options name {current_settings.implementation!r}"
+            )
+        self._check_same_code(baseline, recorded_settings.code, current_settings.code)
+        if recorded_settings != current_settings or self.endpoint != AGENT_ENDPOINT:
+            raise _CannotRunError(
+                f"baseline {baseline!r} was measured with a different model or other parameters than those "
+                "of its candidate and of this run's options"
+            )
+        return live
 
     @staticmethod
     def _model_name(agent: ModelSettings, has_same_weights: bool) -> str:

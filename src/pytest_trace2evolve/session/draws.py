@@ -178,10 +178,12 @@ class Draws:
     def _draw_origin(self, planned_suite: PlannedSuite) -> DrawOrigin:
         """Return the origin of a suite's draw.
 
-        Simulations of a world that cannot be identified are `UNSTORED`, because no later run reads them.
+        Simulations of a world or an agent that cannot be identified are `UNSTORED`, because no later run
+        reads them.
         """
         world, live = planned_suite.identity.world, self._plan.live
-        if world is not None and world.unknown:
+        agent = None if live is None or live.function is None else live.function.code
+        if any(code is not None and code.unknown for code in (world, agent)):
             return DrawOrigin.UNSTORED
         is_cached = live is not None and live.uses_cache and self.origin is DrawOrigin.FRESH
         return DrawOrigin.CACHED if is_cached else self.origin
@@ -219,7 +221,10 @@ class Draws:
         plan = self._plan
         setup = plan.setup_of(suite, baseline=baseline)
         assert setup.live is not None
-        agent = digest(agent_settings(plan.suites[suite], setup.live).model_dump(mode="json"))
+        settings = agent_settings(plan.suites[suite], setup.live)
+        is_unknown = settings.code is not None and bool(settings.code.unknown)
+        record = settings.model_dump(mode="json")
+        agent = digest([record, plan.run_id] if is_unknown else record)
         identity = (setup.candidate.digest, agent, conditions_digest(plan, plan.suites[suite]))
         if identity not in self._stores:
             project = plan.project

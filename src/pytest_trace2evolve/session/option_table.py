@@ -97,7 +97,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "agent",
         "run",
-        "agent: chat (default with a model), replay (with results), oracle, nop, or a plugin's",
+        "agent: chat (default with a model), replay (with results), oracle, nop, module:function, a URL, or a "
+        "plugin's",
         metavar="NAME",
     ),
     Option(
@@ -268,7 +269,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "call-timeout",
         "live",
-        "retry a model call that takes longer than this (default: 600)",
+        "retry a model call that takes longer than this, and end a step of your own agent (default: 600)",
         metavar="SECONDS",
         type=positive_number_parser(86_400),
     ),
@@ -288,7 +289,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "playback",
         "live",
-        "replay all models' answers from a cassette, without a key or endpoint (agent chat)",
+        "replay all models' answers from a cassette, without a key or endpoint",
         metavar="FILE",
         is_path=True,
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, supports_solo
+from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS_KEY
@@ -37,7 +38,7 @@ from pytest_trace2evolve.session.evidence_sources import (
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
 from pytest_trace2evolve.session.trace_checks import plan_trace_checks
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.import_path import is_import_path
+from pytest_trace2evolve.utils.import_path import is_own_agent
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -143,6 +144,10 @@ def make_plan(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"{started_at[:19].replace(':', '')}-{candidate.id}-{uuid4().hex[:6]}"
     run_folder = options.run_folder or project.runs_folder / run_id
+    if options.live is not None and options.live.function is not None:
+        logs = project.runs_folder.parent / "agents" / run_id
+        function = replace(options.live.function, log_folder=logs)
+        options = replace(options, live=replace(options.live, function=function))
     stage_names = [f"stage-{number + 1}" for number in range(len(options.stages))]
     stage_folders = [
         run_folder / name if options.run_folder else run_folder.with_name(f"{run_id}-{name}")
@@ -184,7 +189,7 @@ def make_plan(
         _check_stage_baselines(planned_suites.values(), options.stages)
         if options.live is not None and options.live.cassette is not None:
             notes += cassette_gap_notes(options.live.cassette, candidate, suites)
-        notes += _identity_notes(planned_suites.values())
+        notes += _identity_notes(planned_suites.values(), options.live)
         setup_finder = BaselineSetupFinder(
             live=options.live,
             live_without_adapter=live_without_adapter,
@@ -236,10 +241,11 @@ def use_own_agent(
     settings = options.own_agent_settings
     if settings is None or settings.function is None:
         return options
-    names = {
-        candidate.agent or options.agent or suite.default_agent or options.default_agent for suite in suites
-    } or {candidate.agent or options.agent or options.default_agent}
-    own_names = sorted(name for name in names if name is not None and is_import_path(name))
+    defaults = {options.agent or suite.default_agent or options.default_agent for suite in suites} or {
+        options.agent or options.default_agent
+    }
+    names = {candidate.agent} if candidate.agent else defaults
+    own_names = sorted(name for name in names if name is not None and is_own_agent(name))
     if not own_names:
         if options.live is None and options.embedded_settings is None and options.unused_option:
             raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
@@ -250,7 +256,13 @@ def use_own_agent(
             f"the suites of this run have different agents ({others}); run one of them with --t2e-suite, or "
             "name one agent with --t2e-agent"
         )
-    function = replace(settings.function, path=own_names[0])
+    if solo_suite := next((suite.name for suite in suites if suite.solo), None):
+        raise ConfigError(
+            f"suite {solo_suite!r} is a solo suite, but agent {own_names[0]!r} has no solo mode"
+        )
+    # A baseline whose candidate names no agent was measured with the default, so that is not forgotten here.
+    own_defaults = sorted(name for name in defaults if name is not None and is_own_agent(name))
+    function = replace(settings.function, path=(own_defaults or own_names)[0])
     return replace(options, agent=None, live=replace(settings, function=function), embedded_settings=None)
 
 
@@ -369,7 +381,7 @@ def _check_prices(options: Options, project: Project) -> None:
     if options.live is None or options.budgets.cost is None:
         return
     for model in options.live.models:
-        # An agent of the project may choose its model itself; the proxy then checks each request.
+        # An agent of the project may choose its model itself; the proxy checks each of its requests.
         if model.price is None and model.model:
             raise ConfigError(
                 f"--t2e-max-cost needs the price of model {model.model!r}: "
@@ -499,11 +511,14 @@ def _suite_identity(suite: LockedSuite, agent: str, candidate: Candidate, resour
     )
 
 
-def _identity_notes(suites: Iterable[PlannedSuite]) -> Iterator[str]:
+def _identity_notes(suites: Iterable[PlannedSuite], live: LiveSettings | None) -> Iterator[str]:
     """Yield notes on code that cannot be identified, and on locks that do not cover the code of the tools."""
     for suite in suites:
         identity = suite.identity
-        codes = {"agent": identity.agent.code, "user": identity.user.code, "world": identity.world}
+        agent_code = identity.agent.code
+        if live is not None and live.function is not None and suite.recorded_runs is None:
+            agent_code = live.function.code
+        codes = {"agent": agent_code, "user": identity.user.code, "world": identity.world}
         for role, code in codes.items():
             if code is not None and code.unknown:
                 yield (

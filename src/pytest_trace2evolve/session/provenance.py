@@ -80,6 +80,7 @@ def trial_key(
     candidate, live = (plan.candidate, plan.live) if setup is None else (setup.candidate, setup.live)
     assert live is not None
     lock, suite, world = planned_suite.lock, planned_suite.suite, planned_suite.identity.world
+    agent = agent_settings(planned_suite, live)
     # Unset values are left out, so that the keys of earlier runs do not change.
     timeout = [] if suite.timeout is None else [suite.timeout]
     return simulation_key(
@@ -90,7 +91,8 @@ def trial_key(
             "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
             # Code that cannot be identified gives a key that no other run has.
             **({} if world is None else {"code": world.digest or plan.run_id}),
-            "agent": agent_settings(planned_suite, live).model_dump(mode="json"),
+            "agent": agent.model_dump(mode="json"),
+            **({"agent_run": plan.run_id} if agent.code is not None and agent.code.unknown else {}),
             "user": user_settings(plan, planned_suite).model_dump(mode="json"),
             "trial": trial,
             # A cassette's answers differ from those of a live model with the same settings.

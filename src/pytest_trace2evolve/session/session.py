@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.factories import open_answer_stores
-from pytest_trace2evolve.engine.function_agent import make_factory
+from pytest_trace2evolve.engine.function_agent import FunctionFactory, make_factory
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove_answer_file
@@ -165,6 +165,7 @@ class Session:
         if self._executor is None:
             self.engine = Engine(self._loop, self.account, plan.project.finished_folder)
             self._factories: Mapping[tuple[str, SideName], AgentFactory] = self._make_factories()
+            self._check_agent()
         else:
             self._open_executor(self._executor)
 
@@ -195,6 +196,17 @@ class Session:
             else:
                 factories[name, "baseline"] = make_factory(setup.live, on_close, self.account, **stores)
         return factories
+
+    def _check_agent(self) -> None:
+        """Check that the project's own agent can be imported, before any simulation.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        for (_, side), factory in self._factories.items():
+            if side == "candidate" and isinstance(factory, FunctionFactory):
+                self._loop.run(factory.check())
+                return  # all suites share the agent
 
     def _estimate_work(self) -> None:
         """Check the stored simulations of earlier runs, and estimate the remaining work."""

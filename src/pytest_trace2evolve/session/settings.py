@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_trace2evolve.engine.live import (
     DEFAULT_CONCURRENCY,
+    RECORDED_ENDPOINT,
     AgentFunction,
     LiveSettings,
     RaySettings,
@@ -19,6 +20,7 @@ from pytest_trace2evolve.engine.live import (
     with_adapter,
 )
 from pytest_trace2evolve.errors import ConfigError, shorten
+from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE_PRICE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
@@ -28,6 +30,7 @@ from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.cassettes import playback_settings
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Endpoint, Options
+from pytest_trace2evolve.utils.import_path import is_own_agent
 from pytest_trace2evolve.utils.reading import convert_failures, parse_json
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 
@@ -110,7 +113,9 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
     if model is not None or values.t2e_playback is not None:
         live = _live_settings(values, model, base_folder, prices, context.server_addresses)
     own_agent = None
-    if not (values.t2e_playback or values.t2e_results):
+    if live is not None and live.cassette is not None and is_own_agent(live.cassette.agent_name):
+        live = _played_agent(_own_agent(values, live, context, prices), live.cassette)
+    elif not (values.t2e_playback or values.t2e_results):
         settings = _live_settings(
             values, values.t2e_model or "", base_folder, prices, context.server_addresses
         )
@@ -299,8 +304,19 @@ def _own_agent(
         timeout=settings.agent.timeout,
         parameters={name: value for name, value in parameters.items() if value is not None},
         prices=prices,
+        needs_prices=values.t2e_max_cost is not None,
     )
     return replace(settings, function=function)
+
+
+def _played_agent(settings: LiveSettings, cassette: Cassette) -> LiveSettings:
+    """The settings of an own agent as a cassette recorded them."""
+    assert settings.function is not None
+    recorded = dict(cassette.header.agent.arguments or {})
+    parameters = {name: value for name, value in recorded.items() if name not in RECORDED_ENDPOINT}
+    return replace(
+        settings, function=replace(settings.function, path=cassette.agent_name, parameters=parameters)
+    )
 
 
 def _parse_extra_body(text: str | None) -> dict[str, Any]:

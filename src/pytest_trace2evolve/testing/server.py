@@ -8,6 +8,7 @@ import asyncio
 import json
 import math
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,8 @@ from typing import Any, Self
 import h11
 
 from pytest_trace2evolve.utils.http_server import JSON_TYPE, Connection
+
+STREAM_TYPE = "text/event-stream"
 
 CHARACTERS_PER_TOKEN = 4
 """Characters of one token in `usage`."""
@@ -281,7 +284,12 @@ class ChatServer:
         if reply.error is not None:
             status, message = reply.error
             return await connection.send(status, _error_body(message), reply.headers.items())
-        is_open = await connection.send(200, completion, reply.headers.items())
+        if record.get("stream"):
+            asks_usage = bool((record.get("stream_options") or {}).get("include_usage"))
+            content = _stream(completion, asks_usage=asks_usage)
+            is_open = await connection.send(200, content, reply.headers.items(), STREAM_TYPE)
+        else:
+            is_open = await connection.send(200, completion, reply.headers.items())
         self.count.served += 1
         self.count.by_model[record["model"]] += 1
         self.count.prompt_tokens += completion["usage"]["prompt_tokens"]
@@ -357,6 +365,29 @@ class _Connection(Connection):
 
 def _error_body(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "test_server", "param": None, "code": None}}
+
+
+def _stream(completion: Mapping[str, Any], *, asks_usage: bool) -> bytes:
+    """Return a completion as a stream's events: the text word by word, and each tool call in two parts."""
+    message = completion["choices"][0]["message"]
+    message = message if isinstance(message, dict) else {}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": word} for word in re.findall(r"\s*\S+|\s+$", message.get("content") or "")]
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        arguments = call["function"]["arguments"]
+        head = {"name": call["function"]["name"], "arguments": ""}
+        parts = [{"index": index, "id": call["id"], "type": "function", "function": head}]
+        parts += [{"index": index, "function": {"arguments": arguments}}]
+        deltas += [{"tool_calls": [part]} for part in parts]
+    common = {name: completion[name] for name in ("id", "created", "model")}
+    common["object"] = "chat.completion.chunk"
+    reason = completion["choices"][0]["finish_reason"]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": reason})
+    events = [{**common, "choices": [choice]} for choice in choices]
+    if asks_usage:
+        events.append({**common, "choices": [], "usage": completion["usage"]})
+    return "".join(f"data: {text}\n\n" for text in [*map(json.dumps, events), "[DONE]"]).encode()
 
 
 def _completion(reply: Reply, model: str, number: int, request_bytes: int) -> dict[str, Any]:

@@ -9,6 +9,10 @@ import h11
 JSON_TYPE = "application/json"
 
 
+class RequestLimitError(Exception):
+    """A request is larger than allowed."""
+
+
 class Connection:
     """The server's side of one connection.
 
@@ -22,8 +26,12 @@ class Connection:
         self.writer = writer
         self.state = h11.Connection(h11.SERVER)
 
-    async def read(self) -> tuple[h11.Request, bytes] | None:
-        """Return the next request and its body; None if the client has hung up."""
+    async def read(self, max_bytes: int | None = None) -> tuple[h11.Request, bytes] | None:
+        """Return the next request and its body; None if the client has hung up.
+
+        Raises:
+            RequestLimitError: the body is larger than `max_bytes`.
+        """
         head: h11.Request | None = None
         body = bytearray()
         while True:
@@ -34,6 +42,8 @@ class Connection:
                 head = event
             elif isinstance(event, h11.Data):
                 body += event.data
+                if max_bytes is not None and len(body) > max_bytes:
+                    raise RequestLimitError(f"the request is larger than {max_bytes >> 20} MiB")
             elif isinstance(event, h11.EndOfMessage) and head is not None:
                 return head, bytes(body)
             else:

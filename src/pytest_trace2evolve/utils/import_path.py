@@ -1,6 +1,7 @@
 """Imports an object by its path, such as `app.bot:make`."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,35 @@ def is_import_path(name: str) -> bool:
     """Whether a name is an import path and not the name of a registered object or a URL."""
     module, colon, attribute = name.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is the URL of an agent."""
+    return name.startswith(("http://", "https://"))
+
+
+def is_own_agent(name: str) -> bool:
+    """Whether a name is that of a project's own agent: an import path or a URL."""
+    return is_url(name) or is_import_path(name)
+
+
+def project_paths(root: Path, folder: Path) -> tuple[Path, ...]:
+    """The folders in which the modules of a project are looked up.
+
+    Args:
+        root: The project's root. Folders of it that this process imports from count too, such as those that
+            pytest's setting `pythonpath` adds.
+        folder: A copy of the project's files; the root itself for the current ones.
+    """
+    paths = [folder, folder / "src"]
+    for entry in sys.path:
+        path = Path(entry)
+        if path.is_absolute() and path.is_relative_to(root) and not _IS_ENVIRONMENT.search(entry):
+            paths.append(folder / path.relative_to(root))
+    return tuple(path for path in dict.fromkeys(paths) if path.is_dir())
+
+
+_IS_ENVIRONMENT = re.compile(r"site-packages|dist-packages|lib[\\/]python\d|\.trace2evolve")
 
 
 def load_object(path: str, folder: Path) -> Any:

@@ -1,0 +1,277 @@
+"""Agents behind an HTTP endpoint.
+
+The protocol is one POST request for each message to the agent, with a JSON object:
+
+- first: `session`, `candidate`, `tools`, `model_api`, `message`, and `history` if the task starts in the
+  middle of a conversation;
+- then: `session` and either `message` or `results`, a list of `{"id", "content", "error"}`;
+- at the end: `session` and `end`, whose answer does not matter.
+
+The answer is a JSON object with either `reply`, a text to the user, or `calls`, a list of
+`{"id", "name", "arguments"}`. A GET request may return `{"version": …}`, which identifies the agent's code.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import httpx2
+
+from pytest_trace2evolve.engine.live import AgentFunction
+from pytest_trace2evolve.engine.own_agent import OwnAgent
+from pytest_trace2evolve.engine.proxy import PLACEHOLDER_KEY, Exchange, RecordingProxy
+from pytest_trace2evolve.errors import AgentCodeError, ConfigError, InfrastructureError, shorten
+from pytest_trace2evolve.records.completion import parse_arguments
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.utils.canonical import storable_text
+from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, run_with_timeout, tls_context
+
+MAX_ANSWER_BYTES = 8 << 20
+"""The largest number of bytes of an agent's answer."""
+
+MAX_TEXT = 1_000_000
+"""The largest number of characters of a reply."""
+
+MAX_CALLS = 128
+"""The largest number of calls in one answer."""
+
+MAX_VERSION = 200
+"""The largest number of characters of an agent's version."""
+
+CONNECT_SECONDS = 10.0
+END_SECONDS = 5.0
+
+_LOST_STATUSES = frozenset({408, 425, 429})
+"""Client-error statuses that say that the endpoint is overloaded, in addition to every status above 500.
+
+Servers answer 500 if the agent's own code raised an exception.
+"""
+
+
+def read_version(url: str) -> str:
+    """Ask an agent's endpoint for the version of its code; empty if it tells none.
+
+    Raises:
+        ConfigError: the endpoint cannot be reached.
+    """
+
+    async def ask() -> httpx2.Response:
+        async with _client(url, CONNECT_SECONDS) as client:
+            return await client.get(url, headers={"accept": "application/json"})
+
+    try:
+        response = run_with_timeout(2 * CONNECT_SECONDS, ask)
+    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+        raise ConfigError(
+            f"agent {public_url(url)} cannot be reached: {type(error).__name__}: {error}".rstrip(": ")
+            + "; start it, or correct the URL"
+        ) from None
+    if response.status_code != 200:
+        return ""
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(response.content)
+        version = record.get("version") if isinstance(record, dict) else None
+        if isinstance(version, str | int | float):
+            return storable_text(str(version))[:MAX_VERSION]
+    return ""
+
+
+def public_url(url: str) -> str:
+    """The URL of an agent without credentials."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def check_url(url: str) -> None:
+    """Check the URL of an agent.
+
+    Raises:
+        ConfigError: the URL has no host, or has a query, which no evidence would record.
+    """
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ConfigError("the URL of the agent is invalid; give http://HOST:PORT/PATH") from None
+    if not is_valid:
+        raise ConfigError("the URL of the agent has no host; give http://HOST:PORT/PATH")
+    if parts.query or parts.fragment:
+        raise ConfigError(
+            f"agent {public_url(url)}: the URL of an agent has no query, because evidence records none; "
+            "tell agents apart by their paths"
+        )
+
+
+def _client(url: str, timeout: float) -> httpx2.AsyncClient:
+    is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    return bounded_client(
+        MAX_ANSWER_BYTES,
+        timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
+        verify=tls_context(),
+        trust_env=not is_local,  # no proxy of the environment leads to this machine
+    )
+
+
+class HttpEndpoint:
+    """The endpoint of an agent.
+
+    Args:
+        function: The URL and the timeout.
+        proxy: The proxy that the agent may use for requests to its models.
+    """
+
+    def __init__(self, function: AgentFunction, proxy: RecordingProxy) -> None:
+        self.function = function
+        self.proxy = proxy
+
+    async def check(self) -> None:
+        """Do nothing, because the endpoint was asked for its version already."""
+
+    def make_agent(self, request: Mapping[str, Any], exchange: Exchange) -> OwnAgent:
+        """Make the agent of one simulation."""
+        return HttpAgent(self, request, exchange)
+
+    async def close(self) -> None:
+        """Do nothing, because each simulation closes its own connection."""
+
+
+class HttpAgent(OwnAgent):
+    """The agent of one simulation, which an endpoint plays.
+
+    Args:
+        endpoint: The endpoint.
+        request: The candidate and the tools.
+        exchange: The requests that the agent sends to its model through the proxy.
+    """
+
+    def __init__(self, endpoint: HttpEndpoint, request: Mapping[str, Any], exchange: Exchange) -> None:
+        super().__init__(endpoint.function.path, exchange)
+        self._function = endpoint.function
+        self._proxy = endpoint.proxy
+        self._first = dict(request)
+        self._session = uuid4().hex
+        self._token = endpoint.proxy.new_token()
+        self._client: httpx2.AsyncClient | None = None
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        """The agent's next calls or reply.
+
+        Raises:
+            AgentCodeError: the answer breaks the protocol.
+            InfrastructureError: the endpoint did not answer, or the task starts in the agent's turn.
+            Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
+        """
+        request: dict[str, Any] = {"session": self._session}
+        if self._client is None:
+            earlier = self._earlier(history)
+            await self._proxy.open()
+            self._proxy.attach(self._token, self._exchange)
+            self._client = _client(self._function.url, self._function.timeout)
+            model_api = {"base_url": self._proxy.base_url(self._token), "api_key": PLACEHOLDER_KEY}
+            request |= {**self._first, "model_api": model_api}
+            request |= {"history": earlier} if earlier else {}
+        if history[-1].role == "tool":
+            request["results"] = _results(history)
+        else:
+            request["message"] = history[-1].content or ""
+        answer = await self._ask(self._client, request)
+        calls = answer.get("calls")
+        if ("reply" in answer) == bool(calls):
+            raise AgentCodeError("the answer has not exactly one of 'reply' and 'calls'")
+        if not calls:
+            return await self._reply(_reply_text(answer["reply"]))
+        return await self._calls(_parse_calls(calls))
+
+    async def close(self) -> None:
+        """Tell the endpoint that the simulation has ended."""
+        self._proxy.detach(self._token)
+        client, self._client = self._client, None
+        if client is None:
+            return
+        with contextlib.suppress(Exception):  # whatever the endpoint does, the simulation is complete
+            async with asyncio.timeout(END_SECONDS):
+                await client.post(self._function.url, json={"session": self._session, "end": True})
+        await client.aclose()
+
+    async def _ask(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
+        exchange = self._exchange
+        failed = asyncio.create_task(exchange.failed.wait())
+        answering = asyncio.create_task(self._post(client, request))
+        try:
+            await asyncio.wait({failed, answering}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failed.cancel()
+            if not answering.done():
+                answering.cancel()
+        if exchange.failure is not None:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await answering
+            raise exchange.failure
+        answer = await answering
+        if exchange.outage:
+            raise InfrastructureError(f"the agent's model did not answer: {exchange.outage}")
+        return answer
+
+    async def _post(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._function.timeout):
+                content, headers = json.dumps(request).encode(), {"content-type": "application/json"}
+                response = await client.post(self._function.url, content=content, headers=headers)
+        except AnswerLimitError as error:
+            raise AgentCodeError(f"{self.name}: {error}") from None
+        except TimeoutError:
+            raise InfrastructureError(
+                f"{self.name} gave no answer within {self._function.timeout:g} seconds (--t2e-call-timeout)"
+            ) from None
+        except httpx2.HTTPError as error:
+            text = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise InfrastructureError(f"{self.name} cannot be reached: {text}") from None
+        status = response.status_code
+        shown = shorten(" ".join(response.content.decode("utf-8", "replace").split()), 200)
+        if status in _LOST_STATUSES or status > 500:
+            raise InfrastructureError(storable_text(f"{self.name} answered {status}: {shown}"))
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(response.content)
+            if status < 300 and isinstance(record, dict):
+                return record
+        problem = f"answered {status}: {shown!r}" if status >= 300 else f"sent no JSON object: {shown!r}"
+        raise AgentCodeError(storable_text(f"{self.name} {problem}"))
+
+
+def _results(history: Sequence[Message]) -> list[dict[str, Any]]:
+    """The results of the agent's last calls."""
+    results: list[dict[str, Any]] = []
+    for message in reversed(history):
+        if message.role != "tool":
+            break
+        results.append({"id": message.id, "content": message.content or "", "error": bool(message.error)})
+    return results[::-1]
+
+
+def _reply_text(reply: object) -> str:
+    if not isinstance(reply, str):
+        raise AgentCodeError(f"'reply' is a JSON {type(reply).__name__}, not a text")
+    if len(reply) > MAX_TEXT:
+        raise AgentCodeError(f"'reply' has {len(reply):,} characters, but the limit is {MAX_TEXT:,}")
+    return reply
+
+
+def _parse_calls(calls: object) -> list[tuple[str | None, str, dict[str, Any]]]:
+    """The calls of an answer; arguments may be an object, or its JSON as models write it."""
+    if not isinstance(calls, list) or len(calls) > MAX_CALLS:
+        raise AgentCodeError(f"'calls' is not a list of at most {MAX_CALLS} calls")
+    parsed = []
+    for call in calls:
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            raise AgentCodeError("a call has no 'name'")
+        call_id, arguments = call.get("id"), call.get("arguments", {})
+        if not isinstance(arguments, dict):
+            arguments = parse_arguments(arguments if isinstance(arguments, str) else json.dumps(arguments))
+        parsed.append((None if call_id is None else str(call_id), call["name"], arguments))
+    if len({call_id for call_id, _, _ in parsed if call_id}) < sum(bool(call_id) for call_id, _, _ in parsed):
+        raise AgentCodeError("two calls have the same id")
+    return parsed

@@ -1,0 +1,92 @@
+"""Ends a process with everything that it started; like `agent_child`, it needs only the standard library."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MARK = "TRACE2EVOLVE_AGENT_PROCESS"
+"""The environment variable whose value all processes of one agent share."""
+
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+_MAX_ROUNDS = 10
+"""Number of times that the tree is searched, because a process may fork while it is searched."""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that `kill_tree` finds them (Linux only)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_tree(pid: int, mark: str, *, has_ended: bool = False) -> None:
+    """Kill a process that leads its own group, its group and, on Linux, all processes that it started.
+
+    The process itself is killed last, because its orphaned descendants would be lost from the tree.
+
+    Args:
+        pid: The process.
+        mark: The value of `MARK` in its environment, which its descendants inherit.
+        has_ended: Whether the process has ended, so that another process may have its number.
+    """
+    killed: set[int] = set()
+    for _ in range(_MAX_ROUNDS):
+        found = set(_descendants(0 if has_ended else pid, mark)) - killed - {pid, os.getpid()}
+        if not found:
+            break
+        for descendant in found:
+            _kill(descendant)
+        killed |= found
+    with contextlib.suppress(OSError, AttributeError):
+        os.killpg(pid, _KILL)
+    if not has_ended:
+        _kill(pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, _KILL)
+
+
+def _descendants(pid: int, mark: str) -> Iterator[int]:
+    """The descendants of a process, and all processes with its mark; none if the system has no `/proc`."""
+    children: dict[int, list[int]] = {}
+    marked = f"{MARK}={mark}".encode()
+    with contextlib.suppress(OSError):
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal() and (parent := _parent_of(folder)):
+                children.setdefault(parent, []).append(int(folder.name))
+                if mark and marked in _environment_of(folder):
+                    yield int(folder.name)
+    waiting = children.get(pid, []) if pid else []
+    while waiting:
+        child = waiting.pop()
+        yield child
+        waiting += children.get(child, [])
+
+
+def _parent_of(folder: Path) -> int:
+    """The parent of a process; 0 if the process has ended."""
+    try:
+        # The name of the program may contain spaces and parentheses.
+        state, parent, *_ = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return 0
+    return 0 if state == b"Z" else int(parent)
+
+
+def _environment_of(folder: Path) -> list[bytes]:
+    """The environment of a process at its start; empty if it cannot be read."""
+    try:
+        return (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

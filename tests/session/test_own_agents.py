@@ -1,0 +1,343 @@
+"""Whole sessions with a project's own agent: kills, stores, budgets, old commits and baselines."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from tests.attack.sessions import Done, Sessions
+from tests.own_agents import http_server
+from tests.patience import gone, until
+
+HOTEL = '''
+from pytest_trace2evolve import World
+
+class HotelTools:
+    def __init__(self, db: dict) -> None:
+        self.db = db
+
+    def get_booking(self, booking_id: str) -> dict:
+        """Look a booking up."""
+        return self.db["bookings"][booking_id]
+
+    def cancel_booking(self, booking_id: str) -> str:
+        """Cancel a booking."""
+        self.db["bookings"][booking_id]["status"] = "cancelled"
+        return f"Booking {booking_id} is cancelled."
+
+bookings = {f"B{n}": {"status": "confirmed"} for n in range(10, 20)}
+world = World.from_tools(HotelTools, data={"bookings": bookings}, policy="Ask for consent first.")
+'''
+
+BOT = """
+import json, os, urllib.request
+from pathlib import Path
+
+def make(tools, candidate):
+    folder = Path(os.environ["T2E_TEST_PIDS"])
+    (folder / str(os.getpid())).touch()
+    tools = {tool.__name__: tool for tool in tools}
+    messages = [{"role": "system", "content": candidate.prompt}]
+
+    def ask():
+        body = {"model": candidate.model or "m", "messages": messages, **candidate.parameters}
+        request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+            json.dumps(body).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)["choices"][0]["message"]
+
+    def run(message):
+        messages.append({"role": "user", "content": message})
+        while True:
+            reply = ask()
+            messages.append(reply)
+            if not reply.get("tool_calls"):
+                return reply["content"]
+            for call in reply["tool_calls"]:
+                result = tools[call["function"]["name"]](**json.loads(call["function"]["arguments"]))
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    return run
+"""
+
+SETTINGS = """
+[tool.trace2evolve]
+agent = "app.bot:make"
+world = "app.hotel:world"
+
+[tool.pytest.ini_options]
+t2e_suites = "suites"
+addopts = "-p no:cacheprovider"
+"""
+
+TASKS = [
+    {
+        "id": f"cancel-{number}",
+        "user": {"goal": f"Please cancel booking B{number}.", "knows": {"booking_id": f"B{number}"}},
+        "expect": {"data": {"bookings": {f"B{number}": {"status": "cancelled"}}}, "says": ["cancelled"]},
+    }
+    for number in (10, 11, 12)
+]
+
+
+def play(request: ChatRequest) -> Reply:
+    """A model that asks for consent, and cancels; a prompt with `lazy` makes it do nothing."""
+    last = request.messages[-1]
+    number = re.search(r"B\d+", json.dumps(request.messages[1:]))
+    assert number
+    if "lazy" in request.system:
+        return Reply("Done: it is settled. Goodbye.")
+    if last["role"] == "tool":
+        return Reply(f"{last['content']} Anything else?")
+    if "yes" in last["content"].lower():
+        return Reply(tool_calls=(("cancel_booking", {"booking_id": number[0]}),))
+    return Reply(f"Shall I cancel booking {number[0]}?")
+
+
+class Project:
+    """A project with its own world and agent, in its own folder."""
+
+    def __init__(self, root: Path, sessions: Sessions) -> None:
+        self.root = root
+        self.sessions = sessions
+        self.pids = root / "pids"
+        self.pids.mkdir(parents=True)
+        self.write("pyproject.toml", SETTINGS)
+        self.write("app/__init__.py", "")
+        self.write("app/hotel.py", HOTEL)
+        self.write("app/bot.py", BOT)
+        self.write("tasks.yaml", json.dumps(TASKS))
+        self.write("suites/hotel.toml", 'tasks = "tasks.yaml"\ntrials = 1\n')
+        self.write("prices.toml", "[m]\ninput = 1.0\noutput = 2.0\n")
+        self.candidate("v0")
+        assert sessions.run(root, "trace2evolve", "lock").status == 0
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def candidate(self, name: str, *lines: str, text: str = "") -> None:
+        self.write(f"candidates/{name}.md", "\n".join(["---", f"id: {name}", *lines, "---", text, ""]))
+
+    def run(self, server: ChatServer | None, *arguments: str, **options: Any) -> Done:
+        """Run a session; `arguments` begin with the candidate."""
+        environment = {
+            "OPENAI_BASE_URL": server.base_url if server else "http://127.0.0.1:9/v1",
+            "T2E_TEST_PIDS": str(self.pids),
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        command = ("pytest", "--candidate", *arguments, "--t2e-concurrency=1")
+        return self.sessions.run(self.root, *command, environment=environment, **options)
+
+    def assert_no_process_is_left(self) -> None:
+        assert all(gone(int(path.name)) for path in self.pids.iterdir())
+
+
+@pytest.fixture
+def project(tmp_path: Path, sessions: Sessions) -> Project:
+    return Project(tmp_path / "project", sessions)
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(play) as server:
+        yield server
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+OFF = "--t2e-gate=off"
+REQUESTS = 9
+"""The requests of one run: three for each of three tasks."""
+
+
+def test_a_killed_run_pays_nothing_twice(project: Project, server: ChatServer) -> None:
+    for n_served in (1, 2, 4, 5, 7, 8):
+
+        def kill(pid: int, n_served: int = n_served) -> None:
+            server.release(n_served - server.count.served)
+            # The next request arrives after the last answer was stored.
+            until(
+                lambda: (server.count.served == n_served and server.count.concurrent == 1) or has_ended(pid)
+            )
+            os.killpg(pid, signal.SIGKILL)
+
+        server.hold()
+        done = project.run(server, "v0", OFF, meanwhile=kill)
+        assert done.status == -9, done.text
+        project.assert_no_process_is_left()
+        until(lambda: server.count.concurrent == 0)
+    server.release()
+    done = project.run(server, "v0", OFF)
+    assert "3 passed" in done.text, done.text
+    project.assert_no_process_is_left()
+    distinct = {json.dumps(request, sort_keys=True) for request in server.requests}
+    assert server.count.served == len(distinct) == REQUESTS
+    # Nothing is left to do.
+    assert "3 passed" in project.run(server, "v0", OFF).text
+    assert server.count.served == REQUESTS
+
+
+def test_an_interrupted_run_leaves_no_process(project: Project, server: ChatServer) -> None:
+    def interrupt(pid: int) -> None:
+        until(lambda: server.count.concurrent == 1 or has_ended(pid))
+        os.kill(pid, signal.SIGINT)
+
+    server.hold()
+    done = project.run(server, "v0", OFF, meanwhile=interrupt)
+    assert done.status == 2, done.text
+    project.assert_no_process_is_left()
+
+
+def test_stores_of_answers(project: Project, server: ChatServer) -> None:
+    done = project.run(server, "v0", OFF, "--t2e-cache", "--t2e-record=tape.jsonl")
+    assert "9 answers" in done.text, done.text
+    done = project.run(server, "v0", OFF, "--t2e-cache", "--t2e-fresh")
+    assert "3 passed" in done.text, done.text
+    assert server.count.served == REQUESTS
+    header = json.loads((project.root / "tape.jsonl").read_text().partition("\n")[0])
+    assert header["agent"]["implementation"] == "app.bot:make"
+    assert header["user"]["implementation"] == "script"
+    done = project.run(None, "v0", OFF, "--t2e-playback=tape.jsonl")
+    assert "3 passed" in done.text, done.text
+    assert done.status == 0
+    project.candidate("v1", "parent: v0", text="Be quick.")
+    done = project.run(None, "v1", OFF, "--t2e-playback=tape.jsonl")
+    assert "cassette tape.jsonl was recorded with candidate 'v0'" in done.text
+    assert "the cassette has no answer to a request of the agent" in done.text
+
+
+def test_budgets_stop_an_opaque_agent(project: Project, server: ChatServer) -> None:
+    done = project.run(server, "v0", OFF, "--t2e-max-tokens=100")
+    assert "tokens of --t2e-max-tokens 100" in done.text, done.text
+    assert 0 < server.count.served < REQUESTS
+    done = project.run(server, "v0", OFF, "--t2e-max-cost=0.000001", "--t2e-fresh")
+    assert "of --t2e-max-cost 1e-06" in done.text, done.text
+    n_served = server.count.served
+    project.write("prices.toml", "[other]\ninput = 1.0\noutput = 2.0\n")
+    done = project.run(server, "v0", OFF, "--t2e-max-cost=5", "--t2e-fresh")
+    assert "--t2e-max-cost needs the price of model 'm', which the agent called" in done.text
+    assert done.status not in (0, 1)
+    assert server.count.served == n_served
+    server.hold()
+    done = project.run(server, "v0", OFF, "--t2e-max-minutes=0.02", "--t2e-fresh")
+    assert "--t2e-max-minutes 0.02 is exceeded" in done.text, done.text
+    server.release()
+    done = project.run(server, "v0", OFF, "--t2e-requests-per-minute=600", "--t2e-fresh")
+    assert "3 passed" in done.text, done.text
+    project.assert_no_process_is_left()
+
+
+def test_errors_of_the_endpoint(project: Project) -> None:
+    with ChatServer(play, keys=["another"]) as server:
+        done = project.run(server, "v0", OFF)
+        assert done.text.count("401 Incorrect API key provided.; check OPENAI_API_KEY") >= 1, done.text
+        assert "Traceback" not in done.text
+        assert done.status not in (0, 1)
+    with ChatServer(lambda request: Reply(error=(503, "down"))) as server:
+        done = project.run(server, "v0", OFF)
+        assert "the agent's model did not answer: 503 down" in done.text, done.text
+        assert "failed" not in done.text
+
+
+def test_an_agent_that_cannot_be_imported_is_one_error(project: Project) -> None:
+    project.write("app/bot.py", "import nothing_like_it\n")
+    done = project.run(None, "v0", OFF)
+    assert done.status == 4
+    assert done.text.count("nothing_like_it") == 1, done.text
+    assert "agent 'app.bot:make' cannot be imported: ModuleNotFoundError" in done.text
+    assert not list((project.root / ".trace2evolve").rglob("*.journal"))
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=root, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_an_old_commit_runs_and_confirms_a_regression(project: Project, server: ChatServer) -> None:
+    """The agent of the working tree is worse than that of the commit, which is the baseline."""
+    root = project.root
+    project.write(".gitignore", ".trace2evolve\npids\n")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    commit = git(root, "rev-parse", "HEAD")
+    project.write("app/bot.py", BOT.replace('"content": candidate.prompt', '"content": "lazy"'))
+    project.candidate("old", f"ref: {commit[:12]}")
+    done = project.run(server, "old", OFF, "--t2e-save-baseline=old")
+    assert "3 passed" in done.text, done.text
+    project.candidate("new", "parent: old")
+    done = project.run(server, "new", "--t2e-goal=no-regression", "--t2e-max-reruns=99")
+    assert "could not be confirmed" not in done.text, done.text
+    assert "DISCARD" in done.text
+    assert done.status == 1
+    # The old agent also ran afresh.
+    assert sum("lazy" not in json.dumps(request) for request in server.requests) > REQUESTS
+    project.candidate("lost", "ref: 0123456789")
+    done = project.run(server, "lost", OFF)
+    assert done.status == 4
+    assert "commit '0123456789' is not in the git repository" in done.text
+    project.assert_no_process_is_left()
+
+
+def test_candidates_with_different_agents_and_reruns_of_the_baseline(
+    project: Project, server: ChatServer
+) -> None:
+    done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0")
+    assert "3 passed" in done.text, done.text
+    project.write("app/other.py", BOT.replace('"content": candidate.prompt', '"content": "lazy"'))
+    project.candidate("v1", "parent: v0", "agent: app.other:make")
+    n_served = server.count.served
+    done = project.run(server, "v1", "--t2e-goal=no-regression", "--t2e-max-reruns=99")
+    assert "could not be confirmed" not in done.text, done.text
+    assert done.status == 1, done.text
+    prompts = [request["messages"][0]["content"] for request in server.requests[n_served:]]
+    assert {"lazy", "Ask for consent first."} == {*prompts}
+
+
+def test_an_agent_behind_http(project: Project) -> None:
+    version = b'{"version": "1"}'
+
+    def answer(method: str, record: Any) -> tuple[int, bytes]:
+        if method == "GET":
+            return 200, version
+        if "end" in record:
+            return 200, b"{}"
+        if "results" in record:
+            return 200, json.dumps({"reply": record["results"][0]["content"] + " Anything else?"}).encode()
+        number = re.search(r"B\d+", record["message"])
+        if number is None:
+            return 200, b'{"reply": "Goodbye."}'
+        call = {"id": "1", "name": "cancel_booking", "arguments": {"booking_id": number[0]}}
+        return 200, json.dumps({"calls": [call]}).encode()
+
+    with http_server(answer) as url:
+        secret_url = url.replace("//", "//me:secret@")
+        done = project.run(None, "v0", OFF, f"--t2e-agent={secret_url}", "--t2e-save-baseline=v0")
+        assert "3 passed" in done.text, done.text
+        assert "cannot be identified" not in done.text
+        baseline = (project.root / "baselines/hotel/v0.json").read_text()
+        assert "secret" not in baseline + done.text
+        assert json.loads(baseline)["provenance"]["agent"]["code"]["fingerprint"]
+        version = b"{}"
+        done = project.run(None, "v0", OFF, f"--t2e-agent={url}")
+        assert f"the code of its agent cannot be identified ({url} tells no version" in done.text, done.text
+    done = project.run(None, "v0", OFF, f"--t2e-agent={url}")
+    assert done.status == 4
+    assert "cannot be reached" in done.text
