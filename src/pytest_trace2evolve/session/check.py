@@ -35,7 +35,7 @@ from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW_REMEDY, SuiteLock
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite, read_suite
+from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite
 from pytest_trace2evolve.records.ledger import Access, DatedEntry, Evaluation, TracesEntry
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
@@ -164,16 +164,15 @@ def _changed_candidates(root: Path, commit: str) -> list[str] | None:
 def check_suites(project: Project) -> Iterator[Finding]:
     """Check that `_splits.toml` and every suite can be read."""
     try:
-        splits = project.splits
+        _ = project.splits
     except SuiteError as error:
         yield _to_finding(project.suites_folder / SPLITS_NAME, error)
         return
     for name in project.suite_names:
-        path = project.suites_folder / f"{name}.toml"
         try:
-            read_suite(path, splits)
+            project.suite(name)
         except SuiteError as error:
-            yield _to_finding(path, error)
+            yield _to_finding(project.suites_folder / f"{name}.toml", error)
 
 
 def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
