@@ -97,7 +97,7 @@ def check_candidates(project: Project) -> Iterator[Finding]:
             candidates.lineage(name)
         except CandidateError as error:
             # A broken ancestor or a cycle is reported once, however many candidates lead to it.
-            words = frozenset(str(error).split())
+            words = frozenset(str(error).replace(";", "").split())
             if words not in reported_errors:
                 reported_errors.add(words)
                 yield _to_finding(folder / f"{name}.md", error)
