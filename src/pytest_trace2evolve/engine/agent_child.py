@@ -68,7 +68,8 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     """Make a function that calls a tool of the world.
 
     Frameworks that inspect functions find the name, a docstring in Google style, a signature and type hints.
-    The function's `parameters` is the JSON schema of its arguments.
+    The function's `parameters` is the JSON schema of its arguments, and its `schema` is the tool as a request
+    for a chat completion lists it.
 
     Args:
         schema: The tool's `name`, `description` and `parameters`.
@@ -109,6 +110,10 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     tool.__annotations__ = {**hints, "return": str}
     tool.__signature__ = signature  # type: ignore[attr-defined]
     tool.parameters = dict(parameters)  # type: ignore[attr-defined]
+    tool.schema = {  # type: ignore[attr-defined]
+        "type": "function",
+        "function": {"name": name, "description": schema["description"], "parameters": dict(parameters)},
+    }
     return tool
 
 
