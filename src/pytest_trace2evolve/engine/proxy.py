@@ -159,7 +159,7 @@ class RecordingProxy:
                 await self._serve(connection, *request)
                 if not connection.prepare_for_reuse():
                     return
-        except (ConnectionError, h11.ProtocolError):
+        except (ConnectionError, h11.ProtocolError, asyncio.CancelledError):  # the last when the run ends
             return
         finally:
             writer.close()
