@@ -106,13 +106,15 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
         f"    {key}: {value['description']}" for key, value in properties.items() if "description" in value
     ]
     tool.__name__ = tool.__qualname__ = name
-    tool.__doc__ = schema["description"] + ("\n\nArgs:\n" + "\n".join(lines) if lines else "")
+    # Some frameworks reject a function without a docstring.
+    description = schema["description"] or f"{name.replace('_', ' ').capitalize()}."
+    tool.__doc__ = description + ("\n\nArgs:\n" + "\n".join(lines) if lines else "")
     tool.__annotations__ = {**hints, "return": str}
     tool.__signature__ = signature  # type: ignore[attr-defined]
     tool.parameters = dict(parameters)  # type: ignore[attr-defined]
     tool.schema = {  # type: ignore[attr-defined]
         "type": "function",
-        "function": {"name": name, "description": schema["description"], "parameters": dict(parameters)},
+        "function": {"name": name, "description": description, "parameters": dict(parameters)},
     }
     return tool
 
