@@ -10,14 +10,15 @@ import yaml
 from pytest_trace2evolve.cli.main import main
 from tests.ci_files import ACTION, EXAMPLES, EXPRESSION, REPOSITORY, load, steps
 
-FILES = [ACTION, *EXAMPLES]
+LIBRARY = REPOSITORY / "docs/examples/library/agents.yml"
+FILES = [ACTION, *EXAMPLES, LIBRARY]
 PINNED = re.compile(r"^[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 OURS = "OWNER/pytest-trace2evolve@COMMIT # name the commit of a release"
 DOCS = REPOSITORY / "docs" / "ci.md"
 
 
 def names(paths: list[Path]) -> list[str]:
-    return [path.name for path in paths]
+    return [path.relative_to(REPOSITORY).as_posix() for path in paths]
 
 
 @pytest.mark.parametrize("path", FILES, ids=names(FILES))

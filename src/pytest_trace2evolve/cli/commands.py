@@ -40,11 +40,19 @@ MARGIN_OPTION = number_option("--margin", "M", "reward margin for goal hold", ch
 INIT = Command(
     "init",
     "add suites, candidates and a CI workflow to a project",
-    ("trace2evolve init", "trace2evolve init my-agent --suites support,tau2-retail"),
+    ("trace2evolve init --for own", "trace2evolve init my-agent --suites support,tau2-retail"),
     "project:init",
     (
         path_option("folder", "DIR", "the project's folder (default: --root, or the current one)", nargs="?"),
-        text_option("--suites", "NAME,…", "suites to add, or 'all' (default: support)", default="support"),
+        text_option(
+            "--for",
+            None,
+            "own: a template for your own agent; support: the demo with its small model; tau2: "
+            "tau2-bench (default: ask on a terminal, else support)",
+            choices=("own", "support", "tau2"),
+            dest="purpose",
+        ),
+        text_option("--suites", "NAME,…", "suites to add, or 'all', instead of --for"),
         Option(
             "--workflow",
             {

@@ -19,8 +19,21 @@ EXIT_NOT_ADMITTED = 1
 """Exit status if a case is not admitted."""
 
 
+_TAU2_SUITES = "tau2-retail,tau2-airline,tau2-telecom"
+
+_QUESTION = """\
+What do you want to evaluate?
+  1  my own agent (a small template to edit)
+  2  the support demo with its small model
+  3  tau2-bench's tasks (needs the extra tau2)
+"""
+
+_PURPOSES = {"": "own", "1": "own", "2": "support", "3": "tau2"}
+
+
 def init(options: argparse.Namespace) -> int:
-    """Add suites, candidates, cases, prices and a workflow to a project."""
+    """Add suites, candidates, tasks and a workflow to a project."""
+    from pytest_trace2evolve.project.own_scaffold import lock_own_suite, plan_own_scaffold
     from pytest_trace2evolve.project.scaffold import plan_scaffold, write_scaffold
     from pytest_trace2evolve.report.cases import scaffold_text
 
@@ -28,23 +41,75 @@ def init(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"DIR {options.folder} and --root {options.root} both name the project's folder; give one of them"
         )
-    suites = [name.strip() for name in options.suites.split(",")]
-    if not all(suites):
+    if options.purpose and options.suites is not None:
         raise ConfigError(
-            f"--suites {options.suites!r} contains an empty name; expected names like "
-            "support,tau2-retail, or all"
+            f"--for {options.purpose} and --suites {options.suites} both choose suites; give one of them"
         )
-    scaffold = plan_scaffold(
-        Path.cwd() / (options.folder or options.root or ""), suites, workflow=options.workflow
-    )
+    root = Path.cwd() / (options.folder or options.root or "")
+    is_default = options.purpose is None and options.suites is None
+    purpose = options.purpose or (_ask_purpose() if is_default and _can_ask(options) else "support")
+    if purpose == "own":
+        scaffold = plan_own_scaffold(root, workflow=options.workflow)
+    else:
+        scaffold = plan_scaffold(root, _suite_names(options.suites, purpose), workflow=options.workflow)
+        if is_default and purpose == "support":
+            scaffold.notes.append("for your own agent: trace2evolve init --for own, in another folder")
     if not options.dry_run:
         write_scaffold(scaffold)
-    command = _next_command(scaffold)
+        if purpose == "own":
+            lock_own_suite(scaffold)
+    command = _next_own_command(scaffold) if purpose == "own" else _next_command(scaffold)
     if options.json:
         print(json.dumps({**scaffold.to_json(), "dry_run": options.dry_run, "next": command}, indent=2))
     else:
         print(scaffold_text(scaffold, command, dry_run=options.dry_run))
     return 0
+
+
+def _can_ask(options: argparse.Namespace) -> bool:
+    """Whether a person can answer a question."""
+    return not options.json and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask_purpose() -> str:
+    """Ask for the purpose of a new project until the answer is valid; own at the end of the input."""
+    print(_QUESTION, end="")
+    while True:
+        print("Number [1]: ", end="", flush=True)
+        line = sys.stdin.readline()
+        answer = line.strip().lower()
+        if purpose := _PURPOSES.get(answer):
+            return purpose
+        if answer in _PURPOSES.values():
+            return answer
+        print("Answer 1, 2 or 3.")
+
+
+def _suite_names(text: str | None, purpose: str) -> list[str]:
+    """The names of suites that an option gives, or that a purpose needs."""
+    if text is None:
+        text = _TAU2_SUITES if purpose == "tau2" else "support"
+    suites = [name.strip() for name in text.split(",")]
+    if not all(suites):
+        raise ConfigError(
+            f"--suites {text!r} contains an empty name; expected names like support,tau2-retail, or all"
+        )
+    return suites
+
+
+def _next_own_command(scaffold: "Scaffold") -> str:
+    """Return the command that measures the template's first candidate."""
+    from pytest_trace2evolve.project.own_scaffold import BASELINE, is_below_pytest_settings
+
+    rootdir = ["--rootdir", "."] if is_below_pytest_settings(scaffold.root) else []
+    arguments = ["pytest", *rootdir, "--candidate", BASELINE, "--t2e-save-baseline", BASELINE]
+    return _cd_command(scaffold) + shlex.join(arguments)
+
+
+def _cd_command(scaffold: "Scaffold") -> str:
+    """Return the start of a command that changes to the project's folder; empty if it is the current one."""
+    is_current_folder = scaffold.root == Path.cwd()
+    return "" if is_current_folder else f"cd {shlex.quote(os.path.relpath(scaffold.root))} && "
 
 
 def _next_command(scaffold: "Scaffold") -> str:
@@ -54,12 +119,12 @@ def _next_command(scaffold: "Scaffold") -> str:
     arguments = ["pytest", "--candidate", "v6"]
     try:
         embedded_model()
+        has_model = "support" in scaffold.suites
     except ConfigError:
-        arguments += ["--t2e-agent", "oracle"]
+        has_model = False
+    arguments += [] if has_model else ["--t2e-agent", "oracle"]
     arguments += ["--t2e-suite", scaffold.suites[0]] if len(scaffold.suites) > 1 else []
-    is_current_folder = scaffold.root == Path.cwd()
-    cd_command = "" if is_current_folder else f"cd {shlex.quote(os.path.relpath(scaffold.root))} && "
-    return cd_command + shlex.join([*arguments, "-n", "2"])
+    return _cd_command(scaffold) + shlex.join([*arguments, "-n", "2"])
 
 
 def generate_cases(options: argparse.Namespace) -> int:

@@ -83,8 +83,9 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     """Make a function that calls a tool of the world.
 
     Frameworks that inspect functions find the name, a docstring in Google style, a signature and type hints.
-    The function's `parameters` is the JSON schema of its arguments. Unknown and missing arguments are passed
-    on, so that the world rejects the call as it rejects that of any model.
+    The function's `parameters` is the JSON schema of its arguments, and its `schema` is the tool as a request
+    for a chat completion lists it.
+    Unknown and missing arguments are passed on, so that the world rejects the call as it rejects that of any model.
 
     Args:
         schema: The tool's `name`, `description` and `parameters`.
@@ -129,10 +130,16 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
         if isinstance(value, dict) and value.get("description")
     ]
     tool.__name__ = tool.__qualname__ = name
-    tool.__doc__ = schema["description"] + ("\n\nArgs:\n" + "\n".join(lines) if lines else "")
+    # Some frameworks reject a function without a docstring.
+    description = schema["description"] or f"{name.replace('_', ' ').capitalize()}."
+    tool.__doc__ = description + ("\n\nArgs:\n" + "\n".join(lines) if lines else "")
     tool.__annotations__ = {**hints, "return": str}
     tool.__signature__ = signature  # type: ignore[attr-defined]
     tool.parameters = dict(parameters)  # type: ignore[attr-defined]
+    tool.schema = {  # type: ignore[attr-defined]
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": dict(parameters)},
+    }
     return tool
 
 

@@ -254,7 +254,7 @@ class RecordingProxy:
         except RequestLimitError as error:
             with contextlib.suppress(ConnectionError, h11.ProtocolError):
                 await connection.send(413, _error(str(error)))
-        except (ConnectionError, h11.ProtocolError):
+        except (ConnectionError, h11.ProtocolError, asyncio.CancelledError):  # the last when the run ends
             return
         finally:
             writer.close()

@@ -88,6 +88,12 @@ class Scaffold:
         return all(sound_by_path.get(path, True) for path in paths)
 
 
+def check_folder(root: Path) -> None:
+    """Check that a project can be made in a folder. Raises `ConfigError` if the path is a file."""
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root} is a file; name a folder, which is created if it does not exist")
+
+
 def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Scaffold:
     """Plan the files of a folder without writing anything.
 
@@ -104,16 +110,15 @@ def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = 
     template = Project(root=source, suites_folder=source / "suites")
     scaffold = Scaffold(root, _resolve_suites(suites, template))
     try:
-        if root.exists() and not root.is_dir():
-            raise ConfigError(f"{root} is a file; name a folder, which is created if it does not exist")
-        _add_copies(scaffold, source, {path: path for path in _copied_paths(template, scaffold.suites)})
+        check_folder(root)
+        add_copies(scaffold, source, {path: path for path in _copied_paths(template, scaffold.suites)})
         _add_baselines(scaffold, template, _add_lock(scaffold, template))
         _add_settings(scaffold)
-        _add_ignore(scaffold)
-        if _wants_workflow(scaffold, workflow):
-            _add_copies(scaffold, source, {WORKFLOW_PATH: resources.WORKFLOW_PATH})
+        add_ignore(scaffold)
+        if wants_workflow(scaffold, workflow):
+            add_copies(scaffold, source, {WORKFLOW_PATH: resources.WORKFLOW_PATH})
     except OSError as error:
-        raise _scaffold_error(root, "read", error) from None
+        raise scaffold_error(root, "read", error) from None
     scaffold.notes += _missing_extras(template, scaffold.suites)
     return scaffold
 
@@ -123,10 +128,10 @@ def write_scaffold(scaffold: Scaffold) -> None:
     try:
         write_together(scaffold.contents)
     except OSError as error:
-        raise _scaffold_error(scaffold.root, "written", error) from None
+        raise scaffold_error(scaffold.root, "written", error) from None
 
 
-def _scaffold_error(root: Path, verb: str, error: OSError) -> ConfigError:
+def scaffold_error(root: Path, verb: str, error: OSError) -> ConfigError:
     path = error.filename if isinstance(error.filename, str) else root
     return ConfigError(
         f"{path}: cannot be {verb} ({error.strerror or error}), so no file was written; correct that or "
@@ -163,7 +168,7 @@ def _suite_files(template: Project, suite: str) -> list[str]:
     return [f"suites/{suite}.toml", *cases]
 
 
-def _add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> None:
+def add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> None:
     """Add files that are copied unchanged. `paths` maps paths in the folder to paths in the template."""
     for path, origin in paths.items():
         text = (source / origin).read_bytes().decode("utf-8")
@@ -229,7 +234,7 @@ def _add_baselines(scaffold: Scaffold, template: Project, unchanged_suites: set[
                     f"pytest --t2e-save-baseline {name}"
                 )
             else:
-                _add_copies(scaffold, template.root, {path: path})
+                add_copies(scaffold, template.root, {path: path})
 
 
 def _add_settings(scaffold: Scaffold) -> None:
@@ -272,7 +277,7 @@ def _add_settings(scaffold: Scaffold) -> None:
         )
 
 
-def _add_ignore(scaffold: Scaffold) -> None:
+def add_ignore(scaffold: Scaffold) -> None:
     """Add `.gitignore`, or a note with the line to add to the folder's existing file."""
     name = ".gitignore"
     current_content = _read_current(scaffold.root / name)
@@ -287,7 +292,7 @@ def _add_ignore(scaffold: Scaffold) -> None:
         scaffold.notes.append(f"add to {name}: {RUNS_FOLDER}")
 
 
-def _wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
+def wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
     if workflow is not None:
         return workflow
     root = scaffold.root.resolve()

@@ -172,11 +172,10 @@ def check_suites(project: Project) -> Iterator[Finding]:
         yield _to_finding(project.suites_folder / SPLITS_NAME, error)
         return
     for name in project.suite_names:
-        path = project.suites_folder / f"{name}.toml"
         try:
             project.suite(name)
         except SuiteError as error:
-            yield _to_finding(path, error)
+            yield _to_finding(project.suites_folder / f"{name}.toml", error)
 
 
 def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:

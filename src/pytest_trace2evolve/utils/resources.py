@@ -18,6 +18,9 @@ MODEL_PATH = "adapters/pocket"
 WORKFLOW_PATH = "docs/examples/agents.yml"
 """The CI workflow in the template."""
 
+LIBRARY_PATH = "docs/examples/library"
+"""The example of an agent of one's own in the template."""
+
 TEMPLATE_PARTS = (
     "suites",
     "candidates",
@@ -25,6 +28,7 @@ TEMPLATE_PARTS = (
     "baselines/support",
     "prices.toml",
     WORKFLOW_PATH,
+    LIBRARY_PATH,
     MODEL_PATH,
 )
 """Everything that ships, as paths that are the same in the repository and in the template."""

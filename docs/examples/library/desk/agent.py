@@ -1,0 +1,24 @@
+"""The agent. It follows rules, to work without a key; call your own agent in `make` instead of `run`."""
+
+import json
+import re
+
+
+def make(tools, candidate):
+    # return my_agent(tools, prompt=candidate.prompt, model=candidate.model)  # your own agent goes here
+    call, loans = {tool.__name__: tool for tool in tools}, []
+
+    def run(message):
+        if loans and message.startswith("Yes"):
+            return f"Renewed: {call['renew_loan'](loan_id=loans[-1])}. Anything else?"
+        loans.extend(re.findall(r"\bL\d+\b", message))
+        if not loans:
+            return "What is the number of the loan?"
+        loan = json.loads(call["find_loan"](loan_id=loans[-1]))
+        if "due" in message:
+            return f"It is due in week {loan['due_week']}. Anything else?"
+        if loan["reserved"] and "reserved" in candidate.prompt:
+            return f"I am sorry, {loan['title']} is reserved, so I cannot renew it."
+        return f"Shall I renew loan {loans[-1]}, {loan['title']}?"
+
+    return run

@@ -1,0 +1,3 @@
+"""The project's modules belong to its copies."""
+
+collect_ignore = ["project"]
