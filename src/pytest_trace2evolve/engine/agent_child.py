@@ -84,8 +84,8 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
 
     Frameworks that inspect functions find the name, a docstring in Google style, a signature and type hints.
     The function's `parameters` is the JSON schema of its arguments, and its `schema` is the tool as a request
-    for a chat completion lists it.
-    Unknown and missing arguments are passed on, so that the world rejects the call as it rejects that of any model.
+    for a chat completion lists it. Unknown and missing arguments are passed on, so that the world rejects the
+    call as it rejects that of any model.
 
     Args:
         schema: The tool's `name`, `description` and `parameters`.
