@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of one case a line
 """Worlds of a project by import path and from a conftest: every command knows them, and the lock covers them."""
 
 import itertools
