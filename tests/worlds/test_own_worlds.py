@@ -1,4 +1,5 @@
-"""Worlds of a project, by import path and from a conftest: every command knows them; locks cover them."""
+# ruff: noqa: E501 - tables of one case a line
+"""Worlds of a project by import path and from a conftest: every command knows them, and the lock covers them."""
 
 import itertools
 import sys
@@ -236,8 +237,7 @@ def test_an_import_path_names_a_world_or_a_function_that_opens_one(root: Path, n
 
 def test_a_hook_may_return_worlds(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "suites/conftest.py").write_text(
-        f"from {package(root)}.hotel import world\n\n"
-        "def pytest_t2e_worlds(config):\n    return {'inn': world}\n"
+        f"from {package(root)}.hotel import world\n\ndef pytest_t2e_worlds(config):\n    return {{'inn': world}}\n"
     )
     (root / "suites/hotel.toml").write_text(
         'provider = "inn"\ndomain = "hotel"\n[splits]\nheldout = { tasks = "tasks.yaml" }\n'
