@@ -62,6 +62,9 @@ NOT_RUN = re.compile(
 FRAMEWORKS = {"app.pydantic_bot": "pydantic_ai", "app.graph_bot": "langchain_openai", "app.sdk_bot": "agents"}
 """Modules of a page, and the package without which they cannot be imported."""
 
+NOT_NAMED = ("app.graph_bot", "app.sdk_bot")
+"""Modules that no command of the page names, so that they are only imported."""
+
 OUTPUTS = ("=====", "trace2evolve: baseline v5: ", "382 of 456 done")
 """How blocks begin that show what is printed."""
 
@@ -200,9 +203,9 @@ class Page:
         environment = dict(self._environment)
         is_own = ":" in agent
         if is_own:  # one process, because each imports its framework
-            words = [word for word in words if word not in ("--t2e-concurrency", "4")] + [
-                "--t2e-concurrency=1"
-            ]
+            words = [word for word in words if word not in ("--t2e-concurrency", "4")]
+            words += ["--t2e-concurrency=1", "--t2e-trials=1"]
+            environment["PYTHONDONTWRITEBYTECODE"] = ""
         if (
             (is_own or "--t2e-agent" not in words)
             and "--t2e-playback" not in words
@@ -237,7 +240,7 @@ class Page:
         path.parent.mkdir(exist_ok=True)
         path.write_text(block.replace("8080", str(self._port)) + "\n", encoding="utf-8")
         module = f"app.{path.stem}"
-        if importlib.util.find_spec(FRAMEWORKS.get(module, "json")) is not None:
+        if module in NOT_NAMED and importlib.util.find_spec(FRAMEWORKS[module]) is not None:
             subprocess.run([sys.executable, "-c", f"import {module}"], cwd=self.root, check=True)
 
     def _start(self, script: str) -> None:

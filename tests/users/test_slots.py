@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - tables of one case a line
+
 """The scripted user of written tasks: reactions in five domains, and laws for any agent and any script."""
 
 import re

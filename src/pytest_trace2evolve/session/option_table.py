@@ -97,8 +97,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "agent",
         "run",
-        "agent: chat (default with a model), replay (with results), oracle, nop, module:function, a URL, "
-        "or a plugin's",
+        "agent: chat (default with a model), replay (with results), oracle, nop, module:function, a URL, or "
+        "a plugin's",
         metavar="NAME",
     ),
     Option(
