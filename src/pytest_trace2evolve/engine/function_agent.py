@@ -37,12 +37,17 @@ END_SECONDS = 5.0
 
 
 class Child:
-    """A child process of an agent."""
+    """A child process of an agent.
+
+    Attributes:
+        is_waiting: Whether the agent's code raised an exception, after which the process waits for a request.
+    """
 
     def __init__(
         self, function: AgentFunction, process: asyncio.subprocess.Process, token: str, log: Path
     ) -> None:
         self.token = token
+        self.is_waiting = False
         self._function = function
         self._process = process
         self._log = log
@@ -82,6 +87,7 @@ class Child:
             InfrastructureError: a service did not answer in time, or the process was killed from outside.
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
         """
+        self.is_waiting = False
         failed = asyncio.create_task(exchange.failed.wait())
         event = asyncio.create_task(self._exchange(request))
         try:
@@ -97,6 +103,7 @@ class Child:
             raise exchange.failure
         answer = event.result()
         if answer["event"] == "failed":
+            self.is_waiting = True
             if answer["network"]:
                 raise InfrastructureError(f"the agent could not reach a service: {answer['error']}")
             raise AgentCodeError(storable_text(answer["error"]), storable_text(answer["frames"]))
@@ -219,7 +226,8 @@ class FunctionAgent:
         """Return the child process to the pool, or end it if the simulation ended in the middle of a turn."""
         child, self._child = self._child, None
         if child is not None:
-            await self._pool.put(child, self._exchange, is_reusable=self._is_idle)
+            is_reusable = self._is_idle or child.is_waiting
+            await self._pool.put(child, self._exchange, is_reusable=is_reusable)
 
 
 class ChildPool:
