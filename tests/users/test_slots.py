@@ -1,4 +1,3 @@
-
 """The scripted user of written tasks: reactions in five domains, and laws for any agent and any script."""
 
 import re
