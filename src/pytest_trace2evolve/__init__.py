@@ -40,6 +40,6 @@ def __getattr__(name: str) -> object:
     """Load public names on first use, because pytest imports this package in every session."""
     if name in __all__:
         module = f"pytest_trace2evolve.{_MODULES.get(name, 'api')}"
-        value: object = getattr(import_module(module), name)
-        return value
+        attribute: object = getattr(import_module(module), name)
+        return attribute
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

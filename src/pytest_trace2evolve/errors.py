@@ -1,4 +1,4 @@
-"""Every error that this package raises on purpose, in one tree below `Trace2EvolveError`.
+"""All errors that this package raises on purpose, in one tree below `Trace2EvolveError`.
 
 A message is one line that names the value, the cause and the remedy. `TaskFailed` is not part of the tree,
 because items raise it to report that the agent failed its task.
@@ -43,7 +43,7 @@ def duplicate_name_error(kind: str, name: str, first_owner: str, second_owner: s
 
 
 def shorten(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
-    """Return a text of at most `max_length` characters unchanged; of a longer one, its start and its end."""
+    """Return a text unchanged, or only its start and end if it is longer than `max_length` characters."""
     if len(text) <= max_length:
         return text
     return f"{text[: max_length - max_length // 3 - 3]} … {text[-(max_length // 3) :]}"
@@ -149,10 +149,10 @@ class ParticipantError(Trace2EvolveError):
 
 
 class AgentCodeError(ParticipantError):
-    """An agent's own code raised or returned no message, so the agent failed the simulation.
+    """An agent's own code raised an exception or returned no message, so the agent failed the simulation.
 
     Attributes:
-        frames: The frames of the traceback, as text; empty if nothing was raised.
+        frames: The frames of the traceback, as text; empty if no exception was raised.
     """
 
     def __init__(self, message: str, frames: str = "") -> None:
@@ -173,7 +173,7 @@ class SourceRefusedError(SandboxError):
 
 
 class GeneratedCodeError(SandboxError):
-    """Generated code raised, or did not return JSON. Its sandbox stays usable."""
+    """Generated code raised an exception, or did not return JSON. Its sandbox stays usable."""
 
 
 class SandboxEndedError(SandboxError):
@@ -202,7 +202,7 @@ class InfrastructureError(Trace2EvolveError):
 
 
 class RequestRefusedError(InfrastructureError):
-    """An endpoint rejects one request for its content, but accepts others."""
+    """An endpoint rejects one request because of its content, but accepts others."""
 
 
 class TaskFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program

@@ -350,8 +350,8 @@ NOBODY = (
 )
 
 NOT_SERVED = (
-    "ERROR: no agent is named, but the embedded model cannot be served: 'torch' is not installed; run: "
-    "pip install 'pytest-trace2evolve[local]'; or name an agent with --t2e-agent or --t2e-model"
+    "ERROR: no agent is named, and the embedded model cannot be served: 'torch' is not installed; run: "
+    "pip install 'pytest-trace2evolve[local]'; correct this, or name an agent with --t2e-agent or --t2e-model"
 )
 
 

@@ -1,7 +1,7 @@
 """Runs agents of frameworks: pydantic-ai, LangGraph and the OpenAI Agents SDK.
 
-A wrapper keeps the conversation, because the agents of these frameworks have no memory of their own. No
-framework is imported here: the class of the object that a project made tells which framework it belongs to.
+A wrapper keeps the conversation, because the agents of these frameworks have no memory of their own. The
+wrapper is chosen by the name of the object's class, so a framework is imported only if the project uses it.
 """
 
 import inspect
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 Run = Callable[[str], str | Awaitable[str]]
-"""Answers a message of the user."""
+"""A function that answers a message from the user."""
 
 
 class PydanticAgent:
@@ -36,9 +36,9 @@ class LangGraphAgent:
     async def __call__(self, message: str) -> str:
         """Answer a message. A graph with a checkpointer keeps the conversation itself."""
         config = {"configurable": {"thread_id": "trace2evolve"}}
-        earlier = [] if getattr(self._graph, "checkpointer", None) else self._messages
+        earlier_messages = [] if getattr(self._graph, "checkpointer", None) else self._messages
         state = await self._graph.ainvoke(
-            {"messages": [*earlier, {"role": "user", "content": message}]}, config=config
+            {"messages": [*earlier_messages, {"role": "user", "content": message}]}, config=config
         )
         self._messages = state["messages"]
         content = self._messages[-1].content
@@ -69,7 +69,7 @@ class _HasRun(Protocol):
 
 
 class _RunMethod:
-    """An object with a method `run`, and with `close` if the object has it."""
+    """Makes an object with a method `run` callable, and passes on its method `close` if there is one."""
 
     def __init__(self, agent: _HasRun) -> None:
         self._agent = agent
@@ -81,21 +81,21 @@ class _RunMethod:
 
 
 def wrapped(agent: Any, name: str) -> Run:
-    """Return a function that answers messages, from the object that a project's function made.
+    """Return a callable that answers messages, made from the object that a project's function returned.
 
     Args:
         agent: An agent of a framework, an object with a method `run`, or a callable.
-        name: The import path of the project's function, for the error.
+        name: The import path of the project's function, for the error message.
 
     Raises:
-        TypeError: the object is none of these.
+        TypeError: the object is of a different kind.
     """
-    classes = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(agent).__mro__}
-    if classes & {"pydantic_ai.AbstractAgent", "pydantic_ai.Agent"}:
+    class_names = {f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(agent).__mro__}
+    if class_names & {"pydantic_ai.AbstractAgent", "pydantic_ai.Agent"}:
         return PydanticAgent(agent)
-    if "langgraph.Pregel" in classes:
+    if "langgraph.Pregel" in class_names:
         return LangGraphAgent(agent)
-    if "agents.Agent" in classes and hasattr(agent, "handoffs"):
+    if "agents.Agent" in class_names and hasattr(agent, "handoffs"):
         return OpenAIAgent(agent)
     if callable(getattr(agent, "run", None)):
         return _RunMethod(agent)

@@ -1,4 +1,6 @@
-"""Tasks that a person writes in YAML or JSONL, compiled to τ² tasks.
+"""Compiles tasks that a person writes in YAML or JSONL to τ² tasks.
+
+A task in YAML:
 
 - id: cancel-paid
   user:
@@ -43,13 +45,13 @@ from pytest_trace2evolve.worlds.plain import DATABASE_EQUALS
 from pytest_trace2evolve.worlds.plain_data import json_key
 
 DRAFT = "draft"
-"""The key of a task that `trace2evolve import` drafted and nobody accepted yet."""
+"""The key that marks a draft of `trace2evolve import` that nobody has accepted yet."""
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 def _to_text(value: object) -> object:
-    """A value of `knows` as text, as it is written; a boolean becomes yes or no."""
+    """Convert a value of `knows` to the text that the file holds; a boolean becomes yes or no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, WrittenFloat):
@@ -58,15 +60,15 @@ def _to_text(value: object) -> object:
 
 
 def _to_call(value: object) -> object:
-    """A call may be written as the name of a tool alone."""
+    """Convert the name of a tool to a call of the tool."""
     return {"name": value} if isinstance(value, str) else value
 
 
-Known = Annotated[Text, BeforeValidator(_to_text)]
+Fact = Annotated[Text, BeforeValidator(_to_text)]
 
 
 class ExpectedCall(Record):
-    """A call that the agent must make; without arguments, any call of the tool counts."""
+    """A call that the agent must or must not make; without arguments, it stands for any call of the tool."""
 
     name: Text
     arguments: dict[str, Any] | None = None
@@ -76,7 +78,7 @@ class WrittenUser(Record):
     """The user of a task.
 
     Attributes:
-        goal: What the user wants.
+        goal: The result that the user wants.
         opening: The user's first message; by default the goal.
         knows: The facts that the user tells if the agent asks for them, by name.
         style: How the user writes, for a model that plays the user.
@@ -85,19 +87,19 @@ class WrittenUser(Record):
 
     goal: Text
     opening: Text | None = None
-    knows: dict[str, Known] = Field(default_factory=dict)
+    knows: dict[str, Fact] = Field(default_factory=dict)
     style: str = ""
     agrees_to: tuple[Text, ...] = ()
 
 
 class Expectation(Record):
-    """What must be true after a simulation.
+    """The conditions that must hold at the end of a simulation.
 
     Attributes:
         data: The expected changes of the database; an empty mapping means that nothing may change. Without
-            `data`, the database must equal that after `calls`, as in τ².
+            `data`, the database must equal the one after `calls` if every call has arguments, as in τ².
         calls: Calls that the agent must make.
-        says: Texts that the agent must say, in any case.
+        says: Texts that the agent must say; case does not matter.
         not_calls: Calls that the agent must not make.
         judged: Statements that a judge must find true (`--t2e-judge`).
     """
@@ -115,7 +117,7 @@ class Expectation(Record):
 
     @property
     def wants_nothing(self) -> bool:
-        """Whether an agent that does nothing is right."""
+        """Whether an agent that does nothing meets the expectation."""
         return not (self.data or self.calls or self.says or self.judged)
 
 
@@ -123,7 +125,7 @@ class WrittenTask(Record):
     """A task as a person writes it.
 
     Attributes:
-        split: The split to which the task belongs, if the suite does not say it.
+        split: The split to which the task belongs, if the suite does not name the split.
         tags: Words by which tasks are grouped.
         data: Changes of the initial database for this task.
         history: Messages before the first turn, in OpenAI's format.
@@ -219,7 +221,7 @@ def _assertion(data: Mapping[str, Any]) -> Assertion:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON holds it: keys are text, and numbers are plain numbers."""
+    """Convert a value to JSON types: keys become text, and written numbers become plain numbers."""
     if isinstance(value, Mapping):
         return {json_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -228,13 +230,13 @@ def _plain(value: Any) -> Any:
 
 
 def _messages(history: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages of a history in OpenAI's format as messages of a trace.
+    """Convert a history in OpenAI's format to messages of a trace.
 
     Raises:
-        ValueError: a message is invalid, a call has no result, or the last message is not a text.
+        ValueError: a message is invalid, a call has no result, or the last message has no text.
     """
     messages: list[Message] = []
-    pending: list[str | None] = []
+    pending_ids: list[str | None] = []
     for number, message in enumerate(history, start=1):
         try:
             messages.append(_message(message))
@@ -244,24 +246,24 @@ def _messages(history: Sequence[Mapping[str, Any]]) -> list[Message]:
             raise ValueError(f"history, message {number}: {error}") from None
         last = messages[-1]
         if last.role == "tool":
-            if not pending or pending.pop(0) != last.id:
+            if not pending_ids or pending_ids.pop(0) != last.id:
                 raise ValueError(
                     f"history, message {number}: answers no call before it; correct tool_call_id"
                 )
-        elif pending:
+        elif pending_ids:
             raise ValueError(
-                f"history, message {number}: call {pending[0]!r} before it has no result; add it"
+                f"history, message {number}: call {pending_ids[0]!r} before it has no result; add it"
             )
-        pending += [call.id for call in last.tool_calls or ()]
-    if pending:
-        raise ValueError(f"history ends with call {pending[0]!r}, which has no result; add it")
+        pending_ids += [call.id for call in last.tool_calls or ()]
+    if pending_ids:
+        raise ValueError(f"history ends with call {pending_ids[0]!r}, which has no result; add it")
     if messages and (messages[-1].role == "tool" or messages[-1].text is None):
         raise ValueError("history ends with a tool's result; end it with a message of the user or the agent")
     return messages
 
 
 def _message(message: Mapping[str, Any]) -> Message:
-    """A message of OpenAI's format as a message of a trace. Raises `ValueError` if it is invalid."""
+    """Convert a message in OpenAI's format to a message of a trace. Raises `ValueError` if it is invalid."""
     role, content = message.get("role"), message.get("content")
     if role in ("system", "developer"):
         raise ValueError(f"has role {role!r}; remove it, because the agent has instructions of its own")
@@ -280,10 +282,10 @@ def _message(message: Mapping[str, Any]) -> Message:
         raise ValueError("its tool_calls are not a list")
     if calls and role == "user":
         raise ValueError("is the user's, but has tool_calls")
-    record = {"role": role, "content": content, "tool_calls": [*map(_call, calls)] or None}
+    message_fields = {"role": role, "content": content, "tool_calls": [*map(_call, calls)] or None}
     if not calls and not content:
         raise ValueError("has neither content nor tool_calls")
-    return Message.model_validate(record)
+    return Message.model_validate(message_fields)
 
 
 def _call(call: Any) -> dict[str, Any]:
@@ -307,20 +309,20 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def read_written_tasks(path: Path) -> list[WrittenTask]:
-    """Read a file of written tasks: a YAML list, or JSONL with one task a line.
+    """Read a file of written tasks: a YAML list, or JSONL with one task per line.
 
     Raises:
-        CaseError: the file cannot be read, holds no task, a task is invalid or a draft, or two tasks share an
-            id. The message names the task.
+        CaseError: the file cannot be read or holds no task, a task is invalid or a draft, or two tasks share
+            an id. The message names the file or the task.
     """
     tasks: dict[str, WrittenTask] = {}
-    for where, record in _records(path):
-        if isinstance(record, dict) and DRAFT in record:
+    for location, raw_task in _raw_tasks(path):
+        if isinstance(raw_task, dict) and DRAFT in raw_task:
             raise CaseError(
-                f"{where}: is a draft that nobody accepted; review it with 'trace2evolve cases review'"
+                f"{location}: is a draft that nobody accepted; review it with 'trace2evolve cases review'"
             )
         try:
-            task = WrittenTask.model_validate(record)
+            task = WrittenTask.model_validate(raw_task)
             if task.expect.is_empty:
                 raise ValueError(
                     "expects nothing, so every agent passes; write data, calls, says, not_calls or judged "
@@ -328,31 +330,31 @@ def read_written_tasks(path: Path) -> list[WrittenTask]:
                 )
             task.to_task()
         except ValidationError as error:
-            raise CaseError(f"{where}: {first_problem(error, 'the task')}; correct it") from None
+            raise CaseError(f"{location}: {first_problem(error, 'the task')}; correct it") from None
         except ValueError as error:
-            raise CaseError(f"{where}: {error}") from None
+            raise CaseError(f"{location}: {error}") from None
         if task.id in tasks:
-            raise CaseError(f"{where}: task {task.id!r} occurs twice; rename one")
+            raise CaseError(f"{location}: task {task.id!r} occurs twice; rename one")
         tasks[task.id] = task
     if not tasks:
         raise CaseError(f"{path}: holds no task; write one, or leave the file out of the suite")
     return list(tasks.values())
 
 
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
+def _raw_tasks(path: Path) -> Iterator[tuple[str, Any]]:
     text = read_text(path, CaseError, max_bytes=MAX_RECORD_BYTES)
     if path.suffix == ".jsonl":
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                where = f"{path}, line {number}"
-                with convert_failures(where, CaseError, "expected one JSON object a line"):
-                    record = parse_json(line, require_unique=True, allow_nul=False)
-                yield where, record
+                location = f"{path}, line {number}"
+                with convert_failures(location, CaseError, "expected one JSON object a line"):
+                    raw_task = parse_json(line, require_unique=True, allow_nul=False)
+                yield location, raw_task
         return
-    records = parse_yaml(text, path, CaseError)
-    if not isinstance(records, list):
-        kind = "nothing" if records is None else f"a {type(records).__name__}"
+    raw_tasks = parse_yaml(text, path, CaseError)
+    if not isinstance(raw_tasks, list):
+        kind = "nothing" if raw_tasks is None else f"a {type(raw_tasks).__name__}"
         raise CaseError(f"{path}: expected a list of tasks, got {kind}")
-    for number, record in enumerate(records, start=1):
-        name = record.get("id") if isinstance(record, dict) else None
-        yield f"{path}, task {name if isinstance(name, str) else number}", record
+    for number, raw_task in enumerate(raw_tasks, start=1):
+        name = raw_task.get("id") if isinstance(raw_task, dict) else None
+        yield f"{path}, task {name if isinstance(name, str) else number}", raw_task

@@ -107,7 +107,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 
 def show_power(options: argparse.Namespace) -> int:
-    """Print the changes that a number of tasks and trials can show."""
+    """Print the changes that given numbers of tasks and trials can detect."""
     from pytest_trace2evolve.gate.power import Design, Plan, simulate_power
     from pytest_trace2evolve.project.policies import find_policy
     from pytest_trace2evolve.report.calibration import power_json, power_text
@@ -116,7 +116,7 @@ def show_power(options: argparse.Namespace) -> int:
     if options.alpha is not None and not 0 < options.alpha < 0.5:
         raise ConfigError(f"--alpha {options.alpha:g}: must be between 0 and 0.5")
     policy = find_policy(options.policy or "calibrated", nearest_project(options))
-    levels = policy_to_calibrate(policy, margin=options.margin, alpha=options.alpha)
+    adjusted_policy = policy_to_calibrate(policy, margin=options.margin, alpha=options.alpha)
     plan = Plan(
         agent=_parse_agent(options),
         design=Design(
@@ -125,8 +125,8 @@ def show_power(options: argparse.Namespace) -> int:
             is_live=options.live,
             max_fresh_simulations=policy.max_fresh_simulations,
         ),
-        policy=levels.policy,
-        margin=levels.margin,
+        policy=adjusted_policy.policy,
+        margin=adjusted_policy.margin,
         rows=options.comparisons,
         seed=options.seed,
     )
@@ -136,17 +136,17 @@ def show_power(options: argparse.Namespace) -> int:
 
 
 def _parse_agent(options: argparse.Namespace) -> "Agent":
-    """Return the agent of `--agent-profile`, or of `--rate` and `--spread`."""
+    """Return the agent that `--agent-profile`, or `--rate` and `--spread`, describe."""
     from pytest_trace2evolve.gate.power import AGENTS, fit_agent
 
-    has_values = options.rate is not None, options.spread is not None
-    if options.agent_profile is not None and any(has_values):
+    is_given = options.rate is not None, options.spread is not None
+    if options.agent_profile is not None and any(is_given):
         raise ConfigError(
             "--agent-profile cannot be combined with --rate and --spread; give one or the other"
         )
-    if not any(has_values):
+    if not any(is_given):
         return AGENTS[options.agent_profile or "medium"]
-    if not all(has_values):
+    if not all(is_given):
         raise ConfigError("--rate and --spread need each other; give both")
     try:
         return fit_agent(options.rate, options.spread)

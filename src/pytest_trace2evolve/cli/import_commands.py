@@ -11,22 +11,22 @@ from pytest_trace2evolve.cli.parser import (
 
 IMPORT = Command(
     "import",
-    "draft tasks from production logs, personal data replaced",
+    "draft tasks from production logs, with personal data replaced",
     (
         "trace2evolve import chats.jsonl --out drafts/chats.yaml",
         "trace2evolve import spans.json --format otel --limit 50",
     ),
     "imports:import_log",
     (
-        path_option("file", "FILE", "a log: JSON, JSON lines, .gz, an .eval log, or a results folder"),
+        path_option("file", "FILE", "log: JSON, JSON lines or .eval, also with .gz, or a results folder"),
         text_option(
             "--format",
             None,
-            "the log's format (default: the one its content shows)",
+            "the log's format (default: detected from its content)",
             choices=("openai", "otel", "langfuse", "inspect", "tau2"),
         ),
-        path_option("--out", "FILE", "a new file of drafts (default: drafts/NAME.yaml)"),
-        integer_option("--limit", "N", "stop after so many conversations", range_check(1)),
+        path_option("--out", "FILE", "file of drafts to create (default: drafts/NAME.yaml)"),
+        integer_option("--limit", "N", "stop after N conversations", range_check(1)),
         integer_option(
             "--until",
             "N",
@@ -36,7 +36,7 @@ IMPORT = Command(
         ),
         flag_option("--all-calls", "expect all calls, not only those of tools that seem to change something"),
         path_option("--patterns", "FILE", "your own patterns (default: redact in [tool.trace2evolve])"),
-        flag_option("--skip-damaged", "leave damaged conversations out, with a line for each"),
+        flag_option("--skip-damaged", "leave out damaged conversations, and print a line for each"),
     ),
 )
 
@@ -49,9 +49,9 @@ REVIEW = Command(
     ),
     "imports:review_drafts",
     (
-        path_option("drafts", "DRAFTS", "a file that trace2evolve import wrote"),
+        path_option("drafts", "DRAFTS", "file of drafts that trace2evolve import wrote"),
         text_option("--accept", "ID", "accept these drafts: ids, or the starts of ids", nargs="+"),
         text_option("--reject", "ID", "reject these drafts: ids, or the starts of ids", nargs="+"),
-        path_option("--into", "FILE", "the file of tasks, .yaml or .jsonl, that gets accepted drafts"),
+        path_option("--into", "FILE", "task file (.yaml or .jsonl) to which accepted drafts are added"),
     ),
 )

@@ -1,4 +1,4 @@
-"""From production logs to tasks: import, and the review of drafts."""
+"""The commands that turn production logs into tasks: importing a log, and reviewing the drafts."""
 
 import argparse
 import re
@@ -22,50 +22,52 @@ def import_log(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.importing.redact import Redactor
     from pytest_trace2evolve.importing.review import write_drafts
 
-    patterns = _patterns(options)
-    format, conversations, damaged = _read(options)
+    patterns = _load_patterns(options)
+    log_format, conversations, n_damaged = _read_log(options)
     redactor = Redactor(patterns)
-    settings = DraftSettings(options.file.name, format, options.until, options.all_calls)
+    settings = DraftSettings(options.file.name, log_format, options.until, options.all_calls)
     drafts = drafts_of(conversations, redactor, settings)
-    out = options.out or _default_out(options, drafts[0]["draft"]["source"])
-    write_drafts(out, drafts)
-    names = {"address": "addresses", "birth date": "birth dates"}
+    out_path = options.out or _default_out_path(options, drafts[0]["draft"]["source"])
+    write_drafts(out_path, drafts)
+    plurals = {"address": "addresses", "birth date": "birth dates"}
     counts = [
-        f"{count} {kind if count == 1 else names.get(kind, f'{kind}s')}"
+        f"{count} {kind if count == 1 else plurals.get(kind, f'{kind}s')}"
         for kind, count in redactor.counts.items()
     ]
-    print(f"{out}: {len(drafts)} drafts of format {format}; replaced: {', '.join(counts) or 'nothing'}")
-    if damaged:
-        print(f"left out: {damaged} damaged conversations")
-    print(f"next: read the drafts, then trace2evolve cases review {out} --into tasks.yaml")
+    print(
+        f"{out_path}: {len(drafts)} drafts of format {log_format}; replaced: {', '.join(counts) or 'nothing'}"
+    )
+    if n_damaged:
+        print(f"left out: {n_damaged} damaged conversations")
+    print(f"next: read the drafts, then trace2evolve cases review {out_path} --into tasks.yaml")
     return 0
 
 
-def _read(options: argparse.Namespace) -> "tuple[str, list[Conversation], int]":
-    """The format, the conversations up to the limit, and the number of damaged ones that were left out."""
+def _read_log(options: argparse.Namespace) -> "tuple[str, list[Conversation], int]":
+    """Return the format, the conversations up to the limit, and the number of damaged conversations."""
     from pytest_trace2evolve.importing.conversation import Conversation, Damage
     from pytest_trace2evolve.importing.readers import read_conversations
 
-    format, found = read_conversations(options.file, options.format)
+    log_format, items = read_conversations(options.file, options.format)
     conversations: list[Conversation] = []
-    damaged: list[Damage] = []
-    for item in found:
+    damages: list[Damage] = []
+    for item in items:
         if isinstance(item, Conversation):
             conversations.append(item)
             if options.limit is not None and len(conversations) >= options.limit:
                 break
             continue
-        damaged.append(item)
-        text = f"{options.file}: {item.place or 'file'}: {item.cause}"
+        damages.append(item)
+        problem = f"{options.file}: {item.place or 'file'}: {item.cause}"
         if not options.skip_damaged:
-            raise LogError(f"{text}; fix it, or leave such conversations out with --skip-damaged")
-        print(sanitize_line(f"trace2evolve: {text}", 2000), file=sys.stderr)
+            raise LogError(f"{problem}; fix it, or leave such conversations out with --skip-damaged")
+        print(sanitize_line(f"trace2evolve: {problem}", 2000), file=sys.stderr)
     if not conversations:
-        raise LogError(f"{options.file}: holds no conversation of format {format}; is it the right file?")
-    return format, conversations, len(damaged)
+        raise LogError(f"{options.file}: holds no conversation of format {log_format}; is it the right file?")
+    return log_format, conversations, len(damages)
 
 
-def _patterns(options: argparse.Namespace) -> "Patterns":
+def _load_patterns(options: argparse.Namespace) -> "Patterns":
     from pytest_trace2evolve.importing.patterns import patterns_of_project, read_patterns
 
     if options.patterns is not None:
@@ -73,38 +75,41 @@ def _patterns(options: argparse.Namespace) -> "Patterns":
     return patterns_of_project(options.root.resolve() if options.root else Path.cwd())
 
 
-def _default_out(options: argparse.Namespace, source: str) -> Path:
-    """`drafts/NAME.yaml` in the project, named after the log, whose name is free of personal data by now."""
+def _default_out_path(options: argparse.Namespace, source: str) -> Path:
+    """Return `drafts/NAME.yaml` in the project; NAME comes from the redacted name of the log."""
     root = options.root or find_root(Path.cwd()) or Path.cwd()
     name = re.sub(r"[^\w.-]+", "-", re.sub(r"(?:\.(?:gz|jsonl?|eval|zip|txt|log))+$", "", source)).strip("-.")
-    out: Path = root / "drafts" / f"{name or 'log'}.yaml"
-    return out.relative_to(Path.cwd()) if out.is_relative_to(Path.cwd()) else out
+    out_path: Path = root / "drafts" / f"{name or 'log'}.yaml"
+    return out_path.relative_to(Path.cwd()) if out_path.is_relative_to(Path.cwd()) else out_path
 
 
 def review_drafts(options: argparse.Namespace) -> int:
-    """Accept drafts into a file of tasks, or reject them; ask for each one if none is named."""
+    """Accept drafts into a file of tasks, or reject them.
+
+    If no draft is named, ask about each draft, or list the drafts if there is no terminal.
+    """
     from pytest_trace2evolve.importing.review import read_drafts, review
 
-    accept, reject = options.accept or [], options.reject or []
-    if accept or reject:
-        accepted, rejected = review(options.drafts, options.into, accept, reject)
-        left = len(read_drafts(options.drafts).drafts)
-        moved = f"{accepted} accepted into {options.into}" if accepted else "0 accepted"
-        print(f"{options.drafts}: {moved}, {rejected} rejected, {left} left")
+    accepted_ids, rejected_ids = options.accept or [], options.reject or []
+    if accepted_ids or rejected_ids:
+        n_accepted, n_rejected = review(options.drafts, options.into, accepted_ids, rejected_ids)
+        n_left = len(read_drafts(options.drafts).drafts)
+        accepted_text = f"{n_accepted} accepted into {options.into}" if n_accepted else "0 accepted"
+        print(f"{options.drafts}: {accepted_text}, {n_rejected} rejected, {n_left} left")
         return 0
     file = read_drafts(options.drafts)
     if not file.drafts:
         print(f"{options.drafts}: no drafts left")
         return 0
     if not sys.stdin.isatty():
-        _list(file)
+        _print_drafts(file)
         return 0
     if options.into is None:
         raise ConfigError("name the file of tasks with --into FILE, as in --into tasks.yaml")
-    return _ask(file, options.into)
+    return _ask_about_drafts(file, options.into)
 
 
-def _list(file: "DraftsFile") -> None:
+def _print_drafts(file: "DraftsFile") -> None:
     width = max(map(len, file.ids))
     for draft in file.drafts:
         user = draft.get("user")
@@ -113,8 +118,8 @@ def _list(file: "DraftsFile") -> None:
     print(f"{len(file.drafts)} drafts; accept or reject with --accept ID… --into FILE, --reject ID…")
 
 
-def _ask(file: "DraftsFile", into: Path) -> int:
-    """Show each draft and ask what to do with it; every answer is saved at once."""
+def _ask_about_drafts(file: "DraftsFile", into: Path) -> int:
+    """Show each draft, and ask whether to accept or reject it. Every answer is saved immediately."""
     from pytest_trace2evolve.importing.review import review
 
     counts = {"a": 0, "r": 0, "s": 0}
@@ -137,6 +142,6 @@ def _ask(file: "DraftsFile", into: Path) -> int:
             review(file.path, into, accept=[task_id])
         elif answer == "r":
             review(file.path, into, reject=[task_id])
-    left = len(file.drafts) - counts["a"] - counts["r"]
-    print(f"{file.path}: {counts['a']} accepted into {into}, {counts['r']} rejected, {left} left")
+    n_left = len(file.drafts) - counts["a"] - counts["r"]
+    print(f"{file.path}: {counts['a']} accepted into {into}, {counts['r']} rejected, {n_left} left")
     return 0

@@ -1,4 +1,4 @@
-"""The commands of group `improve`, and their options."""
+"""The commands of the group `improve`, and their options."""
 
 from pytest_trace2evolve.cli.parser import (
     CONTENT_OPTION,

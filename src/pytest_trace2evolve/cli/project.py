@@ -67,12 +67,15 @@ def init(options: argparse.Namespace) -> int:
 
 
 def _can_ask(options: argparse.Namespace) -> bool:
-    """Whether a person can answer a question."""
+    """Whether a person can answer a question: input and output are terminals, and no JSON is requested."""
     return not options.json and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _ask_purpose() -> str:
-    """Ask for the purpose of a new project until the answer is valid; own at the end of the input."""
+    """Ask for the purpose of a new project until the answer is valid.
+
+    An empty answer, or the end of the input, means `own`.
+    """
     print(_QUESTION, end="")
     while True:
         print("Number [1]: ", end="", flush=True)
@@ -86,7 +89,7 @@ def _ask_purpose() -> str:
 
 
 def _suite_names(text: str | None, purpose: str) -> list[str]:
-    """The names of suites that an option gives, or that a purpose needs."""
+    """Return the suites that `--suites` names; without the option, the suites of a purpose."""
     if text is None:
         text = _TAU2_SUITES if purpose == "tau2" else "support"
     suites = [name.strip() for name in text.split(",")]
@@ -113,7 +116,7 @@ def _cd_command(scaffold: "Scaffold") -> str:
 
 
 def _next_command(scaffold: "Scaffold") -> str:
-    """Return the command that evaluates a candidate, with the embedded model or else with the oracle."""
+    """Return the command that evaluates a candidate, with the embedded model if possible, else the oracle."""
     from pytest_trace2evolve.utils.resources import embedded_model
 
     arguments = ["pytest", "--candidate", "v6"]
@@ -167,7 +170,10 @@ def _check_out_path(path: Path) -> None:
 
 
 def check_cases(options: argparse.Namespace) -> int:
-    """Run all admission checks on every case or written task in the given files."""
+    """Run all admission checks on every case or written task in the given files.
+
+    By default, the files are the task files of all suites.
+    """
     from pytest_trace2evolve.cli.common import project_of
     from pytest_trace2evolve.session.written_checks import is_written, task_files
 

@@ -35,7 +35,7 @@ MAX_TEXT = 1_000_000
 """The largest number of characters of one reply."""
 
 MAX_EVENT = 8_000_000
-"""The largest number of characters of an event as JSON, so also of the arguments of a call."""
+"""The largest number of characters of an event as JSON, including the arguments of a call."""
 
 _TYPES: Mapping[str, Any] = {
     "string": str,
@@ -46,7 +46,7 @@ _TYPES: Mapping[str, Any] = {
     "object": dict,
     "null": None,
 }
-"""Python types of JSON schema types."""
+"""Python types by JSON schema type."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Configuration:
 
     Attributes:
         id: The candidate's id, such as `v6`.
-        prompt: The text that the agent must follow: the candidate's prompt, or else the world's policy, and
-            the candidate's instruction after it.
+        prompt: The text that the agent must follow: the candidate's prompt, or else the world's policy,
+            followed by the candidate's instruction.
         instruction: The candidate's instruction alone; may be empty.
         model: The name of the model to call; None if neither the candidate nor an option names one.
         parameters: Parameters of the model, such as `temperature`.
@@ -83,9 +83,9 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     """Make a function that calls a tool of the world.
 
     Frameworks that inspect functions find the name, a docstring in Google style, a signature and type hints.
-    The function's `parameters` is the JSON schema of its arguments, and its `schema` is the tool as a request
-    for a chat completion lists it. Unknown and missing arguments are passed on, so that the world rejects the
-    call as it rejects that of any model.
+    The function's `parameters` is the JSON schema of its arguments, and its `schema` is the tool in the form
+    of a chat-completion request. Unknown and missing arguments are passed on, so that the world rejects the
+    call as it would reject the call of any model.
 
     Args:
         schema: The tool's `name`, `description` and `parameters`.
@@ -115,13 +115,14 @@ def make_tool(schema: Mapping[str, Any], call: Callable[[str, dict[str, Any]], s
     )
 
     def tool(*args: Any, **kwargs: Any) -> str:
-        given = dict(signature.bind_partial(*args).arguments)
-        if repeated := given.keys() & kwargs.keys():
+        passed_arguments = dict(signature.bind_partial(*args).arguments)
+        if repeated := passed_arguments.keys() & kwargs.keys():
             raise TypeError(f"{name}() got multiple values for argument {min(repeated)!r}")
-        given |= kwargs
+        passed_arguments |= kwargs
         # A framework may pass None for every argument that a model left out.
         return call(
-            name, {key: value for key, value in given.items() if value is not None or key in required}
+            name,
+            {key: value for key, value in passed_arguments.items() if value is not None or key in required},
         )
 
     lines = [
@@ -180,24 +181,25 @@ class Child:
         self._runner = asyncio.Runner()
         self._agent: object = None
         self._pid = os.getpid()
-        self._calling = threading.Lock()  # a framework may call tools in several threads
+        self._call_lock = threading.Lock()  # a framework may call tools in several threads
         self._simulation = 0
         self._is_answering = False
-        self._is_spoilt = False
+        self._has_late_call = False
 
     def serve(self) -> None:
-        """Answer requests until the parent asks for the end, or closes its end."""
+        """Answer requests until the parent sends `exit`, or closes the stream."""
         threading.Thread(target=self._receive, name="trace2evolve-requests", daemon=True).start()
         with self._runner:
             while (request := self._requests.get())["do"] != "exit":
                 self._answer(request)
 
     def _receive(self) -> None:
-        """Receive the parent's lines; end everything when the parent has gone."""
+        """Read the parent's lines; end the process when the parent closes the stream or is killed."""
         try:
             for line in self._stream:
-                record = json.loads(line)
-                (self._requests if "do" in record else self._results).put(record)
+                request_or_result = json.loads(line)
+                target = self._requests if "do" in request_or_result else self._results
+                target.put(request_or_result)
         except OSError:  # the agent closed the stream
             os._exit(1)
         except ValueError:  # the parent was killed in the middle of a line
@@ -216,7 +218,7 @@ class Child:
                 event = {"event": "reply", "content": self._run(request["message"])}
             else:
                 self._close()
-                event = {"event": "closed", "reusable": not self._is_spoilt}
+                event = {"event": "closed", "reusable": not self._has_late_call}
         except BaseException as error:  # including `SystemExit` and `KeyboardInterrupt` of the agent's code
             event = _failure(error)
         self._stop_answering()
@@ -235,16 +237,16 @@ class Child:
             return self._call(simulation, name, arguments)
 
         tools = [make_tool(schema, call) for schema in request["tools"]]
-        further = {}
+        history_argument = {}
         if request["history"]:
             if not _takes_history(make):
                 return {"event": "no history"}
-            further["history"] = request["history"]
-        made = self._finished(make(tools, Configuration(**request["candidate"]), **further))
+            history_argument["history"] = request["history"]
+        agent = self._resolve(make(tools, Configuration(**request["candidate"]), **history_argument))
         from pytest_trace2evolve.agents.wrappers import wrapped
 
         try:
-            self._agent = wrapped(made, request["agent"])
+            self._agent = wrapped(agent, request["agent"])
         except TypeError as error:
             raise UnusableResultError(str(error)) from None
         return {"event": "made"}
@@ -252,7 +254,7 @@ class Child:
     def _run(self, message: str) -> str:
         assert callable(self._agent)
         self._is_answering = True
-        reply = self._finished(self._agent(message))
+        reply = self._resolve(self._agent(message))
         if not isinstance(reply, str):
             raise UnusableResultError(f"run returned {type(reply).__name__}, not a text")
         if len(reply) > MAX_TEXT:
@@ -262,17 +264,17 @@ class Child:
         return reply
 
     def _close(self) -> None:
-        """Close the agent, and cancel what it left in the event loop."""
+        """Close the agent, and cancel the tasks that it left in the event loop."""
         agent, self._agent = self._agent, None
         close = getattr(agent, "close", None)
         if callable(close):
-            self._finished(close())
+            self._resolve(close())
         loop = self._runner.get_loop()
         if tasks := asyncio.all_tasks(loop):
-            self._runner.run(_cancelled(tasks))
+            self._runner.run(_cancel(tasks))
 
-    def _finished(self, value: Any) -> Any:
-        """The value, or the result of an awaitable, in one event loop for the whole process."""
+    def _resolve(self, value: Any) -> Any:
+        """Return a value, or the result of an awaitable, which runs in the event loop of the process."""
 
         async def result(awaitable: Awaitable[Any]) -> Any:
             return await awaitable
@@ -280,23 +282,23 @@ class Child:
         return self._runner.run(result(value)) if inspect.isawaitable(value) else value
 
     def _call(self, simulation: int, name: str, arguments: dict[str, Any]) -> str:
-        """Call a tool of the world; blocks until the parent answers, since one simulation runs at a time."""
+        """Call a tool of the world, and block until the parent answers."""
         if os.getpid() != self._pid:
             raise ToolCallError(f"tool {name!r} was called in a process that the agent forked")
-        with self._calling:
+        with self._call_lock:
             if simulation != self._simulation or not self._is_answering:
-                self._is_spoilt = True  # what the agent left running would disturb the next simulation
+                self._has_late_call = True  # code that still runs would disturb the next simulation
                 raise ToolCallError(f"tool {name!r} was called while no message was being answered")
             self._send({"event": "call", "name": name, "arguments": arguments})
             return str(self._results.get()["result"])
 
     def _stop_answering(self) -> None:
-        """Reject further calls of tools, after the one that another thread may be waiting for."""
-        with self._calling:
+        """Reject further tool calls, after a pending call of another thread has its result."""
+        with self._call_lock:
             self._is_answering = False
 
     def _send(self, event: dict[str, Any]) -> None:
-        if os.getpid() != self._pid:  # a fork of the agent has returned from the agent's code
+        if os.getpid() != self._pid:  # a process that the agent forked has left the agent's code
             os._exit(0)
         line = json.dumps(event, default=str)
         if len(line) > MAX_EVENT:
@@ -310,7 +312,7 @@ class Child:
         self._events.flush()
 
 
-async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -370,12 +372,12 @@ def _failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, UnusableResultError):
         return {"event": "failed", "error": text, "frames": "", "network": False}
     frames = traceback.extract_tb(error.__traceback__)
-    inner = [number for number, frame in enumerate(frames) if frame.filename == __file__]
-    own = frames[inner[-1] + 1 :] if inner else frames
+    inner_indexes = [number for number, frame in enumerate(frames) if frame.filename == __file__]
+    own_frames = frames[inner_indexes[-1] + 1 :] if inner_indexes else frames
     return {
         "event": "failed",
         "error": f"{type(error).__name__}: {text}".rstrip(": "),
-        "frames": "".join(traceback.format_list(own[-MAX_FRAMES:])),
+        "frames": "".join(traceback.format_list(own_frames[-MAX_FRAMES:])),
         "network": is_network_error(error),
     }
 

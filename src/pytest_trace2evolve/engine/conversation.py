@@ -1,6 +1,7 @@
-"""One simulation: the half-duplex conversation of τ² in which agent, user and world take turns.
+"""Runs one simulation: the half-duplex conversation of τ², in which agent, user and world take turns.
 
-`Turns` decides the turns. A timeout is stricter than upstream, because it also interrupts a pending answer.
+`Turns` decides whose turn it is. A timeout is stricter than in τ², because it also interrupts a pending
+answer.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ REDRAWN_NOTE = (
     "it was restarted after a kill or a loss, but its requests differed from before: its world is not "
     "deterministic or its code was changed, so its first draw is unknown"
 )
-"""The note in a restarted simulation whose requests changed, so that its answers come from several draws."""
+"""The note of a restarted simulation whose requests changed: its answers come from several draws."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Assignment:
 
     Attributes:
         factory: Makes the agent and the user; None if the executor has its own factories.
-        candidate: The candidate that the agent plays.
-        trial: The trial, which is also the seed.
+        candidate: The candidate whose prompt and settings the agent uses.
+        trial: The number of the trial, which is also the seed.
         solo: Whether the agent works on a ticket without a user.
         cache_partition: The suite and split of a sealed task, which must not get cached answers of other
             splits; empty for other tasks.
         suite: The suite of the simulation, for executors whose processes have their own factories.
-        side: The side of the comparison, for the same executors.
+        side: The side of the comparison, also for executors whose processes have their own factories.
     """
 
     task: Task
@@ -81,7 +82,7 @@ class Assignment:
 
 
 async def declare_nothing() -> None:
-    """Do nothing; the default `before_use`, for runs whose draws no ledger records."""
+    """Do nothing. This is the default `before_use`, for runs whose draws are not recorded in a ledger."""
 
 
 async def simulate(
@@ -171,11 +172,11 @@ async def converse(
     """Run one simulation of `task`; in solo mode, `user` is never called.
 
     Returns:
-        The simulation, unscored. If the agent or the user raises `InfrastructureError` or
-        `ParticipantError`, the termination reason names the kind of error and the side that raised it, and
-        the trace ends there. If the timeout passes while a side is awaited, the trace ends in the same way.
-        Any other exception of the agent counts as a failure of the agent (`agent_error`), with the traceback
-        in `info`. A network error counts as `InfrastructureError`.
+        The simulation, unscored. If the agent or the user raises `InfrastructureError` or `ParticipantError`,
+        the termination reason names the kind of error and the side that raised it, and the trace ends there.
+        The trace also ends there if the timeout passes while the agent or the user is awaited. Any other
+        exception of the agent counts as a failure of the agent (`agent_error`), with the traceback in `info`.
+        A network error counts as `InfrastructureError`.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
@@ -279,7 +280,7 @@ def _build_simulation(
     seed: int | None,
     error: Exception | None,
 ) -> Simulation:
-    record: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": str(uuid.uuid4()),
         "task_id": task.id,
         "timestamp": started_at,
@@ -295,10 +296,10 @@ def _build_simulation(
         "seed": seed,
     }
     if error is not None:
-        record["info"] = {"error": storable_text(str(error))}
+        fields["info"] = {"error": storable_text(str(error))}
         if frames := getattr(error, "frames", ""):
-            record["info"] |= {"traceback": storable_text(frames)}
-    return Simulation.model_validate(record)
+            fields["info"] |= {"traceback": storable_text(frames)}
+    return Simulation.model_validate(fields)
 
 
 def _stamp_message(message: Message, index: int) -> Message:
@@ -327,7 +328,8 @@ def _check_user_reply(reply: Message) -> Message:
     """Return the user's reply in the form that is stored.
 
     Raises:
-        InfrastructureError: the user's code returned a reply that is not its message or cannot be stored.
+        InfrastructureError: the user returned a reply that is not a message of the user, or that cannot be
+            stored.
     """
     try:
         return storable_message(reply, "user")
@@ -336,7 +338,7 @@ def _check_user_reply(reply: Message) -> Message:
 
 
 def _side_cost(trace: Sequence[Message], role: str) -> float | None:
-    """The cost of one side's messages in US dollars; None if no message states a cost."""
+    """The cost of the agent's or the user's messages in US dollars; None if no message states a cost."""
     costs = [parse_dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
     known_costs = [cost for cost in costs if cost is not None]
     return float(sum(known_costs)) if known_costs else None

@@ -88,8 +88,8 @@ def _make_user(task: Task, trial: int, *, solo: bool = False) -> User:
 
 def make_scripted_user(task: Task, trial: int) -> User | None:
     """Make the user that follows the script of a task; None if the task has no script."""
-    if (slots := slot_script_of(task)) is not None:
-        return SlotUser(slots, history=len(task.history))
+    if (slot_script := slot_script_of(task)) is not None:
+        return SlotUser(slot_script, history=len(task.history))
     script = script_of(task)
     return None if script is None else ScriptedUser(script, seed=trial)
 
@@ -133,7 +133,7 @@ def identify(
     Args:
         agent: The name of the suite's agent.
         agents: Factories by name.
-        code: The code behind the world's tools.
+        code: The code of the world's tools.
     """
     if agent == REPLAY:
         return Identity()
@@ -148,15 +148,15 @@ def identify(
     sample_agent: Agent | None = None
     try:
         sample_agent, user = factory(first_task, world, candidate, 0, **options)
-        users = {type(user): _user_settings(user)}
+        settings_by_type = {type(user): _user_settings(user)}
         user_types = {first_task.id: type(user)}
         for task in () if is_built_in else other_tasks:
             with contextlib.suppress(Exception):  # the simulations of the task fail in the same way
                 user = factory(task, world, candidate, 0, **options)[1]
                 user_types[task.id] = type(user)
-                if type(user) not in users:
-                    users[type(user)] = _user_settings(user)
-        user_settings = _suite_user_settings(users, user_types)
+                if type(user) not in settings_by_type:
+                    settings_by_type[type(user)] = _user_settings(user)
+        user_settings = _suite_user_settings(settings_by_type, user_types)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # includes `SystemExit` and pytest's outcomes, as in a simulation
@@ -193,18 +193,20 @@ def _user_settings(user: User | None) -> Settings:
     )
 
 
-def _suite_user_settings(users: Mapping[type, Settings], user_types: Mapping[str, type]) -> Settings:
-    """The settings of all users of a suite; if there are several users, also the user of each task."""
-    first_settings, *other_settings = users.values()
+def _suite_user_settings(
+    settings_by_type: Mapping[type, Settings], user_types: Mapping[str, type]
+) -> Settings:
+    """Combine the settings of a suite's users. If the users differ, the code lists the user of each task."""
+    first_settings, *other_settings = settings_by_type.values()
     if not other_settings:
         return first_settings
-    names = {settings.implementation or "not recorded" for settings in users.values()}
-    codes = [settings.code for settings in users.values() if settings.code is not None]
+    names = {settings.implementation or "not recorded" for settings in settings_by_type.values()}
+    codes = [settings.code for settings in settings_by_type.values() if settings.code is not None]
     if unknown_reason := next((code.unknown for code in codes if code.unknown), None):
         return Settings(implementation=", ".join(sorted(names)), code=Code(unknown=unknown_reason))
     files = {path: digest for code in codes for path, digest in code.files.items() if path != "(factory)"}
     files["(users by task)"] = digest(
-        {name: users[user_type].model_dump(mode="json") for name, user_type in user_types.items()}
+        {name: settings_by_type[user_type].model_dump(mode="json") for name, user_type in user_types.items()}
     )
     distributions = {name: version for code in codes for name, version in code.distributions.items()}
     return Settings(
@@ -241,8 +243,8 @@ def open_answer_stores(settings: LiveSettings | None, cache: Path, recording: Pa
         if settings is not None and settings.uses_cache:
             stores["cache"] = stack.enter_context(contextlib.closing(open_cache(cache)))
         if settings is not None and settings.record:
-            file = AnswerFile(recording, "record again")
-            stores["record"] = stack.enter_context(contextlib.closing(file))
+            answer_file = AnswerFile(recording, "record again")
+            stores["record"] = stack.enter_context(contextlib.closing(answer_file))
         yield stores
 
 
@@ -253,13 +255,13 @@ class _Models:
     Attributes:
         agent, user: The models of the two sides.
         routed_models: The models that a router chooses from, by capability; empty without a router.
-        router: The model that chooses; None without a router.
+        router_model: The model that the router asks for its choice; None without a router.
     """
 
     agent: Model
     user: Model
     routed_models: Mapping[str, Model] = field(default_factory=dict)
-    router: FirstTokens | None = None
+    router_model: FirstTokens | None = None
 
 
 class ChatFactory:
@@ -270,8 +272,8 @@ class ChatFactory:
 
     Args:
         settings: The models of both sides, and whether answers are cached, recorded or played back.
-        on_close: Registers a coroutine function that closes a model opened here.
-        meter: Counts the usage of the endpoints, and admits each request.
+        on_close: Called with a coroutine function that closes a model, for each model opened here.
+        meter: Counts the usage of the endpoints, and decides when a request may be sent.
         cache: The project's cache of answers; None if it is not used.
         record: The store in which the processes of the run record answers; None if nothing is recorded.
 
@@ -325,7 +327,7 @@ class ChatFactory:
     def with_journal(
         self, journal: Journal, before_use: Callable[[], Awaitable[None]], cache_partition: str = ""
     ) -> AgentFactory:
-        """Return a factory for one simulation that journals all its answers.
+        """Return a factory for one simulation, in which every answer of a model is journaled.
 
         Args:
             journal: Stores every answer before it is used, and returns the answers that it already holds.
@@ -343,7 +345,7 @@ class ChatFactory:
     ) -> Callable[[Task, World, int], User]:
         """Return a function that makes the user of a task and trial, for an agent that is not `chat`.
 
-        Args: see `with_journal`; None for a simulation without a journal.
+        The arguments are those of `with_journal`. A simulation without a journal needs none of them.
         """
         models = self._models
         if journal is not None and before_use is not None and not self.is_playback:
@@ -367,8 +369,8 @@ class ChatFactory:
             wrap(shared_models.agent, "agent", "agent"),
             wrap(shared_models.user, "user", "user"),
             {name: wrap(model, f"as {name}", "agent") for name, model in shared_models.routed_models.items()},
-            shared_models.router
-            and JournaledFirstTokens(shared_models.router, requests["agent"], journal, before_use),
+            shared_models.router_model
+            and JournaledFirstTokens(shared_models.router_model, requests["agent"], journal, before_use),
         )
 
     def __call__(
@@ -408,12 +410,12 @@ class ChatFactory:
 
     def _make_agent(self, models: _Models, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
         routes = self._settings.routes
-        if models.router is None or routes is None:
+        if models.router_model is None or routes is None:
             return ChatAgent(models.agent, prompt, tools, trial=trial)
         agents = {
             name: ChatAgent(model, prompt, tools, trial=trial) for name, model in models.routed_models.items()
         }
-        return RoutedAgent(Router(models.router, routes.skills), agents, each_turn=routes.each_turn)
+        return RoutedAgent(Router(models.router_model, routes.skills), agents, each_turn=routes.each_turn)
 
     def _open_playback(self, settings: ModelSettings, side: ParticipantSide) -> PlaybackModel:
         cassette = self._settings.cassette

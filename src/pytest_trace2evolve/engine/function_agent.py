@@ -1,7 +1,8 @@
-"""Agents that a project writes as one function, `make(tools, candidate)`, and runs in child processes.
+"""Agents that a project defines as one function, `make(tools, candidate)`, and that run in child processes.
 
 Each child process works on one simulation at a time (see `agent_child`), so an agent that hangs, exits or
-prints anything cannot harm the run. The process is reused for further simulations if the agent behaved.
+prints anything cannot harm the run. A process is reused for further simulations if the agent closed without a
+problem.
 """
 
 import asyncio
@@ -30,27 +31,28 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import storable_text
 
 MAX_LINE = 32 << 20
-"""The largest number of bytes of one event of a child process."""
+"""The maximum size of one event of a child process, in bytes."""
 
 MAX_LOG = 4 << 20
-"""The largest number of bytes that are kept of the output of one process."""
+"""The maximum size of the log of one process, in bytes."""
 
 SHOWN_OUTPUT = 300
-"""The last characters of a child's output that an error shows."""
+"""The number of characters from the end of a child's output that an error shows."""
 
 END_SECONDS = 5.0
-"""Seconds that an agent has to close before its process is ended."""
+"""The seconds that an agent gets to close before its process is killed."""
 
 _log_numbers = itertools.count(1)
 
 
 class _Streams(asyncio.SubprocessProtocol):
-    """Receives a child's events and output, and its end.
+    """Receives the events and the output of a child process, and notices when the process exits.
 
-    The end of the process counts, not that of its streams, which a process that it started may hold open.
+    A child has ended when its process exits. Its streams may stay open in processes that it started.
 
     Args:
-        log: The file of the output, made when there is any. If it grows too long, its beginning is lost.
+        log: The file for the output, which the first output creates. The file is emptied
+            before it gets too long.
     """
 
     def __init__(self, log: Path) -> None:
@@ -79,19 +81,19 @@ class _Streams(asyncio.SubprocessProtocol):
             self._new_line.set()
 
     def process_exited(self) -> None:
-        """Note the end of the process."""
+        """Record that the process has exited."""
         self.ended.set()
         self._new_line.set()
 
     async def wait_for_line(self) -> None:
-        """Wait until an event has arrived, or no further event will."""
+        """Wait until an event has arrived, or until none can arrive any more."""
         while not (self.lines or self.is_overlong or self.ended.is_set()):
             self._new_line.clear()
             await self._new_line.wait()
 
     def _write_log(self, data: bytes) -> None:
         self.tail = (self.tail + data)[-SHOWN_OUTPUT * 4 :]
-        with contextlib.suppress(OSError, ValueError):  # a full disk is no fault of the agent
+        with contextlib.suppress(OSError, ValueError):  # a full disk is not the agent's fault
             if self._log is None:
                 self._log_path.parent.mkdir(parents=True, exist_ok=True)
                 self._log = self._log_path.open("wb", buffering=0)
@@ -109,7 +111,7 @@ class _Streams(asyncio.SubprocessProtocol):
 
 
 class Child:
-    """A child process of an agent."""
+    """A child process that runs an agent."""
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class Child:
                 *map(str, function.import_folders or (function.folder,)),
                 cwd=function.folder,
                 env=_environment(proxy, token),
-                start_new_session=True,  # an interrupt of the run is not the agent's
+                start_new_session=True,  # an interrupt of the run must not reach the agent
             )
         except (OSError, ValueError) as error:
             raise InfrastructureError(f"the agent's process cannot be started: {error}") from None
@@ -151,8 +153,8 @@ class Child:
 
         Raises:
             AgentCodeError: the agent raised an exception, did not answer in time, or ended the process.
-            InfrastructureError: a service did not answer in time, the module cannot be imported any more, or
-                the process was killed from outside.
+            InfrastructureError: the model or a service did not answer, the module cannot be imported any
+                more, or another program killed the process.
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
         """
         event = await self._exchange(request, exchange)
@@ -169,7 +171,7 @@ class Child:
         return event
 
     async def check_import(self) -> None:
-        """Import the function.
+        """Check that the function can be imported.
 
         Raises:
             ConfigError: the function cannot be imported.
@@ -181,9 +183,9 @@ class Child:
         except AgentCodeError as error:
             raise ConfigError(f"agent {path!r}: {error}") from None
         if event["event"] == "failed":
-            place = event["frames"].strip().splitlines()
-            where = f" ({place[0].strip()})" if place else ""
-            raise ConfigError(f"agent {path!r} cannot be imported: {event['error']}{where}")
+            frame_lines = event["frames"].strip().splitlines()
+            location = f" ({frame_lines[0].strip()})" if frame_lines else ""
+            raise ConfigError(f"agent {path!r} cannot be imported: {event['error']}{location}")
 
     @property
     def import_request(self) -> dict[str, Any]:
@@ -198,16 +200,16 @@ class Child:
     async def _exchange(self, request: Mapping[str, Any], exchange: Exchange) -> dict[str, Any]:
         streams = self._streams
         self.send(request)
-        failed = asyncio.create_task(exchange.failed.wait())
-        line = asyncio.create_task(streams.wait_for_line())
+        failure_task = asyncio.create_task(exchange.failed.wait())
+        line_task = asyncio.create_task(streams.wait_for_line())
         try:
             async with asyncio.timeout(self._function.timeout):
-                await asyncio.wait({failed, line}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({failure_task, line_task}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             raise self._timeout_error(request, exchange) from None
         finally:
-            failed.cancel()
-            line.cancel()
+            failure_task.cancel()
+            line_task.cancel()
         if exchange.failure is not None:
             raise exchange.failure
         if streams.is_overlong:
@@ -233,22 +235,22 @@ class Child:
         status = self._transport.get_returncode() or 0
         if status in (-9, -15):
             return InfrastructureError(
-                f"the agent's process was killed by signal {-status}; {self._output()}"
+                f"the agent's process was killed by signal {-status}; {self._describe_output()}"
             )
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return AgentCodeError(f"the agent's process ended with {how}; {self._output()}")
+        ending = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return AgentCodeError(f"the agent's process ended with {ending}; {self._describe_output()}")
 
-    def _output(self) -> str:
+    def _describe_output(self) -> str:
         text = storable_text(self._streams.tail.decode("utf-8", "replace"))
-        shown = " ".join(text.split())[-SHOWN_OUTPUT:]
-        return f"its output ends with {shown!r}" if shown else "it printed nothing"
+        tail = " ".join(text.split())[-SHOWN_OUTPUT:]
+        return f"its output ends with {tail!r}" if tail else "it printed nothing"
 
     def kill(self) -> None:
         """End the process and all processes that it started."""
         kill_tree(self._transport.get_pid(), self.token, has_ended=not self.is_running)
 
     async def end(self) -> None:
-        """Let the process end by itself if it is idle, and end it otherwise."""
+        """Ask the process to exit, and kill it if it does not exit in time."""
         if self.is_running:
             self.send({"do": "exit"})
             with contextlib.suppress(TimeoutError):
@@ -272,7 +274,10 @@ class Child:
 
 
 def _environment(proxy: RecordingProxy, token: str) -> dict[str, str]:
-    """The environment of a child: requests to models go to the proxy, and no key of a model is in it."""
+    """Return the environment of a child.
+
+    OpenAI clients then send their requests to the proxy, with a placeholder instead of the API key.
+    """
     hosts = [os.environ.get(name) for name in ("no_proxy", "NO_PROXY")]
     direct = ",".join(dict.fromkeys([*(host for host in hosts if host), "127.0.0.1", "localhost"]))
     return {
@@ -290,7 +295,7 @@ def _environment(proxy: RecordingProxy, token: str) -> dict[str, str]:
 
 
 def _parse_event(line: bytes) -> dict[str, Any]:
-    """An event of a child; an agent that writes to the stream itself gets what it deserves.
+    """Parse an event of a child. An agent that writes to the event stream itself causes an error.
 
     Raises:
         AgentCodeError: the line is not an event.
@@ -303,10 +308,10 @@ def _parse_event(line: bytes) -> dict[str, Any]:
 
 
 class FunctionAgent(OwnAgent):
-    """The agent of one simulation, which a child process plays.
+    """The agent of one simulation, which runs in a child process.
 
     Args:
-        pool: Gives the child process.
+        pool: Provides the child process.
         make: The arguments of the request `make`.
         exchange: The requests that the agent sends to its model.
     """
@@ -320,17 +325,19 @@ class FunctionAgent(OwnAgent):
         self._is_idle = False
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The agent's next tool call or reply.
+        """Return the agent's next tool call or reply.
 
-        Raises: see `Child.ask`; also `InfrastructureError` if the task starts in the middle of a
-            conversation and the agent cannot.
+        Raises:
+            AgentCodeError, Trace2EvolveError: see `Child.ask`.
+            InfrastructureError: see `Child.ask`; also if the task starts in the middle of a
+                conversation that the agent cannot continue.
         """
         last = history[-1]
         self._is_idle = False
         if self._child is None:
-            earlier = self._earlier(history)
+            earlier_messages = self._earlier(history)
             self._child = await self._pool.take(self._exchange)
-            request = {**self._child.import_request, "do": "make", **self._make, "history": earlier}
+            request = {**self._child.import_request, "do": "make", **self._make, "history": earlier_messages}
         elif last.role == "tool":
             request = {"result": last.content or ""}
         else:
@@ -350,8 +357,8 @@ class FunctionAgent(OwnAgent):
             return await self._reply(str(event.get("content")))
         if event["event"] == "call":
             arguments = event.get("arguments")
-            given = arguments if isinstance(arguments, dict) else {}
-            return await self._calls([(None, str(event.get("name")), given)])
+            call_arguments = arguments if isinstance(arguments, dict) else {}
+            return await self._calls([(None, str(event.get("name")), call_arguments)])
         raise AgentCodeError(f"the agent's process sent an unexpected event {event['event'][:80]!r}")
 
     async def close(self) -> None:
@@ -396,7 +403,7 @@ class ChildPool:
         child = None
         while self._idle and child is None:
             idle = self._idle.pop()
-            # A request while idle comes from something that an earlier simulation left running.
+            # A request from an idle process means that an earlier simulation left something running.
             if idle.is_running and not self._proxy.has_strayed(idle.token):
                 child = idle
             else:
@@ -435,7 +442,7 @@ class ChildPool:
         await child.wait()
 
     async def close(self) -> None:
-        """End all child processes; those that are idle end by themselves."""
+        """End all child processes. Idle processes may exit by themselves; all others are killed."""
         for child in self._all - set(self._idle):
             child.kill()
         await asyncio.gather(*(child.end() for child in self._all))
@@ -444,7 +451,7 @@ class ChildPool:
 
 
 class Backend(Protocol):
-    """The place where an agent of the project runs."""
+    """Runs the project's own agents: in child processes, or behind a URL."""
 
     async def check(self) -> None:
         """Raise `ConfigError` if no simulation could begin."""
@@ -453,11 +460,11 @@ class Backend(Protocol):
         """Make the agent of one simulation."""
 
     async def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""
 
 
 async def _do_nothing() -> None:
-    """Do nothing before an answer is used, because no ledger has to name the draw."""
+    """Do nothing before an answer is used, because no ledger records the draw."""
 
 
 class FunctionFactory:
@@ -468,7 +475,7 @@ class FunctionFactory:
 
     Args:
         settings: The function, the endpoint of its models, and the model of the user.
-        on_close: Registers a coroutine function that ends what was opened here.
+        on_close: Registers a coroutine function that closes what this factory has opened.
         meter: Counts the usage of the endpoints, and admits each request.
         cache: The project's cache of answers; None if it is not used.
         record: The store in which the processes of the run record answers; None if nothing is recorded.
@@ -520,7 +527,7 @@ class FunctionFactory:
     def with_journal(
         self, journal: Journal, before_use: Callable[[], Awaitable[None]], cache_partition: str = ""
     ) -> AgentFactory:
-        """Return a factory for one simulation that journals all its answers; see `ChatFactory`."""
+        """Return a factory for one simulation that writes all its answers to a journal; see `ChatFactory`."""
         users = self._users
         make_user = users.user_maker(journal, before_use, cache_partition) if users is not None else None
 
@@ -535,7 +542,7 @@ class FunctionFactory:
     def __call__(
         self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
     ) -> tuple[Agent, User]:
-        """Make the agent and the user of one simulation without a journal; `solo` is rejected before."""
+        """Make the agent and the user of one simulation without a journal. A solo run is rejected earlier."""
         make_user = self._users.user_maker() if self._users is not None else None
         return self._make(task, world, candidate, Exchange(trial, None, _do_nothing), make_user)
 
@@ -580,5 +587,5 @@ def make_factory(
     record: AnswerStore | None = None,
 ) -> ChatFactory | FunctionFactory:
     """Make the factory of a live run's agent; see `ChatFactory` and `FunctionFactory`."""
-    kind = ChatFactory if settings.function is None else FunctionFactory
-    return kind(settings, on_close, meter, cache=cache, record=record)
+    factory_class = ChatFactory if settings.function is None else FunctionFactory
+    return factory_class(settings, on_close, meter, cache=cache, record=record)

@@ -31,29 +31,29 @@ from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.http import AnswerLimitError, bounded_client, run_with_timeout, tls_context
 
 MAX_ANSWER_BYTES = 8 << 20
-"""The largest number of bytes of an agent's answer."""
+"""The maximum number of bytes in an agent's answer."""
 
 MAX_TEXT = 1_000_000
-"""The largest number of characters of a reply."""
+"""The maximum number of characters in a reply."""
 
 MAX_CALLS = 128
-"""The largest number of calls in one answer."""
+"""The maximum number of calls in one answer."""
 
 MAX_VERSION = 200
-"""The largest number of characters of an agent's version."""
+"""The maximum number of characters in an agent's version."""
 
 CONNECT_SECONDS = 10.0
 END_SECONDS = 5.0
 
 _LOST_STATUSES = frozenset({408, 425, 429})
-"""Client-error statuses that say that the endpoint is overloaded, in addition to every status above 500.
+"""Client-error statuses that lose the simulation, as every status above 500 does.
 
-Servers answer 500 if the agent's own code raised an exception.
+Status 500 does not lose it, because servers answer 500 if the agent's own code raised an exception.
 """
 
 
 def read_version(url: str) -> str:
-    """Ask an agent's endpoint for the version of its code; empty if it tells none.
+    """Return the version of its code that an agent's endpoint reports; empty if it reports none.
 
     Raises:
         ConfigError: the endpoint cannot be reached.
@@ -73,15 +73,15 @@ def read_version(url: str) -> str:
     if response.status_code != 200:
         return ""
     with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(response.content)
-        version = record.get("version") if isinstance(record, dict) else None
+        answer = json.loads(response.content)
+        version = answer.get("version") if isinstance(answer, dict) else None
         if isinstance(version, str | int | float):
             return storable_text(str(version))[:MAX_VERSION]
     return ""
 
 
 def public_url(url: str) -> str:
-    """The URL of an agent without credentials."""
+    """Return the URL of an agent without credentials, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -90,7 +90,7 @@ def check_url(url: str) -> None:
     """Check the URL of an agent.
 
     Raises:
-        ConfigError: the URL has no host, or has a query, which no evidence would record.
+        ConfigError: the URL is invalid, or has no host, or has a query or a fragment.
     """
     try:
         parts = urlsplit(url)
@@ -112,7 +112,7 @@ def _client(url: str, timeout: float) -> httpx2.AsyncClient:
         MAX_ANSWER_BYTES,
         timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
         verify=tls_context(),
-        trust_env=not is_local,  # no proxy of the environment leads to this machine
+        trust_env=not is_local,  # a proxy from the environment cannot reach this machine
     )
 
 
@@ -129,7 +129,7 @@ class HttpEndpoint:
         self.proxy = proxy
 
     async def check(self) -> None:
-        """Do nothing, because the endpoint was asked for its version already."""
+        """Do nothing, because the endpoint has already been asked for its version."""
 
     def make_agent(self, request: Mapping[str, Any], exchange: Exchange) -> OwnAgent:
         """Make the agent of one simulation."""
@@ -140,7 +140,7 @@ class HttpEndpoint:
 
 
 class HttpAgent(OwnAgent):
-    """The agent of one simulation, which an endpoint plays.
+    """The agent of one simulation, whose answers come from an endpoint.
 
     Args:
         endpoint: The endpoint.
@@ -152,28 +152,28 @@ class HttpAgent(OwnAgent):
         super().__init__(endpoint.function.path, exchange)
         self._function = endpoint.function
         self._proxy = endpoint.proxy
-        self._first = dict(request)
+        self._first_request = dict(request)
         self._session = uuid4().hex
         self._token = endpoint.proxy.new_token()
         self._client: httpx2.AsyncClient | None = None
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The agent's next calls or reply.
+        """Return the agent's next calls or reply.
 
         Raises:
             AgentCodeError: the answer breaks the protocol.
-            InfrastructureError: the endpoint did not answer, or the task starts in the agent's turn.
+            InfrastructureError: the endpoint did not answer, or the task starts at the agent's turn.
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
         """
         request: dict[str, Any] = {"session": self._session}
         if self._client is None:
-            earlier = self._earlier(history)
+            earlier_messages = self._earlier(history)
             await self._proxy.open()
             self._proxy.attach(self._token, self._exchange)
             self._client = _client(self._function.url, self._function.timeout)
             model_api = {"base_url": self._proxy.base_url(self._token), "api_key": PLACEHOLDER_KEY}
-            request |= {**self._first, "model_api": model_api}
-            request |= {"history": earlier} if earlier else {}
+            request |= {**self._first_request, "model_api": model_api}
+            request |= {"history": earlier_messages} if earlier_messages else {}
         if history[-1].role == "tool":
             request["results"] = _results(history)
         else:
@@ -192,26 +192,26 @@ class HttpAgent(OwnAgent):
         client, self._client = self._client, None
         if client is None:
             return
-        with contextlib.suppress(Exception):  # whatever the endpoint does, the simulation is complete
+        with contextlib.suppress(Exception):  # the simulation is complete, so errors here do not matter
             async with asyncio.timeout(END_SECONDS):
                 await client.post(self._function.url, json={"session": self._session, "end": True})
         await client.aclose()
 
     async def _ask(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:
         exchange = self._exchange
-        failed = asyncio.create_task(exchange.failed.wait())
-        answering = asyncio.create_task(self._post(client, request))
+        failure_task = asyncio.create_task(exchange.failed.wait())
+        answer_task = asyncio.create_task(self._post(client, request))
         try:
-            await asyncio.wait({failed, answering}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({failure_task, answer_task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            failed.cancel()
-            if not answering.done():
-                answering.cancel()
+            failure_task.cancel()
+            if not answer_task.done():
+                answer_task.cancel()
         if exchange.failure is not None:
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await answering
+                await answer_task
             raise exchange.failure
-        answer = await answering
+        answer = await answer_task
         if exchange.outage:
             raise InfrastructureError(f"the agent's model did not answer: {exchange.outage}")
         return answer
@@ -228,22 +228,22 @@ class HttpAgent(OwnAgent):
                 f"{self.name} gave no answer within {self._function.timeout:g} seconds (--t2e-call-timeout)"
             ) from None
         except httpx2.HTTPError as error:
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise InfrastructureError(f"{self.name} cannot be reached: {text}") from None
+            cause = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise InfrastructureError(f"{self.name} cannot be reached: {cause}") from None
         status = response.status_code
-        shown = shorten(" ".join(response.content.decode("utf-8", "replace").split()), 200)
+        excerpt = shorten(" ".join(response.content.decode("utf-8", "replace").split()), 200)
         if status in _LOST_STATUSES or status > 500:
-            raise InfrastructureError(storable_text(f"{self.name} answered {status}: {shown}"))
+            raise InfrastructureError(storable_text(f"{self.name} answered {status}: {excerpt}"))
         with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(response.content)
-            if status < 300 and isinstance(record, dict):
-                return record
-        problem = f"answered {status}: {shown!r}" if status >= 300 else f"sent no JSON object: {shown!r}"
+            answer = json.loads(response.content)
+            if status < 300 and isinstance(answer, dict):
+                return answer
+        problem = f"answered {status}: {excerpt!r}" if status >= 300 else f"sent no JSON object: {excerpt!r}"
         raise AgentCodeError(storable_text(f"{self.name} {problem}"))
 
 
 def _results(history: Sequence[Message]) -> list[dict[str, Any]]:
-    """The results of the agent's last calls."""
+    """Return the results of the agent's last calls."""
     results: list[dict[str, Any]] = []
     for message in reversed(history):
         if message.role != "tool":
@@ -261,17 +261,19 @@ def _reply_text(reply: object) -> str:
 
 
 def _parse_calls(calls: object) -> list[tuple[str | None, str, dict[str, Any]]]:
-    """The calls of an answer; arguments may be an object, or its JSON as models write it."""
+    """Return the calls of an answer. Arguments may be an object, or a JSON text as models write it."""
     if not isinstance(calls, list) or len(calls) > MAX_CALLS:
         raise AgentCodeError(f"'calls' is not a list of at most {MAX_CALLS} calls")
-    parsed = []
+    parsed_calls = []
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             raise AgentCodeError("a call has no 'name'")
         call_id, arguments = call.get("id"), call.get("arguments", {})
         if not isinstance(arguments, dict):
             arguments = parse_arguments(arguments if isinstance(arguments, str) else json.dumps(arguments))
-        parsed.append((None if call_id is None else str(call_id), call["name"], arguments))
-    if len({call_id for call_id, _, _ in parsed if call_id}) < sum(bool(call_id) for call_id, _, _ in parsed):
+        parsed_calls.append((None if call_id is None else str(call_id), call["name"], arguments))
+    if len({call_id for call_id, _, _ in parsed_calls if call_id}) < sum(
+        bool(call_id) for call_id, _, _ in parsed_calls
+    ):
         raise AgentCodeError("two calls have the same id")
-    return parsed
+    return parsed_calls

@@ -30,7 +30,7 @@ EXTRA_INSTRUCTION_VAR = "TAU2_AGENT_EXTRA_INSTRUCTION"
 """The environment variable with an extra instruction for the agent, which τ²'s own tools read too."""
 
 RECORDED_ENDPOINT = frozenset({"endpoint", "weights", "extra_instruction"})
-"""Recorded arguments of an own agent that are not parameters of its model."""
+"""Recorded arguments of a project's own agent that are not parameters of its model."""
 
 DEFAULT_CONCURRENCY = 16
 """The default number of concurrent simulations in one process."""
@@ -38,7 +38,7 @@ DEFAULT_CONCURRENCY = 16
 
 @dataclass(frozen=True)
 class RaySettings:
-    """The settings of a Ray cluster that makes simulations.
+    """The settings of a Ray cluster that runs simulations.
 
     Attributes:
         address: The cluster's address, or `auto`.
@@ -76,16 +76,16 @@ class AgentFunction:
 
     Attributes:
         path: The import path, `package.module:attribute`, or the URL without credentials.
-        folder: The folder to import from; the current folder of the agent's processes.
+        folder: The folder to import from, in which the agent's processes run.
         import_folders: The folders in which modules are looked up first; empty for `folder` alone.
         is_commit: Whether `folder` holds an earlier commit, whose modules no other copy may replace.
-        url: The URL of an agent behind HTTP, with credentials; empty for a function.
-        log_folder: The folder of the output of the agent's processes.
+        url: The URL of an agent that is served over HTTP, with credentials; empty for a function.
+        log_folder: The folder for the output of the agent's processes.
         timeout: Seconds that the agent has to be made, and to answer each message or tool result.
         parameters: The parameters of the model that the candidate or an option sets.
         prices: Prices of models by name.
         needs_prices: Whether a request to a model without a price ends the run.
-        code: The code of the agent.
+        code: The identity of the agent's code.
     """
 
     path: str
@@ -119,12 +119,12 @@ class LiveSettings:
         extra_instruction: An instruction for the agent from the environment; may be empty.
         uses_cache: Whether answers are read from and written to the project's cache.
         uses_scripts: Whether customers of synthetic cases follow their scripts instead of a model.
-        record: The file to which the run's answers are written; None to write none.
+        record: The cassette to which the run's answers are written; None to write no cassette.
         cassette: The recorded answers that replace the models; None if models are called.
         routes: The models that a routed agent chooses from; None if the agent is one model.
         each_turn: Whether a routed agent chooses at each turn.
-        function: The function that makes the project's own agent; None for agent `chat`. The agent's model is
-            then the endpoint of the agent's requests, and its name may be empty.
+        function: The function that makes the project's own agent; None for agent `chat`. With a
+            function, `agent` describes the endpoint of the agent's requests, and its model name may be empty.
     """
 
     agent: ModelSettings
@@ -165,7 +165,7 @@ class LiveSettings:
 
     @property
     def has_user_model(self) -> bool:
-        """Whether a model plays the user; users of tasks without a script need one."""
+        """Whether the run has a user model. With a project's own agent, it has one only without scripts."""
         return self.function is None or not self.uses_scripts
 
     def map_models(self, function: Callable[[ModelSettings], ModelSettings]) -> "LiveSettings":
@@ -179,9 +179,9 @@ class LiveSettings:
     def agent_settings(self) -> Settings:
         """The settings of the agent as evidence records them."""
         if self.function is not None:
-            record = self.agent.to_record()
+            agent_record = self.agent.to_record()
             endpoint: dict[str, object] = {
-                name: value for name, value in record.items() if name in RECORDED_ENDPOINT
+                name: value for name, value in agent_record.items() if name in RECORDED_ENDPOINT
             }
             if self.extra_instruction:
                 endpoint["extra_instruction"] = self.extra_instruction
@@ -258,7 +258,7 @@ def read_model_folder(
 
 
 def with_adapter(model: ModelSettings, adapter: str | Path, base_folder: Path) -> ModelSettings:
-    """The settings of a folder's model with an adapter; their name and digest combine those of both.
+    """The settings of a folder's model with an adapter. The name and the digest combine those of both.
 
     Raises:
         ModelFolderError: the adapter cannot be served with that model.

@@ -1,4 +1,4 @@
-"""The agent of one simulation that runs a project's own code, elsewhere than in this process."""
+"""The base of agents that run a project's own code outside this process."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pytest_trace2evolve.utils.canonical import storable_text
 
 
 class OwnAgent(ABC):
-    """An agent that keeps the conversation itself, so it gets only what is new since its last message.
+    """An agent that keeps the conversation itself, so it gets only the messages since its own last one.
 
     Args:
         name: The name of the agent.
@@ -27,23 +27,23 @@ class OwnAgent(ABC):
 
     @abstractmethod
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The agent's next message."""
+        """Return the agent's next message."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End the simulation."""
+        """Release the agent's resources after its simulation."""
 
     async def _reply(self, text: str) -> Message:
-        """A message with a text to the user."""
+        """Return a message with text for the user."""
         fields = await self._fields()
         return Message.model_validate({**fields, "content": storable_text(text)})
 
     async def _calls(self, calls: Sequence[tuple[str | None, str, Mapping[str, Any]]]) -> Message:
-        """A message with calls of tools, each an id or None, a name and arguments of any type."""
-        made = []
+        """Return a message with tool calls. Each call is an id or None, a name, and arguments."""
+        tool_calls = []
         for call_id, name, arguments in calls:
             self._n_calls += 1
-            made.append(
+            tool_calls.append(
                 ToolCall.model_construct(
                     id=storable_text(call_id or f"call_{self._n_calls}"),
                     name=storable_text(name),
@@ -51,11 +51,11 @@ class OwnAgent(ABC):
                     requestor="assistant",
                 )
             )
-        return Message.model_construct(**await self._fields(), content=None, tool_calls=made)
+        return Message.model_construct(**await self._fields(), content=None, tool_calls=tool_calls)
 
     async def _fields(self) -> dict[str, Any]:
-        """The fields of every message: the usage of the agent's models since its last message."""
-        # The agent has used answers of models, so the draw must be known before anything else happens.
+        """Return the fields of every message, with the usage of the agent's models since its last message."""
+        # The agent has used answers of models, so the draw must be recorded before anything else happens.
         await self._exchange.before_use()
         usage, seconds, is_cached = self._exchange.take_usage()
         fields: dict[str, Any] = {"role": "assistant"}
@@ -75,7 +75,7 @@ class OwnAgent(ABC):
         return fields
 
     def _earlier(self, history: Sequence[Message]) -> list[dict[str, Any]]:
-        """The conversation before the last message of the user, as the API writes it; empty if it is new.
+        """Return the messages before the user's last one, in the API's form; empty if that one is the first.
 
         Raises:
             InfrastructureError: the task starts in the middle of the agent's turn.

@@ -1,4 +1,7 @@
-"""Ends a process with everything that it started; like `agent_child`, it needs only the standard library."""
+"""Ends a process and all processes that it started.
+
+Like `agent_child`, this module imports only the standard library.
+"""
 
 import contextlib
 import os
@@ -15,7 +18,7 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
 
 _MAX_ROUNDS = 10
-"""Number of times that the tree is searched, because a process may fork while it is searched."""
+"""Maximum number of searches of the tree. A search may miss processes that start during the search."""
 
 
 def adopt_orphans() -> None:
@@ -29,23 +32,23 @@ def adopt_orphans() -> None:
 
 
 def kill_tree(pid: int, mark: str, *, has_ended: bool = False) -> None:
-    """Kill a process that leads its own group, its group and, on Linux, all processes that it started.
+    """Kill the leader of a process group, its group and, on Linux, all processes that the leader started.
 
-    The process itself is killed last, because its orphaned descendants would be lost from the tree.
+    The leader is killed last, because its descendants could no longer be descendants after its end.
 
     Args:
-        pid: The process.
-        mark: The value of `MARK` in its environment, which its descendants inherit.
-        has_ended: Whether the process has ended, so that another process may have its number.
+        pid: The leader's process id.
+        mark: The value of `MARK` in the leader's environment, which its descendants inherit.
+        has_ended: Whether the leader has ended, so that another process may have its id.
     """
     killed: set[int] = set()
     for _ in range(_MAX_ROUNDS):
-        found = set(_descendants(0 if has_ended else pid, mark)) - killed - {pid, os.getpid()}
-        if not found:
+        descendants = set(_descendants(0 if has_ended else pid, mark)) - killed - {pid, os.getpid()}
+        if not descendants:
             break
-        for descendant in found:
+        for descendant in descendants:
             _kill(descendant)
-        killed |= found
+        killed |= descendants
     with contextlib.suppress(OSError, AttributeError):
         os.killpg(pid, _KILL)
     if not has_ended:
@@ -58,24 +61,24 @@ def _kill(pid: int) -> None:
 
 
 def _descendants(pid: int, mark: str) -> Iterator[int]:
-    """The descendants of a process, and all processes with its mark; none if the system has no `/proc`."""
+    """Yield the descendants of a process, and all processes with its mark; none if there is no `/proc`."""
     children: dict[int, list[int]] = {}
-    marked = f"{MARK}={mark}".encode()
+    mark_entry = f"{MARK}={mark}".encode()
     with contextlib.suppress(OSError):
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal() and (parent := _parent_of(folder)):
                 children.setdefault(parent, []).append(int(folder.name))
-                if mark and marked in _environment_of(folder):
+                if mark and mark_entry in _environment_of(folder):
                     yield int(folder.name)
-    waiting = children.get(pid, []) if pid else []
-    while waiting:
-        child = waiting.pop()
+    unvisited = children.get(pid, []) if pid else []
+    while unvisited:
+        child = unvisited.pop()
         yield child
-        waiting += children.get(child, [])
+        unvisited += children.get(child, [])
 
 
 def _parent_of(folder: Path) -> int:
-    """The parent of a process; 0 if the process has ended."""
+    """Return the id of a process's parent; 0 if the process has ended."""
     try:
         # The name of the program may contain spaces and parentheses.
         state, parent, *_ = (folder / "stat").read_bytes().rpartition(b")")[2].split()
@@ -85,7 +88,7 @@ def _parent_of(folder: Path) -> int:
 
 
 def _environment_of(folder: Path) -> list[bytes]:
-    """The environment of a process at its start; empty if it cannot be read."""
+    """Return the environment of a process at its start; empty if it cannot be read."""
     try:
         return (folder / "environ").read_bytes().split(b"\0")
     except OSError:

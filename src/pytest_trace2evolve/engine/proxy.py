@@ -52,7 +52,7 @@ PLACEHOLDER_KEY = "key-of-the-proxy"
 """The API key in a child's environment. The proxy replaces it, so the agent never sees the real key."""
 
 MAX_REQUEST_BYTES = 64 << 20
-"""The largest number of bytes of a request; images are sent as text."""
+"""The largest number of bytes of a request, which may contain images as text."""
 
 MAX_CONNECT_ATTEMPTS = 3
 """Failed connections after which an endpoint that never answered counts as unreachable."""
@@ -97,9 +97,9 @@ class Exchange:
         journal: Stores every answer before it is used; None if the simulation has no journal.
         before_use: Called before an answer is used.
         place: The part of the cache whose answers may be used; empty for the common part.
-        usage: The usage since it was last taken, with that of stored answers.
-        seconds: The time of the answers since the usage was last taken.
-        is_fresh: Whether a request was forwarded since the usage was last taken.
+        usage: The usage since the last `take_usage`, including the usage of stored answers.
+        seconds: The time that the answers took since the last `take_usage`.
+        is_fresh: Whether a request was forwarded since the last `take_usage`.
         failure: The error that ends the simulation or the run; None while there is none.
         pending: The number of requests without an answer.
         repeats: The number of equal requests, by key.
@@ -121,7 +121,7 @@ class Exchange:
     _outages: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def take_usage(self) -> tuple[Usage, float, bool]:
-        """Return usage and seconds since the last call, and whether all of it is of stored answers."""
+        """Return usage and seconds since the last `take_usage`, and whether all answers were stored ones."""
         usage, is_cached = self.usage, not self.is_fresh and self.usage.calls > 0
         seconds, self.seconds = self.seconds, 0.0
         self.usage, self.is_fresh = NO_USAGE, False
@@ -134,7 +134,7 @@ class Exchange:
 
     @property
     def outage(self) -> str:
-        """The failure of a request that was not answered since; empty if there is none."""
+        """The failure of a request that has had no answer since; empty if there is none."""
         return next((text for _, text in self._outages.values()), "")
 
     def note_outage(self, key: str, text: str) -> None:
@@ -142,7 +142,7 @@ class Exchange:
         self._outages[key] = (time.monotonic(), text)
 
     def note_answer(self, key: str, start_time: float) -> None:
-        """Forget the failures of a request that has an answer now, and all failures before it was sent."""
+        """Forget the failures of an answered request, and all failures from before it was sent."""
         self._outages = {
             name: (failed_at, text)
             for name, (failed_at, text) in self._outages.items()
@@ -158,8 +158,8 @@ class RecordingProxy:
         prices: Prices of models by name.
         meter: Counts the usage, and decides when a request may be sent.
         needs_prices: Whether a request to a model without a price ends the run.
-        cache: AnswerStore of earlier runs, which replace requests; None if the cache is not used.
-        record: All answers of this run; None if nothing is recorded.
+        cache: Answers of earlier runs, which replace requests; None if the cache is not used.
+        record: The store of all answers of this run; None if nothing is recorded.
         played: The answers of a cassette, by key; None to ask the endpoint.
     """
 
@@ -223,7 +223,7 @@ class RecordingProxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/{token}/v1"
 
     def attach(self, token: str, exchange: Exchange) -> None:
-        """Let the requests of a child process belong to a simulation."""
+        """Assign the requests of a child process to a simulation."""
         self._exchanges[token] = exchange
 
     def detach(self, token: str) -> None:
@@ -267,50 +267,50 @@ class RecordingProxy:
             await connection.send(_REJECTED, _error("no simulation runs in this process"))
             return
         # Answers are stored even if the client no longer waits, as long as the simulation runs.
-        answering = asyncio.create_task(self._answer(exchange, head, path, body))
-        exchange.tasks.add(answering)
+        answer_task = asyncio.create_task(self._answer(exchange, head, path, body))
+        exchange.tasks.add(answer_task)
         exchange.pending += 1
         try:
-            answer = await answering
+            answer = await answer_task
         except asyncio.CancelledError:
-            if not answering.cancelled():
+            if not answer_task.cancelled():
                 raise
             answer = _rejection("the simulation has ended")
         finally:
             exchange.pending -= 1
-            exchange.tasks.discard(answering)
+            exchange.tasks.discard(answer_task)
         await connection.send(answer.status, answer.content, answer.headers, answer.content_type)
 
-    async def _answer(self, exchange: Exchange, head: h11.Request, path: str, body: bytes) -> "_Received":
+    async def _answer(self, exchange: Exchange, head: h11.Request, path: str, body: bytes) -> "_Response":
         method = head.method.decode("ascii")
-        request = _parsed(body)
+        request = _parse_object(body)
         base_key = digest(
             [exchange.trial, method, path, digest_text(body.hex()) if request is None else request]
         )
         n_repeats = exchange.repeats[base_key]
         exchange.repeats[base_key] += 1
-        # An agent may ask the same several times on purpose, and then wants several answers.
+        # An agent may repeat a request on purpose, to get several answers.
         key = digest([base_key, n_repeats]) if n_repeats else base_key
         start_time = time.monotonic()
         try:
-            received = await self._stored_or_new(exchange, key, _Request(method, path, head, body, request))
+            reply = await self._find_or_forward(exchange, key, _Request(method, path, head, body, request))
         except (BudgetError, EndpointError, StorageError) as error:
             exchange.fail(error)
             return _rejection(str(error))
         except Trace2EvolveError as error:
             exchange.note_outage(base_key, str(error))
-            # No retry changes what a cassette holds.
+            # A retry cannot change the content of a cassette.
             status = 503 if self._played is None else _REJECTED
-            received = _Received(status, JSON_TYPE, json.dumps(_error(str(error))).encode())
-        if received.status < 400:
+            reply = _Response(status, JSON_TYPE, json.dumps(_error(str(error))).encode())
+        if reply.status < 400:
             exchange.note_answer(base_key, start_time)
         else:
             exchange.repeats[base_key] -= 1
-            if _is_outage(received.status):
-                exchange.note_outage(base_key, f"{received.status} {_message_of(received.content)}".rstrip())
-        return received
+            if _is_outage(reply.status):
+                exchange.note_outage(base_key, f"{reply.status} {_message_of(reply.content)}".rstrip())
+        return reply
 
-    async def _stored_or_new(self, exchange: Exchange, key: str, request: "_Request") -> "_Received":
+    async def _find_or_forward(self, exchange: Exchange, key: str, request: "_Request") -> "_Response":
         """The stored answer to a request, or else the endpoint's.
 
         Raises:
@@ -324,28 +324,28 @@ class RecordingProxy:
         is_journaled = answer is not None
         cache_key = digest([key, self._public_url, exchange.place])
         if answer is None:
-            answer = await self._stored(key, cache_key)
+            answer = await self._find_stored(key, cache_key)
         if answer is None:
-            received = await self._forward(request)
-            if received.status >= 400:
-                self._raise_if_fatal(received, request)
-                return received
-            usage = self._metered(received, request)
+            reply = await self._forward(request)
+            if reply.status >= 400:
+                self._raise_if_fatal(reply, request)
+                return reply
+            usage = self._count_usage(reply, request)
             exchange.is_fresh = True
             try:
-                text = received.content.decode("utf-8")
-            except UnicodeDecodeError:  # sound or an image, which no store of texts can hold
+                text = reply.content.decode("utf-8")
+            except UnicodeDecodeError:  # sound or an image, which cannot be stored as text
                 await exchange.before_use()
                 exchange.usage += usage
-                return received
+                return reply
             http = HttpAnswer(
-                content_type=received.content_type,
+                content_type=reply.content_type,
                 body=text,
                 usage=usage,
                 seconds=time.monotonic() - start_time,
             )
             answer = Answer(trial=exchange.trial, side="agent", model=request.model, http=http)
-            if self._cache is not None and _is_complete(received):
+            if self._cache is not None and _is_complete(reply):
                 answer = await self._cache.put(cache_key, answer)
         if self._record is not None and not is_journaled:
             answer = await self._record.put(key, answer)
@@ -356,9 +356,9 @@ class RecordingProxy:
         await exchange.before_use()
         exchange.usage += answer.http.usage
         exchange.seconds += answer.http.seconds
-        return _Received(200, answer.http.content_type, answer.http.body.encode())
+        return _Response(200, answer.http.content_type, answer.http.body.encode())
 
-    async def _stored(self, key: str, cache_key: str) -> Answer | None:
+    async def _find_stored(self, key: str, cache_key: str) -> Answer | None:
         if self._played is not None:
             answer = self._played.get(key)
             if answer is None:
@@ -371,7 +371,7 @@ class RecordingProxy:
                 return answer
         return None
 
-    async def _forward(self, request: "_Request") -> "_Received":
+    async def _forward(self, request: "_Request") -> "_Response":
         """Send a request to the endpoint.
 
         Raises:
@@ -386,12 +386,16 @@ class RecordingProxy:
             )
         await self._meter.admit()
         body, asks_usage = request.body, True
-        if request.record is not None and request.record.get("stream") and request.path.startswith(_CHAT):
-            options = request.record.get("stream_options")
+        if (
+            request.json_body is not None
+            and request.json_body.get("stream")
+            and request.path.startswith(_CHAT)
+        ):
+            options = request.json_body.get("stream_options")
             options = options if isinstance(options, dict) else {}
             asks_usage = bool(options.get("include_usage"))
-            record = {**request.record, "stream_options": {**options, "include_usage": True}}
-            body = json.dumps(record).encode()
+            new_body = {**request.json_body, "stream_options": {**options, "include_usage": True}}
+            body = json.dumps(new_body).encode()
         try:
             async with asyncio.timeout(self._settings.timeout):
                 response = await self._client.request(
@@ -411,16 +415,16 @@ class RecordingProxy:
             raise self._connection_error(error) from None
         self._is_reached = True
         kind = response.headers.get("content-type", JSON_TYPE)
-        content = self._secrets_removed(response.content)
+        content = self._remove_secrets(response.content)
         if response.status_code < 400 and not _is_usable(request.path, kind, content):
             raise InfrastructureError(
                 f"{self._public_url} answered {response.status_code} with something that is no answer"
             )
         if not asks_usage and kind.startswith(_STREAM):
             usage = read_usage(kind, content)
-            return _Received(response.status_code, kind, _without_usage_event(content), usage=usage)
+            return _Response(response.status_code, kind, _without_usage_event(content), usage=usage)
         headers = tuple((name, value) for name, value in response.headers.items() if name in _PASSED_HEADERS)
-        return _Received(response.status_code, kind, content, headers)
+        return _Response(response.status_code, kind, content, headers)
 
     def _connection_error(self, error: Exception) -> Trace2EvolveError:
         text = self._secrets.remove_from(f"{type(error).__name__}: {error}".rstrip(": "))
@@ -433,7 +437,7 @@ class RecordingProxy:
                 )
         return InfrastructureError(f"{self._public_url}: {text}")
 
-    def _secrets_removed(self, content: bytes) -> bytes:
+    def _remove_secrets(self, content: bytes) -> bytes:
         """An answer without the key of the endpoint, if the endpoint repeats it."""
         if not self._key or self._key.encode() not in content:
             return content
@@ -444,25 +448,25 @@ class RecordingProxy:
     def _authorization(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self._key}"} if self._key else {}
 
-    def _raise_if_fatal(self, received: "_Received", request: "_Request") -> None:
-        status, code = received.status, _error_of(received.content).get("code")
+    def _raise_if_fatal(self, reply: "_Response", request: "_Request") -> None:
+        status, code = reply.status, _error_of(reply.content).get("code")
         is_unknown = status == 404 and request.path.startswith((_CHAT, _RESPONSES))
-        # Some endpoints answer 403 to single requests because of their content.
+        # Some endpoints answer 403 to individual requests because of their content.
         is_fatal = status in FATAL_STATUSES and not (status == 403 and self._has_answered)
         if not is_fatal and code not in FATAL_CODES and not is_unknown:
             return
-        text = self._secrets.remove_from(f"{status} {_message_of(received.content)}".rstrip())
+        text = self._secrets.remove_from(f"{status} {_message_of(reply.content)}".rstrip())
         remedy = "the model's name and --t2e-base-url" if status == 404 else self._settings.api_key_env
         raise EndpointError(
             f"{self._public_url} rejects model {request.model!r}, which the agent called: {text}; "
             f"check {remedy}"
         )
 
-    def _metered(self, received: "_Received", request: "_Request") -> Usage:
+    def _count_usage(self, reply: "_Response", request: "_Request") -> Usage:
         if not request.is_paid:
             return NO_USAGE
         self._has_answered = True
-        usage = received.usage or read_usage(received.content_type, received.content)
+        usage = reply.usage or read_usage(reply.content_type, reply.content)
         price = self._prices.get(request.model)
         if price is not None and usage.cost is None:
             usage = usage.model_copy(update={"cost": price.cost(usage)})
@@ -472,23 +476,23 @@ class RecordingProxy:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request of an agent; `record` is its body if that is a JSON object."""
+    """A request of an agent. `json_body` is the body as a JSON object; None if it is not an object."""
 
     method: str
     path: str
     head: h11.Request
     body: bytes
-    record: dict[str, Any] | None
+    json_body: dict[str, Any] | None
 
     @property
     def model(self) -> str:
         """The name of the model; empty if the request names none."""
-        model = (self.record or {}).get("model", "")
+        model = (self.json_body or {}).get("model", "")
         return storable_text(model) if isinstance(model, str) else ""
 
     @property
     def is_paid(self) -> bool:
-        """Whether the request calls a model."""
+        """Whether the request counts as a call of a model, as every POST request does."""
         return self.method == "POST"
 
     @property
@@ -500,8 +504,8 @@ class _Request:
 
 
 @dataclass(frozen=True)
-class _Received:
-    """An answer of the endpoint, or the proxy's own; `usage` is that of a part that was left out."""
+class _Response:
+    """An answer of the endpoint or of the proxy; `usage` is set if the event with the usage was removed."""
 
     status: int
     content_type: str
@@ -521,7 +525,7 @@ def read_usage(kind: str, content: bytes) -> Usage:
             if _usage_of(event):
                 record = event
     else:
-        record = _parsed(content)
+        record = _parse_object(content)
     usage = _usage_of(record or {})
     if not isinstance(usage, dict):
         return Usage()
@@ -536,18 +540,18 @@ def read_usage(kind: str, content: bytes) -> Usage:
 
 
 def _usage_of(record: Mapping[str, Any]) -> Any:
-    """The usage in an answer, or in the last event of the responses API."""
+    """The usage in an answer, or in an event of the responses API."""
     response = record.get("response")
     return record.get("usage") or (response.get("usage") if isinstance(response, dict) else None)
 
 
 def _is_outage(status: int) -> bool:
-    """Whether a status says that the endpoint cannot answer now, whatever it was asked."""
+    """Whether a status says that the endpoint cannot answer any request now."""
     return status in RETRY_STATUSES or status >= 500
 
 
 def _is_usable(path: str, kind: str, content: bytes) -> bool:
-    """Whether an answer with a good status is one, and not a gateway's page or half of an answer."""
+    """Whether the body of a successful response is an answer, and not a gateway's page or cut short."""
     if kind.startswith(_STREAM):
         return True
     if path.startswith((_CHAT, _RESPONSES)) or "json" in kind:
@@ -557,12 +561,12 @@ def _is_usable(path: str, kind: str, content: bytes) -> bool:
     return True
 
 
-def _is_complete(received: _Received) -> bool:
-    """Whether other runs may use an answer, because it is not cut short."""
+def _is_complete(reply: _Response) -> bool:
+    """Whether an answer is not cut short, so that other runs may use it."""
     events = (
-        list(_stream_events(received.content))
-        if received.content_type.startswith(_STREAM)
-        else [_parsed(received.content) or {}]
+        list(_stream_events(reply.content))
+        if reply.content_type.startswith(_STREAM)
+        else [_parse_object(reply.content) or {}]
     )
     for event in events:
         for choice in event.get("choices") or ():
@@ -581,7 +585,7 @@ _EVENT_END = re.compile(rb"\r?\n\r?\n")
 def _stream_events(content: bytes) -> Iterator[dict[str, Any]]:
     """The JSON objects of a stream's events."""
     for line in content.splitlines():
-        if line.startswith(b"data:") and (event := _parsed(line.removeprefix(b"data:").strip())):
+        if line.startswith(b"data:") and (event := _parse_object(line.removeprefix(b"data:").strip())):
             yield event
 
 
@@ -596,8 +600,8 @@ def _is_usage_event(event: bytes) -> bool:
     return record is not None and record.get("choices") == [] and bool(record.get("usage"))
 
 
-def _parsed(content: bytes) -> dict[str, Any] | None:
-    """A JSON object; None if the bytes hold anything else."""
+def _parse_object(content: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None if the bytes hold anything else."""
     with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(content)
         return record if isinstance(record, dict) else None
@@ -605,7 +609,7 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
 
 
 def _error_of(content: bytes) -> dict[str, Any]:
-    error = (_parsed(content) or {}).get("error")
+    error = (_parse_object(content) or {}).get("error")
     return error if isinstance(error, dict) else {}
 
 
@@ -614,8 +618,8 @@ def _message_of(content: bytes) -> str:
     return " ".join(str(_error_of(content).get("message", "")).split())[:MAX_ERROR_TEXT]
 
 
-def _rejection(message: str) -> _Received:
-    return _Received(_REJECTED, JSON_TYPE, json.dumps(_error(message)).encode())
+def _rejection(message: str) -> _Response:
+    return _Response(_REJECTED, JSON_TYPE, json.dumps(_error(message)).encode())
 
 
 def _error(message: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A process of a Ray cluster that opens the project and its models once, and makes simulations.
 
 The driver keeps the budget, the rate limit, the journals and the stores of answers. A simulation on the
-cluster sends events to the driver, and waits for a reply where a local simulation would write a file.
+cluster sends events to the driver. When a local simulation would write a file, it waits for a reply of the
+driver.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ class SimulationRequest:
 
 @dataclass(frozen=True)
 class CallRequest:
-    """A message that requests a call of a function with the `RayActor` and the arguments; sent by name."""
+    """A message that requests a function call. The function is sent by name and also gets the `RayActor`."""
 
     number: int
     function: Callable[..., Awaitable[Any]]
@@ -111,7 +112,8 @@ class Event(NamedTuple):
     Attributes:
         simulation: The number of the simulation's request; 0 for events of the whole process.
         kind: The kind of event or question.
-        question_number: The number of the question that the driver must answer; 0 if the event is not one.
+        question_number: The number of the question that the driver must answer; 0 if the event is not a
+            question.
     """
 
     simulation: int
@@ -129,7 +131,7 @@ class Reply(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A message that forbids further requests, with the class and text of the error that each one raises."""
+    """A message that forbids further requests, with the class and text of the error that requests raise."""
 
     error: tuple[str, str]
 
@@ -271,7 +273,8 @@ class RayActor:
 
     Attributes:
         project: The project, opened from its copy on the node.
-        shared_objects: Objects that called functions store for later calls, by keys that they choose.
+        shared_objects: Objects that called functions store for later calls, by keys that the functions
+            choose.
         closers: Functions that close open resources before the process ends.
     """
 
@@ -292,7 +295,7 @@ class RayActor:
         return address
 
     async def open(self, setup: Setup, secrets: Secrets) -> str:
-        """Open the project and its models; return the reason why that failed, or an empty text."""
+        """Open the project and its models. Return the reason if this fails, otherwise an empty string."""
         if setup.version != pytest_trace2evolve.__version__:
             return (
                 f"it has pytest-trace2evolve {pytest_trace2evolve.__version__}, but this machine has "
@@ -332,7 +335,8 @@ class RayActor:
         """Check that this process has the data and code that the driver locked and identified.
 
         Raises:
-            ConfigError: the agent is not registered here, or code or data differ; names the difference.
+            ConfigError: the agent is not registered here, or code or data differ; the message names the
+                difference.
             WorldError: the world cannot be opened here.
         """
         locked = suite.locked

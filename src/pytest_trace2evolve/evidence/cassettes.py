@@ -1,7 +1,7 @@
 """Cassettes: the answers of a whole run in one text file, which a later run plays back.
 
-A cassette holds JSON lines in a fixed order, so recording the same run again gives the same file, and a
-change is a few lines of a diff. The content does not depend on time, and requests are not stored.
+A cassette holds JSON lines in a fixed order, so the same answers give the same file, and a change shows as a
+few lines in a diff. The content does not depend on time, and requests are not stored.
 """
 
 import json
@@ -38,8 +38,8 @@ _RecordT = TypeVar("_RecordT", bound=Record)
 class CassetteHeader(Record):
     """The first line of a cassette: the settings of the recorded run, and the digest of the lines below.
 
-    `partial` gives the reason if the cassette may not hold the whole run. `scripts` is whether the customers
-    of synthetic cases followed their scripts.
+    `partial` gives the reason if the cassette may not hold the whole run. `scripts` says whether the
+    customers of synthetic cases followed their scripts.
     """
 
     format: str = CASSETTE_FORMAT
@@ -92,8 +92,8 @@ def read_cassette(path: Path) -> Cassette:
         raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record")
     with convert_failures(f"cassette {path}", CassetteError, _REMEDY):
         text = load_text(path, MAX_RESULTS_BYTES)
-    first, *lines = text.split("\n")
-    header = _parse_header(path, first)
+    header_line, *lines = text.split("\n")
+    header = _parse_header(path, header_line)
     if not lines or lines.pop() != "":
         raise _damage_error(path, max(len(text.splitlines()), 1), "is cut off in the middle of a line")
     answers: dict[str, Answer] = {}

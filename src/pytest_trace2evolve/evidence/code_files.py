@@ -47,7 +47,7 @@ class CodeFiles:
 
     Attributes:
         is_sliced: Whether to include only those definitions of a module that are referred to.
-        has_docstrings: Whether docstrings of these definitions count.
+        has_docstrings: Whether the docstrings of the included definitions count.
         distributions: Versions of installed distributions by name.
     """
 
@@ -61,7 +61,7 @@ class CodeFiles:
     _data_keys: dict[Path, str] = field(default_factory=dict)
 
     def digests(self) -> dict[str, list[str]]:
-        """Digests by path. Several files may share a path, such as the `conftest.py` of two folders."""
+        """Return digests by path. Files may share a path, such as the `conftest.py` files of two folders."""
         digests_by_path: dict[str, list[str]] = {}
         for path, key in self._data_keys.items():
             digests_by_path.setdefault(key, []).append(digest_text(path.read_bytes().hex()))
@@ -118,7 +118,7 @@ class CodeFiles:
 
     def _parse_module(self, name: str, path: Path) -> Module:
         if path not in self._modules:
-            with tokenize.open(path) as file:  # decodes the file like Python does
+            with tokenize.open(path) as file:  # decodes the file as Python does
                 text = file.read()
             self._modules[path] = Module(name, path, text, ast.parse(text, filename=path.name))
         return self._modules[path]
@@ -295,7 +295,7 @@ def _is_excluded_folder(folder: Path) -> bool:
 
 
 def _runtime_nodes(root: ast.AST) -> Iterator[ast.AST]:
-    """A node and all nodes below it, except code that only type checkers and scripts run."""
+    """Yield a node and all nodes below it, except code that only type checkers or scripts run."""
     stack: list[ast.AST] = [root]
     while stack:
         node = stack.pop()

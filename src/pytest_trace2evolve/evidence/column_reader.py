@@ -99,12 +99,12 @@ def read_pair(
     if min(path.stat().st_size for path in paths) < min_parallel_bytes:
         return [read_columns(path) for path in paths]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        second = pool.submit(read_columns, paths[1])
-        return [read_columns(paths[0]), second.result()]
+        second_future = pool.submit(read_columns, paths[1])
+        return [read_columns(paths[0]), second_future.result()]
 
 
 def read_columns(path: Path, *, min_priced: int = MIN_PRICED_SIMULATIONS) -> tuple[Provenance, Columns]:
-    """Read a saved baseline as columns, with cost and tokens of the first `min_priced` simulations or more.
+    """Read a saved baseline as columns, with cost and tokens for at least `min_priced` simulations.
 
     Raises:
         ResultsError: the file is missing, damaged, edited or not evidence. The message names file and place.
@@ -200,7 +200,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _read_blocks(path: Path, file: _HashedFile) -> Iterator[bytes]:
-    """Yield whole lines of simulations, about a megabyte at a time, without the comma after the last one."""
+    """Yield whole lines of simulations, about a megabyte at a time, without the comma after the last line."""
     buffer = b""
     while block := file.read(_BLOCK_SIZE):
         buffer += block
@@ -227,8 +227,8 @@ def _parse_block(block: bytes, path: Path, first_line: int) -> list[SimulationEv
         details = error.errors(include_url=False)[0]
         line, *location = details["loc"] or (0,)
         problem = ": ".join([".".join(map(str, location)), details["msg"].removeprefix("Value error, ")])
-        number = first_line + line if isinstance(line, int) else first_line
-        raise _damage_error(path, f" at line {number}: {problem.removeprefix(': ')}") from None
+        line_number = first_line + line if isinstance(line, int) else first_line
+        raise _damage_error(path, f" at line {line_number}: {problem.removeprefix(': ')}") from None
 
 
 def _match_plain_lines(block: bytes) -> list[_PlainFields]:
@@ -239,7 +239,7 @@ def _match_plain_lines(block: bytes) -> list[_PlainFields]:
 
 def _add_plain_lines(builder: ColumnsBuilder, lines: list[_PlainFields], path: Path, first_line: int) -> None:
     """Add lines field by field, because a loop over records would take three times as long."""
-    actions, checks, ids, breach_counts, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
+    actions, checks, ids, breach_counts, rewards, digests, tasks, reasons, trials = zip(*lines, strict=True)
     patterns = {text: _parse_pattern(text) for text in set(actions)}
     for text, pattern in patterns.items():
         for tool_type, total, matched in pattern:
@@ -255,7 +255,7 @@ def _add_plain_lines(builder: ColumnsBuilder, lines: list[_PlainFields], path: P
         trials=list(map(int, trials)),
         digests=list(map(bytes.decode, digests)),
         rewards=[1.0 if text == b"1.0" else 0.0 for text in rewards],
-        termination_reasons=list(map(bytes.decode, ends)),
+        termination_reasons=list(map(bytes.decode, reasons)),
         action_totals=[patterns[text] for text in actions],
         costs=missing_values,
         tokens=missing_values,

@@ -1,4 +1,4 @@
-"""Stores finished simulations, and keeps an account of the first ones of a candidate and an agent.
+"""Stores finished simulations, and keeps an account of the first ones of each candidate and agent.
 
 A run that is resumed or started again takes finished simulations from a store. Only traces are stored; scores
 are computed again.
@@ -49,7 +49,7 @@ def simulation_key(parts: dict[str, Any]) -> str:
 
 
 class SimulationStore:
-    """A folder with one file per simulation, named by key. Several processes may write. It has no account."""
+    """A folder with one file per simulation, named by key. Several processes may write to the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class SimulationStore:
         remove_journal(self.folder, key)
 
     def begin_journal(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is stored.
+        """Open the journal of a simulation; return None if the simulation is stored.
 
         Raises:
             BlockingIOError: another process is making the simulation.
@@ -101,7 +101,7 @@ def _render_simulation(simulation: Simulation) -> str:
 
 
 class DrawStore(SimulationStore):
-    """The draw of one candidate and one agent under fixed conditions. The first simulation of a key stays.
+    """The draw of one candidate and one agent under fixed conditions. The first simulation of a key is final.
 
     Several threads and processes may use a draw at once.
 
@@ -146,7 +146,7 @@ class DrawStore(SimulationStore):
         return digest([self.id, key])
 
     def has(self, key: str) -> bool:
-        """Whether there is a simulation of a key.
+        """Whether a simulation of a key is stored.
 
         Raises:
             ResultsError: the simulation was deleted, or added by hand.
@@ -166,7 +166,7 @@ class DrawStore(SimulationStore):
         return self._read(key, self._remedy, self._recorded_digest(key)) if self.has(key) else None
 
     def begin_journal(self, key: str) -> Journal | None:
-        """Begin like `SimulationStore.begin_journal`, and record the journal in the account."""
+        """Like `SimulationStore.begin_journal`, but also record the journal in the account."""
         if self._recorded_digest(key) is not None:
             return None
         path = journal_path(self.folder, key)
@@ -287,7 +287,7 @@ class DrawStore(SimulationStore):
 
     @contextlib.contextmanager
     def _lock_account(self) -> Iterator[None]:
-        """Hold the lock for appending, after reading all lines of other processes."""
+        """Hold the lock of the account, and read the lines of all other processes first."""
         self._read_account()
         with self._mutex, folder_lock(self.path.parent, ignore_unsupported=True):
             self._account.read()
@@ -358,13 +358,13 @@ class _Account:
 
     def _write_first_line(self) -> None:
         digests = dict(zip(("candidate", "agent", "conditions"), self._identity, strict=True))
-        record = {"format": STORE_FORMAT, "draw": uuid4().hex, **digests}
+        entry = {"format": STORE_FORMAT, "draw": uuid4().hex, **digests}
         with contextlib.suppress(FileExistsError):  # another process was first
-            write_atomic(self.path, _render_line(record, ""), exclusive=True)
+            write_atomic(self.path, _render_line(entry, ""), exclusive=True)
 
-    def append(self, record: dict[str, Any], *, durable: bool = True) -> None:
+    def append(self, entry: dict[str, Any], *, durable: bool = True) -> None:
         """Append a line. If `durable`, flush the line to the disk, so that it survives a power cut."""
-        line = _render_line(record, self.chain).encode()
+        line = _render_line(entry, self.chain).encode()
         with self.path.open("r+b") as file:
             file.truncate(self._offset)
             file.seek(self._offset)
@@ -377,29 +377,29 @@ class _Account:
     def _add_line(self, line: bytes) -> None:
         number = self._count + 1
         try:
-            record = json.loads(line)
-            chain = record.pop("chain")
-            is_sound = _render_line(record, self.chain).encode() == line
+            entry = json.loads(line)
+            chain = entry.pop("chain")
+            is_sound = _render_line(entry, self.chain).encode() == line
         except (ValueError, AttributeError, KeyError, RecursionError):
-            is_sound, record, chain = False, {}, ""
-        if not is_sound or (number == 1) != ("draw" in record):
+            is_sound, entry, chain = False, {}, ""
+        if not is_sound or (number == 1) != ("draw" in entry):
             raise self._damage_error(f"was changed at line {number}")
-        if "draw" in record and record.get("format") != STORE_FORMAT:
+        if "draw" in entry and entry.get("format") != STORE_FORMAT:
             raise ResultsError(
-                f"{self.path}: has format {record.get('format')!r}, but this version reads format "
+                f"{self.path}: has format {entry.get('format')!r}, but this version reads format "
                 f"{STORE_FORMAT}; upgrade"
             )
         self._count, self._offset = number, self._offset + len(line)
         self.chain = chain
         self.chains.add(chain)
-        if "draw" in record:
-            self.draw = str(record["draw"])
-        elif "made" in record:
-            self.file_digests.setdefault(record["made"], record["digest"])
-        elif "begun" in record:
-            self.begun_keys.add(record["begun"])
-        elif "lost" in record:
-            self.losing_runs.setdefault(record["lost"], set()).add(record["run"])
+        if "draw" in entry:
+            self.draw = str(entry["draw"])
+        elif "made" in entry:
+            self.file_digests.setdefault(entry["made"], entry["digest"])
+        elif "begun" in entry:
+            self.begun_keys.add(entry["begun"])
+        elif "lost" in entry:
+            self.losing_runs.setdefault(entry["lost"], set()).add(entry["run"])
 
     def _damage_error(self, problem: str) -> ResultsError:
         return ResultsError(
@@ -407,6 +407,6 @@ class _Account:
         )
 
 
-def _render_line(record: dict[str, Any], previous_chain: str) -> str:
-    """A line of an account: the record, with a digest of the record and of all lines before it."""
-    return json.dumps({**record, "chain": digest([previous_chain, record])}, sort_keys=True) + "\n"
+def _render_line(entry: dict[str, Any], previous_chain: str) -> str:
+    """A line of an account: the entry, with a digest of the entry and of all lines before it."""
+    return json.dumps({**entry, "chain": digest([previous_chain, entry])}, sort_keys=True) + "\n"

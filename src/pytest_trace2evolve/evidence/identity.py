@@ -41,8 +41,8 @@ def code_of(
             `fingerprint`, which then stands for all roots.
         only_referenced: Whether to count only those definitions of a module that the objects refer to, and
             not other code in the same file. Statements that are not definitions always count.
-        has_docstrings: Whether the docstrings of these definitions count.
-        owner: The result of the objects, such as a world. Its `fingerprint` takes precedence over the
+        has_docstrings: Whether the docstrings of the definitions count.
+        owner: The object that the roots produce, such as a world. Its `fingerprint` takes precedence over the
             `fingerprint` of the first root.
 
     Returns:
@@ -97,7 +97,7 @@ def _collected_code(collector: "_CodeCollector", collect: Callable[[], None]) ->
 
 
 def _declared_fingerprint(root: object) -> str:
-    """The fingerprint that an object or its own class declares; empty if neither does.
+    """Return the fingerprint that an object or its own class declares; empty if neither does.
 
     An inherited fingerprint does not count, since a base class cannot identify the code of its subclasses.
     """
@@ -112,14 +112,14 @@ def _declared_fingerprint(root: object) -> str:
 
 @dataclass
 class _CodeCollector:
-    """The files behind live objects, and the values that the objects hold."""
+    """Collects the files that define live objects, and the values that the objects hold."""
 
     files: CodeFiles
     _values: list[str] = field(default_factory=list)
     _objects: dict[int, object] = field(default_factory=dict)
 
     def digests(self) -> dict[str, str]:
-        """Digests by path. The key `(factory)` holds the digest of the values."""
+        """Return digests by path. The key `(factory)` holds the digest of the values."""
         digests_by_path = self.files.digests()
         if self._values:
             digests_by_path["(factory)"] = [digest_text("\n".join(self._values))]
@@ -200,7 +200,7 @@ class _CodeCollector:
             self._values.append(path.as_posix())
 
     def _add_function(self, function: types.FunctionType) -> None:
-        # A wrapper bears the name of the wrapped function, and bytecode the path where it was compiled.
+        # A wrapper has the name of the wrapped function, and bytecode the path at which it was compiled.
         module_globals, code = function.__globals__, function.__code__
         self._values.append(f"{strip_conftest_package(function.__module__)}.{function.__qualname__}")
         top_level_name = code.co_qualname.partition(".")[0]
@@ -242,9 +242,9 @@ def _is_project_class(cls: type) -> bool:
 
 
 def _file_of_methods(cls: type) -> str | None:
-    """The file of a class, found by its methods because another module may have taken the module's name."""
-    for value in vars(cls).values():
-        function = inspect.unwrap(value) if isinstance(value, types.FunctionType) else None
+    """Return the file of a class by its methods, because another module may have taken its module's name."""
+    for member in vars(cls).values():
+        function = inspect.unwrap(member) if isinstance(member, types.FunctionType) else None
         if isinstance(function, types.FunctionType) and function.__module__ == cls.__module__:
             file = function.__globals__.get("__file__") or function.__code__.co_filename
             if isinstance(file, str) and not file.startswith("<"):
@@ -253,13 +253,13 @@ def _file_of_methods(cls: type) -> str | None:
 
 
 def _replaced_methods(cls: type) -> Iterator[types.FunctionType]:
-    """The methods of a class that a different module of the project assigned to it."""
-    for value in vars(cls).values():
-        functions: list[object] = [value]
-        if isinstance(value, staticmethod | classmethod):
-            functions = [value.__func__]
-        elif isinstance(value, property):
-            functions = [value.fget, value.fset]
+    """Yield the methods of a class that a different module of the project assigned to it."""
+    for member in vars(cls).values():
+        functions: list[object] = [member]
+        if isinstance(member, staticmethod | classmethod):
+            functions = [member.__func__]
+        elif isinstance(member, property):
+            functions = [member.fget, member.fset]
         for function in functions:
             if isinstance(function, types.FunctionType):
                 file = Path(function.__code__.co_filename)
@@ -274,5 +274,5 @@ def _slots(cls: type) -> tuple[str, ...]:
 
 
 def _sort_key(value: object) -> str:
-    """A sort key with the same order in every process; the `repr` of a function would hold its address."""
+    """Return a sort key that is the same in every process; the `repr` of a function contains its address."""
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -33,8 +33,8 @@ JOURNAL_FORMAT = 1
 class Journal:
     """The journal of one simulation, open and locked by this process.
 
-    Answers are taken in order. If a request differs from the recorded request at its place, the rest of the
-    journal is discarded. The journal records this permanently, and new answers follow.
+    Answers are taken in order. If a request differs from the recorded request at its position, the rest of
+    the journal is discarded. The journal records this permanently, and new answers follow.
 
     Args:
         path: The file, which is created if it is missing and `must_exist` is false.
@@ -78,7 +78,7 @@ class Journal:
         self.close()
 
     def __del__(self) -> None:
-        """Close a journal whose caller no longer waits for it."""
+        """Close a journal that nothing refers to any more."""
         self.close()
 
     @property
@@ -148,7 +148,7 @@ class Journal:
 class UnorderedJournal:
     """A journal whose answers are taken in any order, for an agent that may send requests at the same time.
 
-    An answer that nothing takes until the simulation ends makes the simulation differ from the first attempt.
+    An answer that is not taken by the end of the simulation makes it differ from the first attempt.
 
     Args:
         journal: The journal, from which nothing has been taken yet.
@@ -156,23 +156,23 @@ class UnorderedJournal:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._left: dict[str, deque[JournalEntry]] = {}
+        self._untaken: dict[str, deque[JournalEntry]] = {}
         for entry in journal.rewind():
-            self._left.setdefault(entry.request, deque()).append(entry)
+            self._untaken.setdefault(entry.request, deque()).append(entry)
 
     @property
     def is_redrawn(self) -> bool:
-        return self._journal.is_redrawn or any(self._left.values())
+        return self._journal.is_redrawn or any(self._untaken.values())
 
     @property
     def seconds(self) -> float:
         """The recorded duration of the answers that have not been taken yet."""
-        answers = [entry.answer for entries in self._left.values() for entry in entries]
+        answers = [entry.answer for entries in self._untaken.values() for entry in entries]
         return sum(answer.seconds for answer in answers if answer)
 
     def take(self, request: str) -> JournalEntry | None:
         """Take the next answer to this request; None if a model must be asked."""
-        entries = self._left.get(request)
+        entries = self._untaken.get(request)
         return entries.popleft() if entries else None
 
     def add(self, entry: JournalEntry) -> None:
@@ -191,7 +191,7 @@ def remove_journal(folder: Path, key: str) -> None:
 
 @dataclass(frozen=True)
 class JournalContent:
-    """The content of a journal. `size` is the number of bytes of its whole lines, `chain` their digest."""
+    """The content of a journal. `size` is the number of bytes of its whole lines; `chain` is their digest."""
 
     entries: list[JournalEntry]
     is_redrawn: bool

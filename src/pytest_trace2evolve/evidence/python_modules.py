@@ -139,7 +139,7 @@ class Module:
 
     @functools.cached_property
     def is_dynamic(self) -> bool:
-        """Whether the module may reach its definitions other than by name."""
+        """Whether the module may reach its definitions by other means than their names."""
         return any(
             (isinstance(node, ast.Call) and called_name(node) in _DYNAMIC_CALLS)
             or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
@@ -180,7 +180,7 @@ class Module:
         return False
 
     def source_of(self, node: ast.stmt, *, with_docstrings: bool = True) -> str:
-        """Return the lines of a statement, with its decorators."""
+        """Return the lines of a statement with its decorators; docstrings can be left blank."""
         decorators = getattr(node, "decorator_list", ())
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         # `splitlines` would split at form feeds too, which Python does not count as lines.
@@ -235,7 +235,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 
 
 def is_inert(node: ast.stmt, *, reject_else: bool = False) -> bool:
-    """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
+    """Whether a statement does nothing on import: a docstring, `pass`, or code for type checkers or scripts.
 
     The statement may have an `else` branch that does run, unless `reject_else` is set.
     """
@@ -250,7 +250,7 @@ def is_inert(node: ast.stmt, *, reject_else: bool = False) -> bool:
 
 
 def modules_run_by(node: ast.AST) -> Iterator[str]:
-    """The modules that a command line `python -m name` runs."""
+    """Yield the modules that a node runs with a command line such as `python -m name`."""
     words = node.elts if isinstance(node, ast.List | ast.Tuple) else getattr(node, "args", ())
     for flag, name in itertools.pairwise(words) if isinstance(words, list) else ():
         if isinstance(flag, ast.Constant) and flag.value == "-m" and isinstance(name, ast.Constant):
@@ -291,12 +291,12 @@ def locate_module(name: str) -> Path | None:
 def _locate_unloaded(name: str) -> Path | None:
     folders: list[str] | None = None
     spec = None
-    for dotted in reversed([*enclosing_packages(name)]):
-        module = sys.modules.get(dotted)
-        if module is not None and dotted != name and hasattr(module, "__path__"):
+    for dotted_name in reversed([*enclosing_packages(name)]):
+        module = sys.modules.get(dotted_name)
+        if module is not None and dotted_name != name and hasattr(module, "__path__"):
             folders = list(module.__path__)
             continue
-        spec = _find_spec(dotted, folders)
+        spec = _find_spec(dotted_name, folders)
         if spec is None:
             return None
         folders = list(spec.submodule_search_locations or [])
@@ -305,7 +305,7 @@ def _locate_unloaded(name: str) -> Path | None:
 
 def _find_spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpec | None:
     """The spec of a module on the path, or in the source folder of an editable installation."""
-    # Only the last part, because a namespace package with a dotted name looks its parent up in `sys.modules`.
+    # Uses the last part only, because a namespace package with a dotted name needs its parent loaded.
     if spec := importlib.machinery.PathFinder.find_spec(name.rpartition(".")[2], folders):
         return spec
     for finder in sys.meta_path:
@@ -374,8 +374,8 @@ def _is_own_folder(module: Module, node: ast.AST) -> bool:
             return False
         node = values[0]
     parts = list(ast.walk(node))
-    is_of_file = any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts)
-    return is_of_file and not any(isinstance(part, ast.Constant) for part in parts)
+    names_file = any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts)
+    return names_file and not any(isinstance(part, ast.Constant) for part in parts)
 
 
 def path_operands(node: ast.expr) -> list[ast.expr]:
@@ -393,7 +393,7 @@ def path_operands(node: ast.expr) -> list[ast.expr]:
 
 
 def _named_texts(module: Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """The texts of a node that may name a file. The flag is whether the code treats the text as a path."""
+    """Yield the strings of a node that may name a file, each with whether the code treats it as a path."""
     if isinstance(node, ast.Constant | ast.JoinedStr):
         text, is_whole = _known_text(module, node)
         if text and len(text) <= 200:

@@ -82,12 +82,12 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
             file, or carries recorded checks of a different task.
     """
     header_path, folder = _locate_files(path)
-    record = decode_results(header_path) if decoded is None or header_path != path else decoded
-    if not isinstance(record, dict):
-        raise ResultsError(f"{path}: contains a JSON {type(record).__name__}, expected a results object")
+    content = decode_results(header_path) if decoded is None or header_path != path else decoded
+    if not isinstance(content, dict):
+        raise ResultsError(f"{path}: contains a JSON {type(content).__name__}, expected a results object")
     lists: dict[str, Any] = {
-        "tasks": record.get("tasks"),
-        SIMULATIONS_KEY: _read_folder(path, folder, record) if folder else record.get(SIMULATIONS_KEY),
+        "tasks": content.get("tasks"),
+        SIMULATIONS_KEY: _read_folder(path, folder, content) if folder else content.get(SIMULATIONS_KEY),
     }
     for name, items in lists.items():
         if not isinstance(items, list):
@@ -101,7 +101,7 @@ def read_results(path: Path, decoded: Any = None) -> ResultsFile:
                 "which is not in the file"
             )
     _check_recorded_checks(path, simulations, tasks)
-    header = {key: value for key, value in record.items() if key not in lists}
+    header = {key: value for key, value in content.items() if key not in lists}
     return ResultsFile(path=path, header=header, tasks=tasks, simulations=simulations)
 
 
@@ -168,9 +168,9 @@ def _locate_files(path: Path) -> tuple[Path, Path | None]:
     return header_path, folder if is_separate else None
 
 
-def _read_folder(path: Path, folder: Path, record: dict[str, Any]) -> list[Any]:
+def _read_folder(path: Path, folder: Path, content: dict[str, Any]) -> list[Any]:
     files = sorted(folder.glob("*.json"))
-    index = record.get("simulation_index")
+    index = content.get("simulation_index")
     if isinstance(index, list):
         indexed_ids = {str(entry.get("id")) for entry in index if isinstance(entry, dict)}
         present_ids = {file.stem for file in files}
@@ -206,14 +206,14 @@ def _parse_tasks(path: Path, records: Iterable[Any]) -> dict[str, Task]:
 
 def _parse_simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
     for name in ("task_id", "termination_reason"):
-        incomplete = [
+        incomplete_records = [
             record for record in records if isinstance(record, dict) and record.get(name) in (None, "")
         ]
-        if incomplete:
-            first = incomplete[0].get("id")
+        if incomplete_records:
+            first_id = incomplete_records[0].get("id")
             raise ResultsError(
-                f"{path}: {len(incomplete)} of {len(records)} simulations have no {name} (first: id "
-                f"{first!r}); "
+                f"{path}: {len(incomplete_records)} of {len(records)} simulations have no {name} (first: id "
+                f"{first_id!r}); "
                 "they cannot be scored; use the file that tau2 wrote"
             )
     simulations: dict[str, Simulation] = {}

@@ -35,11 +35,11 @@ class RunStore:
         write_atomic(path, _render_json(record))
         return path
 
-    def write_header(self, record: dict[str, Any]) -> Path:
+    def write_header(self, header: dict[str, Any]) -> Path:
         """Write `results.json`, which holds the header and the index of all simulations; return its path."""
         path = self.folder / "results.json"
         (self.folder / SIMULATIONS_KEY).mkdir(parents=True, exist_ok=True)
-        write_atomic(path, _render_json(record))
+        write_atomic(path, _render_json(header))
         return path
 
     def stored_records(self, records: Iterable[SimulationEvidence]) -> list[SimulationEvidence]:
@@ -83,8 +83,8 @@ def simulation_record(
 ) -> dict[str, Any]:
     """The record of a simulation, with this project's score in place of the recorded score.
 
-    The recorded reward, the broken invariants and the results of checks of one's own are under
-    `OWN_BLOCK_KEY` in `info`.
+    The recorded reward, the broken invariants and the results of the project's own checks are
+    under `OWN_BLOCK_KEY` in `info`.
     """
     record = simulation.model_dump(mode="json", exclude_unset=True)
     own_block: dict[str, Any] = {"status": score.status.value}
@@ -115,14 +115,17 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
     if score.reward is None:
         return None
 
-    def to_justified_checks(checks: Sequence[Check], name: str) -> list[dict[str, Any]]:
-        return [{name: check.wanted, "met": check.met, "justification": check.note} for check in checks]
+    def render_checks(checks: Sequence[Check], requirement_field: str) -> list[dict[str, Any]]:
+        return [
+            {requirement_field: check.wanted, "met": check.met, "justification": check.note}
+            for check in checks
+        ]
 
     breakdown = {part.value: score.components[part] for part in score.basis if part in score.components}
     # tau2's record has no field for forbidden calls, but its field `info` takes any keys.
     info: dict[str, Any] = {"note": score.note} if score.note else {}
     if score.forbidden_calls:
-        info["forbidden_calls"] = to_justified_checks(score.forbidden_calls, "call")
+        info["forbidden_calls"] = render_checks(score.forbidden_calls, "call")
     database = {"db_match": score.db_match, "db_reward": float(bool(score.db_match))}
     return {
         "reward": score.reward,
@@ -140,8 +143,8 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
             }
             for check in score.actions
         ],
-        "communicate_checks": to_justified_checks(score.communicate, "info"),
-        "nl_assertions": to_justified_checks(score.nl_assertions, "nl_assertion") or None,
+        "communicate_checks": render_checks(score.communicate, "info"),
+        "nl_assertions": render_checks(score.nl_assertions, "nl_assertion") or None,
         "reward_basis": [component.value for component in score.basis] or None,
         "reward_breakdown": breakdown or None,
         "info": info or None,

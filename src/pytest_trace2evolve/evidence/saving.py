@@ -1,7 +1,7 @@
 """Saves baselines in one of three modes: create, replace, or add new tasks.
 
-A run writes a baseline only if it was asked to. An existing baseline must be unchanged when the run ends, and
-the new baseline names the digest of the baseline that it replaces.
+A run writes a baseline only if an option requests it. An existing baseline must be unchanged when the run
+ends, and the new baseline names the digest of the baseline that it replaces.
 """
 
 import re
@@ -49,7 +49,7 @@ class SaveResult(NamedTuple):
 
 
 def validate_name(name: str, option: str) -> str:
-    """Check that a name, given by an option, can name a baseline's file; return the name."""
+    """Check that the value of an option can be the name of a baseline's file, and return it."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{option} {name!r}: a name must be up to 100 letters, digits, '.', '_', '-' and '+', and "
@@ -120,10 +120,10 @@ def save_baseline(
 
 def _replacement_evidence(old: Evidence, new: Evidence, tasks: Collection[str]) -> Evidence:
     """Return the evidence that replaces a baseline. Raises a ResultsError if too much is missing."""
-    measured = sum(record.status is Status.MEASURED for record in new.simulations)
-    if measured < MIN_MEASURED * len(new.simulations) or not measured:
+    measured_count = sum(record.status is Status.MEASURED for record in new.simulations)
+    if measured_count < MIN_MEASURED * len(new.simulations) or not measured_count:
         raise ResultsError(
-            f"only {measured} of {len(new.simulations)} simulations were measured, "
+            f"only {measured_count} of {len(new.simulations)} simulations were measured, "
             f"but a baseline is replaced only if at least {MIN_MEASURED:.0%} were"
         )
     missing_tasks = _tasks_of(old.simulations) & set(tasks) - _tasks_of(new.simulations)
@@ -136,7 +136,7 @@ def _replacement_evidence(old: Evidence, new: Evidence, tasks: Collection[str]) 
 
 
 def _add_new_tasks(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
-    """Add the tasks that a baseline lacks; return the evidence and a text on the added tasks.
+    """Add the tasks that a baseline lacks; return the evidence and a text about the added tasks.
 
     Without new tasks, `old` itself is returned. The baseline's own records stay. A task with a lost trial is
     not added, because nothing could complete it later.
@@ -167,17 +167,19 @@ def _add_new_tasks(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
         return old, f"unchanged, no task added{incomplete_note}"
     if difference := trials_difference(old, _max_trials(new_records)):
         raise ResultsError(f"no task can be added to it: {difference}")
-    merged = sorted(
+    merged_records = sorted(
         (*old.simulations, *new_records), key=lambda record: (natural_sort_key(record.task_id), record.trial)
     )
     origin, run = old.provenance, new.provenance
-    # All records are compared with today's lock from now on. The date stays that of the oldest records.
+    # The merged evidence has the lock of this run. Its date stays that of the first run.
     lock = {name: getattr(run, name) for name in ("lock", "lock_parts", "provider_version")}
     sources = tuple(dict.fromkeys((*origin.sources, *run.sources)))
     provenance = origin.model_copy(update={**lock, "sources": sources})
     count = len(_tasks_of(new_records))
     action = f"grown, {count} {'task' if count == 1 else 'tasks'} added{incomplete_note}"
-    return _with_lineage(old.model_copy(update={"simulations": tuple(merged)}), provenance, old), action
+    return _with_lineage(
+        old.model_copy(update={"simulations": tuple(merged_records)}), provenance, old
+    ), action
 
 
 def _with_lineage(evidence: Evidence, provenance: Provenance, old: Evidence) -> Evidence:

@@ -79,13 +79,13 @@ class Calibrated(Policy):
 
     Attributes:
         name: The policy's name.
-        alpha: Level of the claim, and of discarding a candidate that is no worse.
+        alpha: Level of the claim, and the bound on the chance of discarding a candidate that is no worse.
         margins: By metric, the loss within which the metric passes as not worse. The reward always has a
             margin.
         weights: By metric, its level as a share of alpha; 0 leaves the metric out.
         blocks_on_suspected: Whether suspected tasks withhold a promotion.
-        has_fixed_tasks: Whether the verdict is on exactly these tasks (estimand `suite`), and not on the
-            population from which they were drawn. None leaves it to the suite (`for_suite`).
+        has_fixed_tasks: Whether the verdict is about exactly these tasks (estimand `suite`), and not about
+            the population from which they were drawn. None leaves it to the suite (`for_suite`).
         max_fresh_simulations: Maximum number of fresh simulations of a live run, both sides together.
         plugin_checks: Checks of plugins.
     """
@@ -130,11 +130,11 @@ class Calibrated(Policy):
 
     @property
     def estimand(self) -> Estimand:
-        """The tasks that its verdicts are about."""
+        """The tasks that the policy's verdicts are about."""
         return Estimand.SUITE if self.has_fixed_tasks else Estimand.TASKS
 
     def for_suite(self, estimand: Estimand) -> "Calibrated":
-        """The policy for a suite that asks about these tasks; unchanged if the policy itself says which."""
+        """Return the policy for a suite with an estimand; unchanged if the policy sets its own estimand."""
         if self.has_fixed_tasks is not None:
             return self
         return replace(self, has_fixed_tasks=estimand is Estimand.SUITE)
@@ -256,7 +256,8 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
 def _plugin_check_result(result: CheckResult, outcome: Outcome, rules: Rules) -> CheckResult:
     """The result of a plugin's check.
 
-    If it has a p-value of harm, the policy decides it at the policy's levels; otherwise it stays as it is.
+    If the result has a p-value of harm, the policy decides the check at its own levels. Otherwise, the result
+    is unchanged.
     """
     if result.p is None or result.status is CheckStatus.NOT_APPLICABLE:
         return result
@@ -285,7 +286,7 @@ def _format_detail(metric: str, pairs: Pairs, rules: Rules, finding: Finding) ->
 
 
 def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:
-    """A text with the numbers of checked simulations that broke the worst kind of invariant, and any kind."""
+    """Format the numbers of simulations that broke the worst kind of invariant, and any kind."""
     assert finding.worst_kind is not None
     metric = list(INVARIANT_METRICS)[int(finding.worst_kind[0])]
     sides = (comparisons.baseline, comparisons.candidate)
@@ -314,7 +315,7 @@ def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:
 
 
 def format_check_counts(pairs: Pairs, check_id: str) -> str:
-    """A text with the numbers of simulations that broke a check of one's own, and that have no result."""
+    """Format the numbers of simulations that broke a check of one's own, and of those without a result."""
     sides = pairs.sides
     checked_counts = [int(side.checked[CHECK_PREFIX + check_id].sum()) for side in sides]
     broken_counts = [int(side.broken_counts(check_id, counts_unchecked=False).sum()) for side in sides]

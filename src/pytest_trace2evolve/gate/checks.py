@@ -1,7 +1,7 @@
-"""The findings and answers of policy `calibrated`, for one comparison or for thousands at once.
+"""Computes the findings and statuses of policy `calibrated`, for one comparison or for thousands at once.
 
-The rows of all arrays are comparisons: one for the gate, and as many as are drawn for calibration and
-simulation. All of them call `evaluate`, so calibration tests exactly the rules that the gate applies.
+The rows of all arrays are comparisons: one for the gate, many for calibration and simulation. The gate,
+calibration and simulation all call `evaluate`, so calibration tests exactly the rules that the gate applies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,14 +35,14 @@ from pytest_trace2evolve.gate.protocols import FAIL, NOT_APPLICABLE, PASS, UNDEC
 from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar, sign_flip, stratified_fisher
 
 ACTION_WATCH_SHARE = 0.5
-"""The share of `watch_alpha` up to which p-values leave the shares of actions undecided. At the whole level,
-nine of ten agents as good as their baseline would no longer be promoted at 114 tasks of 4 trials."""
+"""The share of `watch_alpha` up to which p-values leave the shares of actions undecided. With all of
+`watch_alpha`, at 114 tasks of 4 trials, fewer than nine of ten equally good agents would be promoted."""
 
 _ACTION_GROUP = "actions"
 """The name of the group of the three shares of gold actions."""
 
 _CHECK_GROUP = "own checks"
-"""The name of the group of all checks of one's own. It is no valid id of a check."""
+"""The name of the group of all checks of one's own. It is not a valid check id."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,19 @@ class Rules:
     Attributes:
         must_improve: Whether the reward must be shown to be better, rather than not worse.
         margins: By metric, the loss that is allowed. A metric with a margin must be shown not worse.
-        weights: By metric, its level as a share of `harm_alpha`; by default 1. Weight 0 leaves a metric out.
-        claim_alpha: Level of the claims that must be shown.
-        harm_alpha: Level at which the whole policy may discard a candidate that is no worse.
+        weights: By metric, the metric's level as a share of `harm_alpha`; by default 1. Weight 0 omits a
+            metric.
+        claim_alpha: Significance level of the claims that must be shown.
+        harm_alpha: Significance level at which the whole policy may discard a candidate that is no worse.
         watch_alpha: The largest p-value that leaves a check undecided. p-values are adjusted for the shares
             of actions (among themselves, at `ACTION_WATCH_SHARE` of the level), for the invariants (over
             their kinds) and for the checks of one's own (among themselves).
         drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
         recorded_drop_alpha: The same if no broken task could be confirmed.
         is_guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha`
-            leaves its check undecided. The checks of one's own are adjusted among themselves there too.
-        blocks_on_suspected: Whether a suspected task withholds a promotion.
-        has_fixed_tasks: Whether the verdict is on exactly these tasks, with the noise of their trials alone
+            leaves its check undecided. The checks of one's own are adjusted among themselves in guards too.
+        blocks_on_suspected: Whether a suspected task prevents a promotion.
+        has_fixed_tasks: Whether the verdict is about exactly these tasks, so that only their trials add noise
             (estimand `suite`).
     """
 
@@ -80,17 +81,17 @@ class Rules:
     has_fixed_tasks: bool = False
 
     def weight(self, metric: str) -> float:
-        """A metric's level as a share of `harm_alpha`. The group of actions has the largest weight."""
+        """Return a metric's level as a share of `harm_alpha`. The group of actions has its largest weight."""
         if metric == _ACTION_GROUP:
             return max(self.weight(name) for name in ACTION_METRICS)
         return self.weights.get(metric, 1.0)
 
     def failing_drop_alpha(self, comparisons: Comparisons) -> float:
-        """The largest unadjusted p-value of the reward that fails its check; 0 if only adjusted ones do."""
+        """Return the largest unadjusted p-value that fails the reward's check; 0 if only adjusted ones do."""
         return self.recorded_drop_alpha if comparisons.fresh_p is None else self.drop_alpha
 
     def drop_level(self, comparisons: Comparisons) -> float:
-        """The level at which a drop of the reward blocks or, under goal `no-regression`, discards."""
+        """Return the level at which a drop of the reward blocks or, under goal `no-regression`, discards."""
         return self.failing_drop_alpha(comparisons) or self.watch_alpha
 
 
@@ -99,8 +100,8 @@ class Finding(Bounds):
     """The finding on one metric, in arrays of shape (R,). `deviation` is NaN for counts of tasks.
 
     Attributes:
-        harm_p: p of "no decline", unadjusted; NaN if the metric does not apply.
-        gain_p: p of "no rise"; NaN if the metric does not apply.
+        harm_p: The unadjusted p-value of "no decline"; NaN if the metric does not apply.
+        gain_p: The p-value of "no rise"; NaN if the metric does not apply.
         is_blocked: Whether something other than these p-values leaves the check undecided.
         worst_kind: For `INVARIANTS`, the index in `INVARIANT_METRICS` of the kind that the figures describe.
     """
@@ -123,7 +124,7 @@ class Outcome:
 def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floats] | None = None) -> Outcome:
     """Compute the findings, adjusted p-values and status codes of all checks.
 
-    `plugin_p` holds p-values of harm, shape (R,), by the ids of plugins' checks, which share the error rate.
+    `plugin_p` holds the p-values of harm of plugins' checks by id, in shape (R,). They share the error rate.
     """
     findings = compute_findings(comparisons, rules)
     harm_p = {name: finding.harm_p for name, finding in findings.items() if rules.weight(name) > 0}
@@ -162,7 +163,7 @@ def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floa
 def _adjust_p_values(
     p: Mapping[str, Floats], check_ids: Sequence[str], rules: Rules
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """p-values adjusted within their group, and over the whole policy.
+    """Return p-values adjusted within their group, and p-values adjusted over the whole policy.
 
     The three shares of gold actions are one group, because they ask one question about the same calls. The
     checks of one's own are another group. Every other check is a group by itself. Holm's method is applied
@@ -195,7 +196,7 @@ def _adjust_p_values(
 
 
 def compute_findings(comparisons: Comparisons, rules: Rules) -> dict[str, Finding]:
-    """The findings on every metric that the policy watches."""
+    """Return the findings on every metric that the policy watches."""
     findings: dict[str, Finding] = {}
     for metric in METRICS:
         if rules.weight(metric) <= 0 and metric not in rules.margins and metric != REWARD:
@@ -253,7 +254,7 @@ def _mean_finding(comparisons: Comparisons, metric: str, rules: Rules) -> Findin
 
 
 def _task_count_finding(is_worse: Flags, is_better: Flags, is_counted: Flags, rules: Rules) -> Finding:
-    """The share of tasks that became worse minus that of tasks that became better; p by McNemar's test."""
+    """Compare the shares of tasks that became worse and better, with p-values by McNemar's test."""
     worse_count, better_count = (
         is_worse.sum(axis=1).astype(np.float64),
         is_better.sum(axis=1).astype(np.float64),
@@ -270,8 +271,9 @@ def _task_count_finding(is_worse: Flags, is_better: Flags, is_counted: Flags, ru
 def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:
     """The increase of the share of a task's trials that break an invariant, for the kind with the smallest p.
 
-    p of harm is the smallest Holm-adjusted p over the kinds: the smallest p times the number of kinds. Kinds
-    without any breach count too, so a further breach can only lower p and never adds a kind to adjust for.
+    The p-value of harm is the smallest Holm-adjusted p over the kinds: the smallest p times their number.
+    Kinds without any breach count too, so a further breach can only lower p and never adds a kind to adjust
+    for.
     """
     # A kind without a breach on either side has p = 1, so its test can be left out.
     matched = {**comparisons.baseline.matched, **comparisons.candidate.matched}
@@ -297,8 +299,8 @@ def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:
 def _check_finding(comparisons: Comparisons, check_id: str, group_size: int, rules: Rules) -> Finding:
     """The increase of the share of a task's trials that break a check of one's own.
 
-    p of harm counts trials without a result in favour of the candidate. The check is blocked if it would not
-    pass with these trials counted against the candidate, or if there are too many of them.
+    The p-value of harm counts trials without a result in favour of the candidate. The check is blocked if it
+    would not pass with these trials counted against the candidate, or if there are too many of them.
     """
     old, new = comparisons.baseline, comparisons.candidate
     kept_finding = _make_finding(
@@ -335,10 +337,10 @@ def _check_finding(comparisons: Comparisons, check_id: str, group_size: int, rul
 def _check_p_values(
     comparisons: Comparisons, check_id: str, rules: Rules, *, is_favourable: bool
 ) -> tuple[Floats, Floats]:
-    """p-values of "no decline" and of "no rise" of a check's share of kept trials.
+    """Return the p-values of "no decline" and of "no rise" of a check's share of kept trials.
 
-    `is_favourable` is whether trials without a result favour the candidate. On exactly these tasks (estimand
-    `suite`), the exact test permutes the trials of each task.
+    `is_favourable` says whether trials without a result favour the candidate. With estimand `suite`, an exact
+    test permutes the trials of each task.
     """
     if not rules.has_fixed_tasks:
         differences = comparisons.check_difference(check_id, is_favourable=is_favourable)
@@ -367,7 +369,7 @@ def _regression_finding(comparisons: Comparisons, rules: Rules) -> Finding:
 
 
 def confirmed_regressions(comparisons: Comparisons, alpha: float) -> Flags:
-    """The broken tasks confirmed at level `alpha` by Holm's method over all tested tasks, shape (R, N)."""
+    """Return the broken tasks confirmed at level `alpha` by Holm's method over all tested tasks, (R, N)."""
     p, group_size = _task_p_values(comparisons)
     order = np.argsort(p, axis=1, kind="stable")
     ranked_p = np.take_along_axis(p, order, axis=1)
@@ -397,7 +399,7 @@ def _task_p_values(comparisons: Comparisons) -> tuple[Floats, Counts]:
 
 
 def _fixed_tasks_mean_finding(comparisons: Comparisons, metric: str, rules: Rules) -> Finding:
-    """The mean difference on exactly these tasks, whose error comes from their trials alone.
+    """Return the mean difference on exactly these tasks, with an error that comes from their trials alone.
 
     Welch's variances of the tasks' differences are summed, and one pseudo-task's variance is added, as in
     `mean_bounds`. Degrees of freedom are pooled over tasks and sides, n(K - 1) for each side.
@@ -419,7 +421,7 @@ def _fixed_tasks_mean_finding(comparisons: Comparisons, metric: str, rules: Rule
 
 
 def _variance_of_mean(side: Tally, metric: str) -> Floats:
-    """The variance of a task's mean over its trials."""
+    """Return the variance of a task's mean over its trials."""
     if metric == REWARD:
         return np.asarray(side.variance / np.maximum(side.measured, 1))
     rate = side.figure(metric)

@@ -39,7 +39,7 @@ CHECK_PREFIX = "checks."
 """The beginning of the names of shares of checks of one's own."""
 
 APPLIES_PREFIX = "applies."
-"""The beginning of the names of the shares of trials that checks of one's own apply to."""
+"""The beginning of the names of shares of trials to which a check of one's own applies."""
 
 _CHECK_SHARES: Mapping[str, tuple[float, float]] = {
     CheckOutcome.KEPT: (1.0, 1.0),
@@ -47,8 +47,8 @@ _CHECK_SHARES: Mapping[str, tuple[float, float]] = {
     CheckOutcome.BROKEN: (0.0, 1.0),
     CheckOutcome.ERROR: (np.nan, np.nan),
 }
-"""Whether a simulation kept a check, and whether the check applied to it, by the outcome. A simulation that a
-check does not apply to cannot break it, so it counts as kept."""
+"""By outcome, whether a simulation kept a check and whether the check applied to the simulation (1 or 0). A
+simulation that a check does not apply to cannot break the check, so it counts as kept."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class Columns:
             The key `INVARIANTS` exists only if any simulation was checked for invariants; its value is 1 for
             a simulation that broke none. A key of `INVARIANT_METRICS` exists only if any simulation broke
             that invariant; its value is 1 for a simulation that kept it. A check of one's own has two keys if
-            any simulation was measured by it: after `CHECK_PREFIX`, its value is 0 for a simulation that
-            broke it and else 1, and after `APPLIES_PREFIX`, 1 for a simulation that it applied to. Both are
-            NaN for a simulation without a result of the check.
+            any simulation was measured by the check. The key with `CHECK_PREFIX` has the value 0 for a
+            simulation that broke the check, else 1. The key with `APPLIES_PREFIX` has the value 1 for a
+            simulation that the check applied to, else 0. Both values are NaN for a simulation without a
+            result of the check.
         has_actions: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended the simulation.
         ids: The simulations' ids.
@@ -92,7 +93,7 @@ class Columns:
         return len(self.ids)
 
     def select_tasks(self, tasks: Collection[str]) -> "Columns":
-        """The columns with only the simulations of these tasks."""
+        """Return the columns with only the simulations of these tasks."""
         is_kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
         rows = is_kept[self.task_index]
         plain_fields = ("digest_index", "measured", "reward", "max_steps", "cost", "tokens")
@@ -107,13 +108,13 @@ class Columns:
         )
 
     def content_digests(self) -> dict[str, str]:
-        """The digest of each task's content; empty if the task id was run with different contents."""
+        """Return the digest of each task's content; empty if the task id was run with different contents."""
         digests: dict[str, str] = {}
         width = max(1, len(self.digests))
         for key in np.unique(self.task_index * width + self.digest_index).tolist():
-            task, digest = divmod(key, width)
-            name = self.tasks[task]
-            digests[name] = "" if name in digests else self.digests[digest]
+            task_number, digest_number = divmod(key, width)
+            name = self.tasks[task_number]
+            digests[name] = "" if name in digests else self.digests[digest_number]
         return digests
 
 
@@ -209,16 +210,16 @@ class ColumnsBuilder:
         return np.array(self._trial, dtype=np.int64)
 
     def build(self) -> Columns:
-        """The columns of all simulations so far."""
+        """Return the columns of all simulations so far."""
         reward = np.array(self._reward, dtype=np.float64)
         measured = ~np.isnan(reward)
         action_totals_index = np.array(self._action_totals_index, dtype=np.int64)
         shares, has_actions = {}, {}
         for name, types in ACTION_METRICS.items():
-            matched_and_known = [_matched_share(totals, types) for totals in self._action_totals]
-            share = np.array([matched for matched, _ in matched_and_known], dtype=np.float64)
+            shares_and_flags = [_matched_share(totals, types) for totals in self._action_totals]
+            share = np.array([matched for matched, _ in shares_and_flags], dtype=np.float64)
             shares[name] = np.where(measured, share[action_totals_index], np.nan)
-            has_actions[name] = np.array([has_any for _, has_any in matched_and_known], dtype=np.bool_)[
+            has_actions[name] = np.array([has_any for _, has_any in shares_and_flags], dtype=np.bool_)[
                 action_totals_index
             ]
         breaches = np.array(self._breaches, dtype=np.int64)
@@ -246,15 +247,15 @@ class ColumnsBuilder:
         )
 
     def _check_shares(self, measured: Flags) -> dict[str, Floats]:
-        """The shares of checks of one's own, by `CHECK_PREFIX` or `APPLIES_PREFIX` with the check's id."""
+        """Return the shares of checks of one's own, by the prefix with the check's id."""
         patterns = [dict(outcomes) for outcomes in self._check_outcomes]
         indices = np.array(self._check_outcomes_index, dtype=np.int64)
         shares: dict[str, Floats] = {}
         for name in sorted({name for pattern in patterns for name in pattern}):
-            known = [_CHECK_SHARES[pattern.get(name, CheckOutcome.ERROR)] for pattern in patterns]
-            for prefix, values in zip((CHECK_PREFIX, APPLIES_PREFIX), zip(*known, strict=True), strict=True):
-                table = np.array(values, dtype=np.float64)
-                shares[prefix + name] = np.where(measured, table[indices], np.nan)
+            pairs = [_CHECK_SHARES[pattern.get(name, CheckOutcome.ERROR)] for pattern in patterns]
+            for prefix, values in zip((CHECK_PREFIX, APPLIES_PREFIX), zip(*pairs, strict=True), strict=True):
+                shares_by_pattern = np.array(values, dtype=np.float64)
+                shares[prefix + name] = np.where(measured, shares_by_pattern[indices], np.nan)
         return shares
 
 
@@ -266,7 +267,7 @@ def build_columns(records: Iterable[SimulationEvidence]) -> Columns:
 
 
 def breach_bits(invariants: Mapping[Invariant, int] | None) -> int:
-    """The invariants that a simulation broke, as a bit set; -1 if the simulation was not checked for them."""
+    """Return the invariants that a simulation broke, as a bit set; -1 if it was not checked for them."""
     if invariants is None:
         return -1
     return sum(bit for name, bit in _INVARIANT_BITS.items() if invariants.get(INVARIANT_METRICS[name]))
@@ -283,7 +284,7 @@ def _cost_and_tokens(record: SimulationEvidence) -> tuple[float, float]:
 
 
 def _matched_share(action_totals: ActionTotals, types: tuple[str, ...]) -> tuple[float, bool]:
-    """The share of gold actions matched (NaN if none or unknown), and whether the task names any."""
+    """Return the share of gold actions matched (NaN if none or unknown), and whether the task names any."""
     counts = [(total, matched) for kind, total, matched in action_totals if not types or kind in types]
     total = sum(count for count, _ in counts)
     if not total:

@@ -48,8 +48,9 @@ def provenance_differences(
 ) -> Iterator[str]:
     """Yield a phrase for each field that both sides recorded with different values, with both values.
 
-    The candidate may differ, because candidates are what is compared. `agent_changes` reports differences of
-    the agent. A field that one side did not record is not a difference; `unrecorded_fields` reports it.
+    The candidates may differ, because the comparison is between candidates. `agent_changes` reports
+    differences of the agent. A field that one side did not record is not a difference; `unrecorded_fields`
+    reports it.
 
     Args:
         baseline, candidate: The provenance of the two sides.
@@ -80,10 +81,10 @@ def provenance_differences(
 def _check_differences(
     baseline: Mapping[str, CheckOrigin], candidate: Mapping[str, CheckOrigin]
 ) -> Iterator[str]:
-    """Yield a phrase for each check of one's own of the baseline that the candidate lacks or that changed.
+    """Yield a phrase for each check of one's own that the baseline has and the candidate lacks or changed.
 
-    A change may loosen a check together with the change that breaks it, so such a comparison is rejected. A
-    check that the baseline lacks loosens nothing; the gate leaves it out by name.
+    Such a comparison is rejected, because a candidate could loosen a check that it would otherwise break. A
+    check that only the candidate has loosens nothing. The gate leaves such a check out and names it.
     """
     for name, old in baseline.items():
         new = candidate.get(name)
@@ -115,7 +116,7 @@ def _without_data_files(code: Code | None) -> Code | None:
 
 
 def agent_differences(first: Provenance, second: Provenance) -> Iterator[str]:
-    """Yield the differences between two candidates and their agents. Trials of one agent have none."""
+    """Yield the differences between two candidates and their agents; nothing for trials of the same agent."""
     old, new = first.candidate, second.candidate
     yield from _difference("candidate", old and old.id, new and new.id)
     if old and new and old.id == new.id:

@@ -62,13 +62,13 @@ def _combine_codes(codes: Counts, is_withheld: Flags) -> Counts:
 
 
 def _is_discard_withheld(codes: Counts, best_codes: Counts) -> Flags:
-    """Whether checks failed, but none of them fails if the missing simulations are at their best."""
+    """Whether checks failed, but none of them fails if the missing simulations have their best values."""
     has_failed = codes == FAIL
     return np.asarray(has_failed.any(axis=0) & ~(has_failed & (best_codes == FAIL)).any(axis=0))
 
 
 def _worst_case_code(codes: Counts) -> Counts:
-    """PASS if every check still passes if the missing simulations are at their worst, else UNDECIDED."""
+    """PASS if every check still passes if the missing simulations have their worst values, else UNDECIDED."""
     return np.where(((codes == UNDECIDED) | (codes == FAIL)).any(axis=0), UNDECIDED, PASS)
 
 
@@ -90,7 +90,7 @@ def decision_ranks(
     """`Decision.rank` of each of many comparisons: 0 discard, 1 inconclusive, 2 promote.
 
     For a guard, 2 means that no harm was detected. `has_actions` is required if simulations were lost. It
-    holds, by kind, whether a task may name such actions, shape (R, N).
+    maps each kind of actions to whether each task may name such actions, with shape (R, N).
     """
     codes = policy.status_codes(comparisons, question)
     old, new = comparisons.baseline, comparisons.candidate
@@ -150,7 +150,7 @@ def decide(
         goal: The goal of the candidate. `no-regression` claims nothing, so its evidence is never labelled
             clean.
         label: The label of the evidence.
-        suite, split: The names of what was compared, for the record.
+        suite, split: The names of the compared suite and split, which the verdict records.
         is_guard: Whether the split is a guard, which can block or discard but never promotes. If no harm is
             detected, the decision is None. A guard blocks if any check has p ≤ α. Except under goal
             `no-regression`, it also blocks if it could not have detected a drop of 20 points of the mean
@@ -161,19 +161,21 @@ def decide(
             promoted.
         test_number: The test number of the candidate's clean claim on this split; None if there is no such
             claim.
-        analysis: The number of the analysis within that test; None gives it the test's whole level.
+        analysis: The number of the analysis within that test; None uses the whole level of the test.
         abandoned_count: The number of draws that could have been judged instead but were not. For a claim
             with a test number, `analysis` counts them already. Abandoned draws lower the level of the claim,
             never the level of harm.
-        lost_tasks: Tasks with a simulation that is lost repeatedly, with the side. Such a loss may depend on
-            the agent's behaviour, so nothing is promoted.
-        stage_alpha: Level of this stage, if there are several stages with growing numbers of trials.
-        schedule: Trials of all these stages.
+        lost_tasks: Tasks with a simulation that is lost repeatedly, mapped to the side. Such a loss may
+            depend on the agent's behaviour, so nothing is promoted.
+        stage_alpha: The significance level of this stage, if there are several stages with growing numbers of
+            trials.
+        schedule: The numbers of trials of all stages.
 
     Returns:
-        Discard on any failed check; else promote, unless a check is undecided. A promotion must also hold
-        with every missing simulation filled in at its worst, and needs 90 % measured on both sides. A discard
-        must also hold with every missing simulation filled in at its best; otherwise it is inconclusive.
+        A verdict that discards on any failed check, and otherwise promotes unless a check is undecided. A
+        promotion must also hold with every missing simulation filled in at its worst, and needs 90 % of the
+        simulations measured on both sides. A discard must also hold with every missing simulation filled in
+        at its best; otherwise the verdict is inconclusive.
     """
     unnumbered_share = 1.0 if goal is Goal.NO_REGRESSION else unnumbered_claim_share(abandoned_count)
     question = Question(
@@ -253,11 +255,11 @@ def worst_decision(decisions: Iterable[Decision | None]) -> Decision | None:
 
 def has_too_few_measured(verdict: Verdict) -> bool:
     """Whether too little was measured for a promotion, whatever the other checks show."""
-    is_too_few = (
+    undecided_flags = (
         check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
         for check in verdict.checks
     )
-    return verdict.candidate.reward is None or any(is_too_few)
+    return verdict.candidate.reward is None or any(undecided_flags)
 
 
 def _codes_of(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -> Counts:
@@ -393,9 +395,9 @@ def _too_few_tasks_reason(judgement: Judgement, tasks: int) -> str:
     sufficient_text = (
         f"; about {sensitivity.tasks} tasks would detect it" if sensitivity.tasks is not None else ""
     )
-    count = f"{tasks} task{'' if tasks == 1 else 's'}"
-    drop = f"{100 * GUARDED_DROP:.0f} points"
-    return f"{count} cannot detect a drop of {drop} (detectable: {smallest_text}){sufficient_text}"
+    count_text = f"{tasks} task{'' if tasks == 1 else 's'}"
+    drop_text = f"{100 * GUARDED_DROP:.0f} points"
+    return f"{count_text} cannot detect a drop of {drop_text} (detectable: {smallest_text}){sufficient_text}"
 
 
 def _detectable_drop_text(judgement: Judgement) -> str:

@@ -20,7 +20,7 @@ from pytest_trace2evolve.gate.significance import mcnemar
 from pytest_trace2evolve.records.verdict import NeededEvidence, Obstacle
 
 CONFIDENCE_LEVEL = 0.95
-"""The level of a two-sided interval, or of all intervals of one report together."""
+"""The confidence level of a two-sided interval, or of all intervals of a report simultaneously."""
 
 PSEUDO_TASK = 0.5
 """The effect of the pseudo-task, as a share of the distance from the centre of the range to either end."""
@@ -53,7 +53,7 @@ class Bounds:
 def mean_bounds(
     values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maximum: float = 1.0
 ) -> Bounds:
-    """Bounds of the mean of rows of values, each one-sided at level alpha.
+    """The bounds of the mean of each row of values, one-sided at significance level alpha.
 
     The lower bound is the smaller of Student's with and without a pseudo-task a quarter of the range above
     the minimum (-1/2 for differences between -1 and 1). The upper bound mirrors it. In rows without variance,
@@ -62,7 +62,7 @@ def mean_bounds(
 
     Args:
         values: Shape (R, N); NaN if a task has no value.
-        alpha: Level, one for all rows or one per row.
+        alpha: The significance level, one for all rows or one per row.
         minimum, maximum: The range of a value.
     """
     is_known = ~np.isnan(values)
@@ -111,7 +111,7 @@ def clopper_pearson(count: int, total: int, level: float = CONFIDENCE_LEVEL) -> 
 
 
 def wilson(share: float, count: float, z: float) -> tuple[float, float]:
-    """Wilson's score interval (1927) of a share of `count` cases; z is the normal quantile of its level."""
+    """Wilson's score interval (1927) of a share of `count` cases; z is the normal quantile."""
     scale = 1 + z * z / count
     centre = (share + z * z / (2 * count)) / scale
     half_width = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
@@ -149,8 +149,8 @@ def difference_interval(
 
     Args:
         first, second: One cluster per task.
-        comparisons: The number of intervals that hold simultaneously at the level (Bonferroni).
-        level: The level of all these intervals together.
+        comparisons: The number of intervals that hold simultaneously (Bonferroni).
+        level: The simultaneous confidence level of all the intervals.
     """
     sides = [[cluster for cluster in side if cluster.labelled_count > 0] for side in (first, second)]
     if not all(sides):
@@ -233,7 +233,7 @@ def detectable_change(deviation: float, tasks: float, alpha: float) -> float | N
 
 
 def _quantile_sum(alpha: float, tasks: float) -> float:
-    """The sum of Student's quantiles of the level and of the power."""
+    """The sum of Student's quantiles of the significance level and of the power."""
     return float(student_quantile(np.array([1 - alpha, POWER]), tasks - 1).sum())
 
 
@@ -262,7 +262,7 @@ def detects(
 ) -> Flags:
     """Whether comparisons detect a drop of the mean reward in four of five cases.
 
-    The drop is the same as in `calibrate`: each success of the candidate fails with the same chance. It adds
+    The drop is modelled as in `calibrate`: each success of the candidate fails with the same chance. It adds
     the noise of K trials, drop · (1 − drop) / K, to the observed variance of a task's difference, s² (Bhatia
     and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test uses the mean
     square of the differences as their variance, so a drop of size d is detected if
@@ -281,7 +281,7 @@ def detects(
         deviation: s, as returned by `mean_bounds`.
         tasks: n; nothing is detected below two tasks.
         trials: K, the trials of a task on either side.
-        alpha: Level of the one-sided test.
+        alpha: The significance level of the one-sided test.
         has_fixed_tasks: Whether the comparison is about exactly these tasks (estimand `suite`).
     """
     spread = drop * (1 - drop) / trials
@@ -348,7 +348,8 @@ class Spread:
 
     Attributes:
         between: Variance between tasks.
-        within: Variance within a trial of both sides together; further trials average this noise out.
+        within: Variance of one trial within a task, summed over both sides; further trials average this noise
+            out.
         trials, tasks: The numbers of trials and tasks that were compared.
     """
 
@@ -389,7 +390,7 @@ def estimate_needed_evidence(
             0 or less: below 0 the change points the wrong way, and 0 is too small to detect.
         spread: The spread of differences over tasks.
         pairs: The compared pairs, which also hold the cost of a simulation.
-        alpha, next_alpha: The check's level now, and in an analysis with more trials.
+        alpha, next_alpha: The check's significance level now, and in an analysis with more trials.
     """
     if effect < -_MAX_ROUNDING_ERROR:
         return NeededEvidence(check=check_id, obstacle=Obstacle.WRONG_DIRECTION)

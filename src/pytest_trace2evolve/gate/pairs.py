@@ -1,8 +1,8 @@
 """The evidence of both sides: sums over the trials of each task, paired by task.
 
 The last axis of every array is the axis of tasks (N). A side of `Pairs` has arrays of shape (N,). Arrays of
-`Comparisons` have shape (R, N), with one row per comparison. The gate has one row; calibration and simulation
-draw many.
+`Comparisons` have shape (R, N), with one row per comparison. The gate uses one row; calibration and power
+simulations use many.
 """
 
 import math
@@ -36,8 +36,8 @@ METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, INVARIANT
 """The metrics that policy `calibrated` checks, in the order in which they are printed."""
 
 MIN_MEASURED = 0.9
-"""The smallest share of measured simulations on each side with which a candidate can be promoted, and of
-simulations with a result of a check of one's own with which the check passes."""
+"""The minimum share of measured simulations on each side for a promotion. A check of one's own needs results
+for the same share of simulations to pass."""
 
 PASS_HAT = (1, 2, 4, 8, 16)
 """The k for which pass^k is reported."""
@@ -53,12 +53,12 @@ class Tally:
         trials: Simulations of the task, measured or not.
         measured: Simulations that have a reward.
         reward, squares: Sums of the rewards and of their squares.
-        successes: Successes.
+        successes: Simulations whose reward counts as a success.
         matched: By kind, the sum over trials of the share of gold actions matched. `INVARIANTS` counts the
             trials that broke no invariant; a name of `INVARIANT_METRICS` counts the trials that kept that
             invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
-            the side broke has no key either. A name with `CHECK_PREFIX` or `APPLIES_PREFIX` counts the trials
-            that did not break a check of one's own, or that it applied to.
+            the side broke has no key either. A name with `CHECK_PREFIX` counts the trials that did not break
+            a check of one's own; a name with `APPLIES_PREFIX` counts the trials to which the check applied.
         checked: By kind, the number of trials in which that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -73,11 +73,11 @@ class Tally:
     max_steps: Counts
 
     @classmethod
-    def combine(cls, function: Callable[[list[Any]], Any], sides: Sequence["Tally"]) -> "Tally":
+    def combine(cls, function: Callable[[list[Any]], Any], tallies: Sequence["Tally"]) -> "Tally":
         """Combine tallies with the same kinds, applying a function to each list of corresponding arrays."""
 
         def combine_field(name: str) -> Any:
-            arrays = [getattr(side, name) for side in sides]
+            arrays = [getattr(tally_of_side, name) for tally_of_side in tallies]
             if isinstance(arrays[0], Mapping):
                 return {kind: function([value[kind] for value in arrays]) for kind in arrays[0]}
             return function(arrays)
@@ -111,8 +111,8 @@ class Tally:
     def figure(self, metric: str) -> Floats:
         """The mean of a metric over the trials of each task; NaN if it is not known.
 
-        The metric is `REWARD`, `PASS_RATE`, one of `ACTION_METRICS`, or one of `INVARIANT_METRICS`. For the
-        last, the mean is the share of trials that kept that invariant.
+        The metric is `REWARD`, `PASS_RATE`, one of `ACTION_METRICS`, or one of `INVARIANT_METRICS`. For an
+        invariant, the mean is the share of trials that kept it.
         """
         if metric == REWARD:
             return mean_of(self.reward, self.measured)
@@ -130,7 +130,7 @@ class Tally:
 
     @property
     def check_ids(self) -> list[str]:
-        """The ids of the checks of one's own that the side was measured by."""
+        """The ids of the checks of one's own that were run on the side."""
         return [name.removeprefix(CHECK_PREFIX) for name in self.matched if name.startswith(CHECK_PREFIX)]
 
     def unchecked_counts(self, check_id: str) -> Counts:
@@ -301,14 +301,16 @@ class Comparisons:
 
     @property
     def check_ids(self) -> list[str]:
-        """The ids of the checks of one's own that both sides were measured by."""
+        """The ids of the checks of one's own that were run on both sides."""
         return [name for name in self.baseline.check_ids if name in self.candidate.check_ids]
 
     def check_difference(self, check_id: str, *, is_favourable: bool) -> Floats:
-        """The change of the share of trials that keep a check of one's own, by task measured on both sides.
+        """By task, the change in the share of trials that keep a check of one's own.
 
-        Measured trials without a result count as broken on one side and as kept on the other:
-        `is_favourable` is whether this favours the candidate.
+        The change is NaN for a task that is not measured on both sides.
+
+        Measured trials without a result count as broken on one side and as kept on the other. `is_favourable`
+        says whether this favours the candidate.
         """
         shares = [
             mean_of(side.broken_counts(check_id, counts_unchecked=counts_unchecked), side.measured)
@@ -321,7 +323,7 @@ class Comparisons:
 
     @property
     def mean_trials(self) -> Floats:
-        """By comparison, the mean over tasks of the smaller of both sides' measured trials; at least 1."""
+        """By comparison, the mean over tasks of the measured trials on the side with fewer; at least 1."""
         smaller_counts = np.where(
             self.measured_on_both, np.minimum(self.baseline.measured, self.candidate.measured), 0
         )
@@ -374,7 +376,7 @@ class Pairs:
         fresh_p: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
             nothing could be confirmed.
         fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
-        ungated_checks: Checks of one's own that decide nothing, with the reasons.
+        ungated_checks: By id, the reason why a check of one's own decides nothing.
     """
 
     names: tuple[str, ...]
@@ -427,7 +429,7 @@ class Pairs:
         return replace(self, left_out={**self.left_out, **reasons})
 
     def with_ungated_checks(self, reasons: Mapping[str, str]) -> "Pairs":
-        """Leave checks of one's own out of the decision. Reasons name only checks that a side recorded."""
+        """Leave checks of one's own out of the decision. Checks that neither side recorded are ignored."""
         recorded_ids = {name for side in self.sides for name in side.check_ids}
         known_reasons = {name: reason for name, reason in reasons.items() if name in recorded_ids}
         return replace(
@@ -513,7 +515,7 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
 
 
 def _one_sided_checks(baseline: Tally, candidate: Tally) -> dict[str, str]:
-    """The checks of one's own that only one side was measured by, with the reasons to leave them out."""
+    """The checks of one's own that were run on one side only, with the reasons to leave them out."""
     ids_of_sides = {"baseline": baseline.check_ids, "candidate": candidate.check_ids}
     return {
         name: f"not gated: the {other} was not measured by it; measure the {other} again"

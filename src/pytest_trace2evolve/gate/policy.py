@@ -13,7 +13,7 @@ alpha = 0.01                  # a separate level for this check
 [checks.read_action_match]
 watch = false                 # omit this check
 [checks.latency]              # a check of a plugin, by its id
-[checks.asks_first]           # a check of one's own, by its id
+[checks.asks_first]           # one of the project's own checks, by its id
 watch = false
 """
 
@@ -122,9 +122,9 @@ def _mean_check(
     """A check of the change of a figure's mean, over the tasks that have it on both sides."""
 
     def change(comparisons: Comparisons) -> Floats:
-        by_task = figure(comparisons.candidate) - figure(comparisons.baseline)
-        is_known = ~np.isnan(by_task)
-        return mean_of(np.where(is_known, by_task, 0.0).sum(axis=1), is_known.sum(axis=1))
+        task_differences = figure(comparisons.candidate) - figure(comparisons.baseline)
+        is_known = ~np.isnan(task_differences)
+        return mean_of(np.where(is_known, task_differences, 0.0).sum(axis=1), is_known.sum(axis=1))
 
     return PointCheck(
         name, change, passes, lambda pairs: format_means(*map(figure, pairs.sides)), not_applicable_reason
@@ -172,20 +172,20 @@ WATCHED_CHECKS: tuple[Check, ...] = (
         not_applicable_reason="no task was compared",
     ),
 )
-"""The checks of `strict` besides the reward."""
+"""The checks of the policy `strict` besides those of the reward."""
 
 
 def _own_check_codes(comparisons: Comparisons, check_id: str) -> Counts:
-    """The status code of a check of one's own by comparison.
+    """The status code of one of the project's own checks, by comparison.
 
-    A result fails only if the rate worsens with the trials without a result in favour of the candidate, and
-    passes only if it does not worsen with these trials against the candidate.
+    The check fails if its rate worsens even if trials without a result count in favour of the candidate. It
+    passes if its rate does not worsen even if they count against the candidate. Otherwise it is undecided.
     """
 
     def worsens(is_favourable: bool) -> Flags:
-        by_task = comparisons.check_difference(check_id, is_favourable=is_favourable)
-        is_known = ~np.isnan(by_task)
-        change = mean_of(np.where(is_known, by_task, 0.0).sum(axis=1), is_known.sum(axis=1))
+        task_differences = comparisons.check_difference(check_id, is_favourable=is_favourable)
+        is_known = ~np.isnan(task_differences)
+        change = mean_of(np.where(is_known, task_differences, 0.0).sum(axis=1), is_known.sum(axis=1))
         return np.asarray(change < -TOLERANCE)
 
     codes = np.where(worsens(True), FAIL, np.where(worsens(False), UNDECIDED, PASS))
@@ -209,11 +209,11 @@ def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
             detail="applies to no simulation",
         )
     difference = pairs.comparisons.difference(CHECK_PREFIX + check_id)
-    known = difference[~np.isnan(difference)]
+    known_differences = difference[~np.isnan(difference)]
     return CheckResult(
         id=check_id,
         status=STATUSES[code],
-        estimate=-float(known.mean()) if known.size else None,
+        estimate=-float(known_differences.mean()) if known_differences.size else None,
         threshold=0.0,
         unit=SHARE_UNIT,
         detail=format_check_counts(pairs, check_id),
@@ -224,7 +224,7 @@ def _own_check_result(pairs: Pairs, check_id: str) -> CheckResult:
 class Strict(Policy):
     """A policy on point estimates: one check of the reward for each goal, and further checks.
 
-    `omitted_checks` holds the ids of the checks of one's own that are left out.
+    `omitted_checks` holds the ids of the project's own checks that are left out.
     """
 
     name: str
@@ -249,7 +249,7 @@ class Strict(Policy):
         return Judgement((*results, *ungated_check_results(pairs)))
 
     def _own_checks(self, comparisons: Comparisons) -> list[str]:
-        """The ids of the checks of one's own that the policy includes."""
+        """The ids of the project's own checks that the policy includes."""
         return [name for name in comparisons.check_ids if name not in self.omitted_checks]
 
     def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:
@@ -283,7 +283,7 @@ RESERVED_IDS = frozenset(
         "lost_again",
     }
 ).union(check.id for check in _STRICT_CHECKS)
-"""Ids that no check of a plugin and no check of one's own may have."""
+"""Ids that neither a plugin's check nor one of the project's own checks may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
 
@@ -315,7 +315,7 @@ def get_policy(
         name: The policy's name.
         folder: The folder of the project's own policies.
         plugin_checks: Checks of plugins by their ids; a policy uses the checks that it names.
-        own_checks: Ids of the project's checks of its own, which every policy uses unless it omits them.
+        own_checks: Ids of the project's own checks, which every policy uses unless it omits them.
 
     Raises:
         PolicyError: no policy has the name (the message suggests the nearest one), or its file is invalid.
@@ -349,9 +349,9 @@ def policy_version(policy: Policy) -> str:
 
 def _settings_of(policy: Policy) -> list[object]:
     if isinstance(policy, Calibrated):
-        levels = [policy.alpha, sorted(policy.margins.items()), sorted(policy.weights.items())]
+        level_settings = [policy.alpha, sorted(policy.margins.items()), sorted(policy.weights.items())]
         return [
-            levels,
+            level_settings,
             policy.blocks_on_suspected,
             bool(policy.has_fixed_tasks),
             [check.id for check in policy.plugin_checks],

@@ -1,7 +1,8 @@
 """The power of given numbers of tasks and trials: a policy's decisions on simulated agents of known ability.
 
 A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
-mean chance differs by a set amount: evenly, or on a few tasks that break or get fixed altogether.
+mean chance differs by a set amount. The difference is spread evenly, or limited to a few tasks that then
+always fail or always pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +91,7 @@ class Design:
     Attributes:
         tasks: The number of tasks.
         trials: The number of trials of each task on either side.
-        is_live: Whether flagged tasks get fresh trials.
+        is_live: Whether broken tasks get fresh trials.
         max_fresh_simulations: Fresh simulations that a live run may make.
         lost_rate: Chance that infrastructure ends a simulation.
         breach_rate: Mean chance that a simulation breaks an invariant, for each kind; None if nothing is
@@ -110,8 +111,8 @@ class Design:
 RISING_INVARIANT = f"{INVARIANTS}.{Invariant.CONSENT}"
 """The kind of invariant that a candidate breaks more often if `breach_rate_increase` is set."""
 
-_LEAST_REST = 0.02
-"""The least mean chance of success that an exact loss leaves."""
+_MIN_REMAINING_CHANCE = 0.02
+"""The minimum mean chance of success that an exact loss leaves."""
 
 _MAX_STEPS_RATE = 0.03
 """Mean share of failures that end at max steps."""
@@ -204,14 +205,14 @@ def simulate_stages(
 def _draw_true_chances(
     random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int
 ) -> _TrueChances:
-    # The order of the draws is part of every published figure.
+    # Published figures depend on the order of the draws.
     shape = rows, design.tasks
     old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
     if effect.is_exact:
-        # An agent that cannot lose that much on its tasks gets other tasks.
-        while (is_too_low := old.mean(axis=1) < _LEAST_REST - effect.size).any():
-            redrawn = random.beta(agent.a, agent.b, (int(is_too_low.sum()), design.tasks))
-            old[is_too_low] = np.clip(redrawn, 1e-9, 1 - 1e-9)
+        # Draws other tasks for each comparison in which the agent cannot lose that much.
+        while (is_too_low := old.mean(axis=1) < _MIN_REMAINING_CHANCE - effect.size).any():
+            new_chances = random.beta(agent.a, agent.b, (int(is_too_low.sum()), design.tasks))
+            old[is_too_low] = np.clip(new_chances, 1e-9, 1 - 1e-9)
     read_counts, write_counts = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
     max_steps_rate = _draw_rare_chances(random, _MAX_STEPS_RATE, shape)
     return _TrueChances(
@@ -236,10 +237,10 @@ def _draw_breach_chances(
         return {}, {}
     old = {name: _draw_rare_chances(random, design.breach_rate, shape) for name in INVARIANT_METRICS}
     # The candidate also breaks the invariant in a share of the simulations that would have kept it.
-    raised = old[RISING_INVARIANT] + (1 - old[RISING_INVARIANT]) * design.breach_rate_increase / (
+    raised_chances = old[RISING_INVARIANT] + (1 - old[RISING_INVARIANT]) * design.breach_rate_increase / (
         1 - design.breach_rate
     )
-    return old, {**old, RISING_INVARIANT: raised}
+    return old, {**old, RISING_INVARIANT: raised_chances}
 
 
 def _candidate_chances(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
@@ -274,20 +275,22 @@ def _lower_exactly(random: np.random.Generator, chances: Floats, effect: Effect)
         return lowered
     # Tasks break in random order until the loss is reached, the last one in part.
     order = np.argsort(random.random(chances.shape), axis=1)
-    in_order = np.take_along_axis(chances, order, axis=1)
-    loss_before = np.cumsum(in_order, axis=1) - in_order
-    losses = np.clip(-effect.size * chances.shape[1] - loss_before, 0.0, in_order)
+    ordered_chances = np.take_along_axis(chances, order, axis=1)
+    loss_before = np.cumsum(ordered_chances, axis=1) - ordered_chances
+    losses = np.clip(-effect.size * chances.shape[1] - loss_before, 0.0, ordered_chances)
     result = np.empty_like(chances)
-    np.put_along_axis(result, order, in_order - losses, axis=1)
+    np.put_along_axis(result, order, ordered_chances - losses, axis=1)
     return result
 
 
 def _log_odds_shift(agent: Agent, size: float) -> float:
     """The shift in log-odds of every task that moves the mean chance by `size`."""
     quantiles = scipy.special.betaincinv(agent.a, agent.b, (np.arange(20_001) + 0.5) / 20_001)
-    odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
-    target = scipy.special.expit(odds).mean() + size
-    root = scipy.optimize.brentq(lambda shift: scipy.special.expit(odds + shift).mean() - target, -40.0, 40.0)
+    log_odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
+    target = scipy.special.expit(log_odds).mean() + size
+    root = scipy.optimize.brentq(
+        lambda shift: scipy.special.expit(log_odds + shift).mean() - target, -40.0, 40.0
+    )
     return float(root)
 
 
@@ -339,7 +342,7 @@ class Plan:
     """A planned comparison.
 
     Attributes:
-        agent: The agent whose chances of success the tasks have.
+        agent: The simulated agent, which determines the chances of success on the tasks.
         design: The numbers of tasks and trials, and whether broken tasks get fresh trials.
         policy: The policy that decides.
         margin: The loss that goal `hold` must not promote.
@@ -357,7 +360,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chance:
-    """How often comparisons with a true difference get a decision.
+    """How often comparisons with a given true difference get a given decision.
 
     `rate` is None if the agent cannot differ that much.
     """
@@ -376,7 +379,7 @@ class Power:
         chances: The chances of decisions, in the order in which they are printed.
         smallest_gain: The smallest gain that is promoted in four of five comparisons; None if no gain is.
         trials: The number of trials that would promote `TARGET_GAIN` that often with the planned tasks; None
-            if no number that was tried is enough. The planned number if it is already enough.
+            if no number that was tried is enough. It is the planned number if that is already enough.
         tasks: The same for the number of tasks, with the planned trials.
     """
 
@@ -399,7 +402,7 @@ def fit_agent(rate: float, spread: float) -> Agent:
 
 
 def simulate_power(plan: Plan) -> Power:
-    """Simulate the decisions of a plan, and search for the trials and tasks that would show `TARGET_GAIN`."""
+    """Simulate the decisions of a plan, and search for the numbers of trials and tasks for `TARGET_GAIN`."""
     chances, design = simulate_chances(plan), plan.design
     trials = _find_sufficient(plan, design.trials, MAX_TRIALS, lambda number: replace(design, trials=number))
     tasks = _find_sufficient(plan, design.tasks, MAX_TASKS, lambda number: replace(design, tasks=number))
@@ -494,8 +497,8 @@ def _find_sufficient(
 
     def is_enough(number: int) -> bool:
         if number not in is_sufficient:
-            candidate_plan = replace(plan, design=design_of(number), rows=min(plan.rows, _SEARCH_ROWS))
-            is_sufficient[number] = _promotion_rate(candidate_plan, TARGET_GAIN) >= POWER
+            changed_plan = replace(plan, design=design_of(number), rows=min(plan.rows, _SEARCH_ROWS))
+            is_sufficient[number] = _promotion_rate(changed_plan, TARGET_GAIN) >= POWER
         return is_sufficient[number]
 
     low = high = planned

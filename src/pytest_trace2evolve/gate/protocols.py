@@ -1,4 +1,4 @@
-"""The interfaces of checks and policies, their questions and their answers."""
+"""The interfaces of checks and policies, and the questions and judgements of policies."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -66,8 +66,8 @@ class Question:
         next_share: The share that an analysis with more trials would have.
         stage_alpha: The level of one stage, if an analysis has several stages with growing numbers of trials;
             None without stages.
-        schedule: The trials of all these stages, which determine the level of the claim at a share; empty if
-            the level is the claim's share of `stage_alpha`.
+        schedule: The numbers of trials of all stages, from which the level of the claim is computed; empty if
+            that level is the claim's share of `stage_alpha`.
         is_filled: Whether missing simulations are filled in at their worst, so that the answer is a bound.
     """
 
@@ -103,7 +103,7 @@ class Policy(ABC):
         confirms_regressions: Whether a live run reruns a flagged task before the task counts as a regression.
         max_fresh_simulations: Maximum number of fresh simulations in a run, both sides together.
         needs_equal_trials: Whether both sides must have the same number of trials of a task.
-        alpha: Level at which a task is confirmed as a regression.
+        alpha: Significance level at which a task is confirmed as a regression.
     """
 
     name: str
@@ -114,11 +114,11 @@ class Policy(ABC):
 
     @property
     def estimand(self) -> Estimand | None:
-        """The tasks that its verdicts are about; None if the policy states no uncertainty."""
+        """The tasks that the policy's verdicts are about; None if the policy states no uncertainty."""
         return None
 
     def for_suite(self, estimand: Estimand) -> "Policy":
-        """The policy for a suite that asks about these tasks; unchanged if the policy itself says which."""
+        """Return the policy for a suite with this estimand; unchanged if the policy sets its own estimand."""
         return self
 
     @abstractmethod
@@ -127,7 +127,7 @@ class Policy(ABC):
 
     @abstractmethod
     def status_codes(self, comparisons: Comparisons, question: Question) -> Counts:
-        """The status code of every check by comparison, shape (checks, R), without checks of plugins."""
+        """Return the status codes by check and comparison, shape (checks, R), without checks of plugins."""
 
     @abstractmethod
     def detects(self, comparisons: Comparisons, question: Question, drop: float) -> Flags:

@@ -3,7 +3,7 @@
 The sign-flip test asks whether paired differences are as likely to be negative as positive. Under the null
 hypothesis, each task's difference keeps its size and takes either sign with equal probability. The
 probability of a sum as low as the observed one is then the probability that a random half of the differences
-sums to 0 or more. It can only grow with every single difference, so an improvement of one task never
+sums to 0 or more. This probability can only grow with each difference, so an improvement of one task never
 strengthens the evidence of harm.
 Source: Fisher, The Design of Experiments (1935), section 21.
 """
@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike
 from pytest_trace2evolve.gate.columns import Counts, Floats
 
 RESAMPLES = 9_999
-"""The number of random halves that are drawn if the exact distribution is out of reach."""
+"""The number of random halves that are drawn if the exact distribution cannot be computed."""
 
 SEED = 20_261_120
 TOLERANCE = 1e-9
 
 _MAX_LATTICE = 1 << 18
-"""Lattice points up to which the exact distribution is computed."""
+"""Maximum number of lattice points for which the exact distribution is computed."""
 
 _SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40, 48, 60, 64, 72, 84,
            90, 100, 120, 168, 180, 240, 360, 420, 720, 840, 1260, 1680, 2520, 5040)  # fmt: skip
@@ -47,7 +47,7 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
     Args:
         differences: Candidate minus baseline, shape (R, N); NaN if a task has no difference.
         trials: A common multiple of the tasks' numbers of trials, so that every mean over trials is a
-            multiple of its inverse.
+            multiple of 1 / `trials`.
 
     Returns:
         p-values of shape (R,). They are exact, by the characteristic function of the sum, if all differences
@@ -70,7 +70,7 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
 
 
 def _lattice_scales(differences: Floats, trials: int) -> Counts:
-    """By row, the smallest factor that makes all differences whole numbers; 0 if the lattice gets too long.
+    """Return, by row, the smallest factor that makes all differences whole; 0 if the lattice gets too long.
 
     A row's scale does not depend on the other rows.
     """
@@ -92,7 +92,7 @@ def _lattice_scales(differences: Floats, trials: int) -> Counts:
 
 
 def _exact_sign_flip(steps: Counts) -> SignFlip:
-    """The exact distribution of the sum of randomly signed whole numbers, row by row.
+    """Compute p-values from the exact distribution of the sum of randomly signed whole numbers, by row.
 
     The characteristic function of the sum is the product of cos(size · θ) over tasks. Rows share the few
     distinct sizes, so the logarithm is one matrix product. The sum has the same parity as the total of all
@@ -110,7 +110,7 @@ def _exact_sign_flip(steps: Counts) -> SignFlip:
     cosines = np.cos(np.outer(sizes, angles))
     logs = np.log(np.maximum(np.abs(cosines), 1e-300))
     is_negative = (cosines < 0).astype(np.float64)
-    rounded_up = np.exp(-1j * angles)
+    half_phases = np.exp(-1j * angles)
     low, high = np.empty(rows), np.empty(rows)
     chunk_rows = max(1, (1 << 20) // length)
     for start in range(0, rows, chunk_rows):
@@ -121,7 +121,7 @@ def _exact_sign_flip(steps: Counts) -> SignFlip:
         )
         signs = 1.0 - 2.0 * (np.rint(counts @ is_negative) % 2)
         waves = np.exp(counts @ logs) * signs
-        chances = np.fft.irfft(np.where(is_odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
+        chances = np.fft.irfft(np.where(is_odd[:, None] == 1, waves * half_phases, waves), length, axis=1)
         chances = np.roll(chances, half_total, axis=1)[:, : 2 * half_total + 1]
         cumulative = np.cumsum(chances, axis=1)
         index = np.arange(chunk_steps.shape[0]), (chunk_steps.sum(axis=1) + is_odd) // 2 + half_total
@@ -132,7 +132,9 @@ def _exact_sign_flip(steps: Counts) -> SignFlip:
 
 @cache
 def _fast_length(min_length: int) -> int:
-    """The smallest number from `min_length` without a prime factor above 5, for a fast Fourier transform.
+    """Return the smallest number of at least `min_length` without a prime factor above 5.
+
+    Fast Fourier transforms of such a length are fast.
 
     `scipy.fft.next_fast_len` gives the same number, but takes longer to import than all of numpy.
     """
@@ -143,7 +145,7 @@ def _fast_length(min_length: int) -> int:
 
 
 def _resampled_sign_flip(differences: Floats) -> SignFlip:
-    """Estimate p-values from random halves, the same for all rows; the observed half counts as one draw."""
+    """Estimate p-values from random halves, the same for all rows; the observed half counts as one sample."""
     random = np.random.default_rng(SEED)
     rows, tasks = differences.shape
     low, high = np.ones(rows), np.ones(rows)
@@ -161,9 +163,9 @@ def fisher(
     candidate_passed: ArrayLike,
     candidate_trials: ArrayLike,
 ) -> Floats:
-    """Fisher's exact one-sided p-value of the hypothesis that the candidate passes at least as often.
+    """Return Fisher's exact one-sided p-value of the hypothesis that the candidate passes at least as often.
 
-    It is small if the candidate is worse than the baseline. Arrays broadcast.
+    The p-value is small if the candidate is worse than the baseline. Arrays broadcast.
     """
     counts = np.stack(
         np.broadcast_arrays(baseline_passed, baseline_trials, candidate_passed, candidate_trials)
@@ -176,11 +178,11 @@ def fisher(
 def stratified_fisher(
     baseline_failed: Counts, baseline_trials: Counts, candidate_failed: Counts, candidate_trials: Counts
 ) -> Floats:
-    """The exact one-sided p-value of the hypothesis that the candidate fails no task more often.
+    """Return the exact one-sided p-value of the hypothesis that the candidate fails no task more often.
 
     Given the number of failures of each task on both sides together, the candidate's share of them is
     hypergeometric. The p-value is the probability that the candidate gets as many failures as it did, or
-    more, over all tasks. It can only grow if a candidate's failure turns into a success.
+    more, over all tasks. This can only grow if a candidate's failure turns into a success.
     Source: Mantel and Haenszel (1959); the exact form is that of Birch (1964), The detection of partial
     association.
 
@@ -214,7 +216,7 @@ def stratified_fisher(
 
 @lru_cache(maxsize=1 << 16)
 def _hypergeometric(baseline_trials: int, candidate_trials: int, failed: int) -> tuple[float, ...]:
-    """The chances that the candidate has 0, 1, … of the failures of one task."""
+    """Return the chances that the candidate has 0, 1, … of the failures of one task."""
     ways = comb(baseline_trials + candidate_trials, failed)
     return tuple(
         comb(candidate_trials, count) * comb(baseline_trials, failed - count) / ways
@@ -224,7 +226,7 @@ def _hypergeometric(baseline_trials: int, candidate_trials: int, failed: int) ->
 
 @lru_cache(maxsize=1 << 16)
 def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> float:
-    """The probability that the first side gets at least `passed` of all passes, in exact arithmetic."""
+    """Return the probability that the first side gets at least `passed` of all passes, exactly."""
     total = passed + other_passed
     ways = comb(trials, passed) * comb(other_trials, other_passed)
     tail = 0
@@ -235,7 +237,7 @@ def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> f
 
 
 def mcnemar(worse: Floats, better: Floats) -> Floats:
-    """Exact one-sided p-value for more tasks turning worse than better, by the binomial distribution."""
+    """Return the exact one-sided p-value for more tasks turning worse than better (binomial)."""
     min_worse = np.maximum(worse, 1)
     p = scipy.special.betainc(min_worse, np.maximum(worse + better, min_worse) - min_worse + 1, 0.5)
     return np.where(worse > 0, p, 1.0)

@@ -1,1 +1,1 @@
-"""Production logs of conversations: reading them, replacing personal data, drafting and reviewing tasks."""
+"""Reads production logs of conversations, replaces personal data, and drafts and reviews tasks."""

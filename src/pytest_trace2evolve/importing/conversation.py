@@ -1,4 +1,4 @@
-"""Conversations as logs hold them: OpenAI's chat messages, checked, with calls as objects."""
+"""Conversations from logs: validated chat messages in OpenAI's form, with tool calls as objects."""
 
 import json
 from collections.abc import Sequence
@@ -9,25 +9,25 @@ from pytest_trace2evolve.utils.canonical import storable_text
 from pytest_trace2evolve.utils.reading import parse_json
 
 MALFORMED = "malformed_arguments"
-"""The only argument of a call whose arguments are no JSON object."""
+"""The name under which a call's arguments are kept if they are not a JSON object."""
 
 ROLES = {
     "system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
     "ai": "assistant", "model": "assistant", "tool": "tool", "function": "tool",
 }  # fmt: skip
-"""Roles in logs, and the roles of OpenAI's messages that they mean."""
+"""Roles in logs, each with the corresponding role of OpenAI's messages."""
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 IGNORED_PARTS = ("reasoning", "thinking", "redacted_thinking", "compaction")
 
 
 class DamagedError(ValueError):
-    """A conversation has a wrong form. The message holds no text of the conversation."""
+    """A conversation is malformed. The error quotes nothing from the conversation."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a tool."""
+    """A tool call."""
 
     name: str
     arguments: dict[str, Any]
@@ -36,7 +36,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Turn:
-    """One message: a role, a text and calls. A `tool` message answers the call `id`; `error` if it failed."""
+    """One message, with a role, a text and tool calls.
+
+    A message with role `tool` is the result of the call `id`; `error` is whether the call failed.
+    """
 
     role: str
     text: str = ""
@@ -46,7 +49,7 @@ class Turn:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All but the ids, which differ between records of the same message."""
+        """The role, the text and the calls, without ids, which differ between copies of a message."""
         calls = tuple((call.name, json.dumps(call.arguments, sort_keys=True)) for call in self.calls)
         return self.role, " ".join(self.text.split()), calls
 
@@ -56,8 +59,8 @@ class Conversation:
     """A conversation of a log.
 
     Attributes:
-        place: Its place in the file, such as `line 3`.
-        turns: Its messages without those of the system.
+        place: The place of the conversation in the file, such as `line 3`.
+        turns: The messages, except system messages.
         metadata: Further fields of the log, such as a user's id.
     """
 
@@ -77,22 +80,22 @@ class Damage:
 def conversation_of(
     place: str, turns: Sequence[Turn], metadata: dict[str, Any] | None = None
 ) -> Conversation:
-    """A conversation of some turns.
+    """Make a conversation from turns.
 
     Raises:
         DamagedError: the user says nothing.
     """
-    said = tuple(turn for turn in turns if turn.role != "system")
-    if not any(turn.role == "user" and turn.text.strip() for turn in said):
+    dialogue_turns = tuple(turn for turn in turns if turn.role != "system")
+    if not any(turn.role == "user" and turn.text.strip() for turn in dialogue_turns):
         raise DamagedError("has no message of a user")
-    return Conversation(place, said, metadata or {})
+    return Conversation(place, dialogue_turns, metadata or {})
 
 
 def turns_of(messages: Any) -> list[Turn]:
-    """The turns of a list of chat messages of OpenAI, in the forms of its APIs, LangChain and Inspect.
+    """Parse a list of chat messages in the form of OpenAI's APIs, LangChain or Inspect.
 
     Raises:
-        DamagedError: the value is no such list.
+        DamagedError: the value is not a list of such messages.
     """
     if not isinstance(messages, list):
         raise DamagedError(f"'messages' is {kind_name(messages)}, not a list")
@@ -106,10 +109,10 @@ def turns_of(messages: Any) -> list[Turn]:
 
 
 def turn_of(message: Any) -> Turn:
-    """The turn of one chat message.
+    """Parse one chat message.
 
     Raises:
-        DamagedError: the value is no chat message.
+        DamagedError: the value is not a chat message.
     """
     if not isinstance(message, dict):
         raise DamagedError(f"is {kind_name(message)}, not an object")
@@ -118,32 +121,32 @@ def turn_of(message: Any) -> Turn:
         return Turn("assistant", calls=(call_of(message),))
     if kind == "function_call_output":
         return Turn("tool", text_of(message.get("output")), id=_id_of(message.get("call_id")))
-    named = message.get("role", kind)
-    role = ROLES.get(named) if isinstance(named, str) else None
+    role_name = message.get("role", kind)
+    role = ROLES.get(role_name) if isinstance(role_name, str) else None
     if role is None:
-        problem = "has no role" if named is None else "has an unknown role"
+        problem = "has no role" if role_name is None else "has an unknown role"
         raise DamagedError(f"{problem}; known are {', '.join(ROLES)}")
     text = text_of(message.get("content"))
     if role == "tool":
-        answered = message.get("tool_call_id", message.get("id"))
-        failed = bool(message.get("error")) or message.get("status") == "error"
-        return Turn(role, text, id=_id_of(answered), error=failed or text.lstrip().startswith("Error"))
+        call_id = message.get("tool_call_id", message.get("id"))
+        has_failed = bool(message.get("error")) or message.get("status") == "error"
+        return Turn(role, text, id=_id_of(call_id), error=has_failed or text.lstrip().startswith("Error"))
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise DamagedError(f"has 'tool_calls' of {kind_name(calls)}, not a list")
-    made = [call_of(call) for call in calls]
+    parsed_calls = [call_of(call) for call in calls]
     if isinstance(message.get("function_call"), dict):
-        made.append(call_of(message["function_call"]))
+        parsed_calls.append(call_of(message["function_call"]))
     if isinstance(message.get("content"), list):
-        made += [call_of(part) for part in message["content"] if _type_of(part) == "tool_use"]
-    return Turn(role, text, tuple(made))
+        parsed_calls += [call_of(part) for part in message["content"] if _type_of(part) == "tool_use"]
+    return Turn(role, text, tuple(parsed_calls))
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a text, or a list of parts, of which images and files are named.
+    """Return the text of a message's content, with a placeholder such as `[image]` for each image or file.
 
     Raises:
-        DamagedError: the content is neither.
+        DamagedError: the content is neither text, an object, nor a list of valid parts.
     """
     if content is None:
         return ""
@@ -178,10 +181,10 @@ def _type_of(part: Any) -> str:
 
 
 def call_of(call: Any) -> Call:
-    """A call in the shape of OpenAI, LangChain, Anthropic, Inspect or τ².
+    """Parse a tool call in the form of OpenAI, LangChain, Anthropic, Inspect or τ².
 
     Raises:
-        DamagedError: the call has no name.
+        DamagedError: the call is not an object, or has no name.
     """
     if not isinstance(call, dict):
         raise DamagedError(f"has a tool call that is {kind_name(call)}, not an object")
@@ -190,21 +193,21 @@ def call_of(call: Any) -> Call:
     name = body.get("name", inner if isinstance(inner, str) else None)
     if not isinstance(name, str) or not name:
         raise DamagedError("has a tool call without a name")
-    given = next((body[key] for key in ("arguments", "args", "input", "parameters") if key in body), None)
-    return Call(storable_text(name), arguments_of(given), _id_of(call.get("id", call.get("call_id"))))
+    arguments = next((body[key] for key in ("arguments", "args", "input", "parameters") if key in body), None)
+    return Call(storable_text(name), arguments_of(arguments), _id_of(call.get("id", call.get("call_id"))))
 
 
-def arguments_of(given: Any) -> dict[str, Any]:
-    """The arguments of a call, an object or its JSON; anything else is kept under `MALFORMED`."""
-    if given is None or given == "":
+def arguments_of(arguments: Any) -> dict[str, Any]:
+    """Return a call's arguments from an object or its JSON. Any other value is kept under `MALFORMED`."""
+    if arguments is None or arguments == "":
         return {}
-    if isinstance(given, str):
+    if isinstance(arguments, str):
         try:
-            value = parse_json(given)
+            parsed = parse_json(arguments)
         except ValueError:
-            return {MALFORMED: storable_text(given)}
-        return value if isinstance(value, dict) else {MALFORMED: storable_text(given)}
-    return given if isinstance(given, dict) else {MALFORMED: json.dumps(given, default=str)}
+            return {MALFORMED: storable_text(arguments)}
+        return parsed if isinstance(parsed, dict) else {MALFORMED: storable_text(arguments)}
+    return arguments if isinstance(arguments, dict) else {MALFORMED: json.dumps(arguments, default=str)}
 
 
 def _id_of(value: Any) -> str:
@@ -212,7 +215,7 @@ def _id_of(value: Any) -> str:
 
 
 def kind_name(value: Any) -> str:
-    """The JSON type of a value, for a message."""
+    """Return the JSON type of a value, for an error message."""
     names = {
         dict: "an object",
         list: "a list",
@@ -225,11 +228,11 @@ def kind_name(value: Any) -> str:
 
 
 def merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
-    """Join the records of a conversation's model calls, each of which repeats some of what came before.
+    """Join snapshots of conversations, one for each model call. Snapshots repeat earlier messages.
 
-    A record that begins with all earlier messages replaces them. One that overlaps with the end of the
-    earlier messages, or only has new ones, is added. Records of other conversations, such as those of a
-    sub-agent, are left out: the longest conversation is returned, the first if several are.
+    A snapshot that begins with all earlier messages replaces them. A snapshot that overlaps with the end of
+    the earlier messages, or continues them, extends them. Any other snapshot starts a conversation of its
+    own, such as that of a sub-agent. Only the longest conversation is returned; of several, the first.
     """
     threads: list[list[Turn]] = []
     for snapshot in snapshots:
@@ -240,17 +243,19 @@ def merged(snapshots: Sequence[Sequence[Turn]]) -> list[Turn]:
 
 
 def _extend(thread: list[Turn], turns: list[Turn]) -> bool:
-    """Add what is new in `turns` to a thread; false if they belong to another conversation."""
+    """Add new turns to a thread. Return False if the turns belong to a different conversation."""
     old, new = [turn.content for turn in thread], [turn.content for turn in turns]
     if new[: len(old)] == old or old[: len(new)] == new:
         thread[:] = turns if len(turns) > len(thread) else thread
         return True
-    common = next((size for size in range(min(len(old), len(new)), 0, -1) if old[-size:] == new[:size]), 0)
-    shared = sum(1 for _ in _common_start(old, new))
-    if common:
-        thread += turns[common:]
-    elif shared and len(new) > shared:
-        thread[shared:] = turns[shared:]  # the same conversation, after a retry or an edit
+    n_overlapping = next(
+        (size for size in range(min(len(old), len(new)), 0, -1) if old[-size:] == new[:size]), 0
+    )
+    n_shared = sum(1 for _ in _common_start(old, new))
+    if n_overlapping:
+        thread += turns[n_overlapping:]
+    elif n_shared and len(new) > n_shared:
+        thread[n_shared:] = turns[n_shared:]  # the same conversation, after a retry or an edit
     elif new[0][0] == "tool" or (old[-1][0] == "assistant" and len(new) <= 2 and not old[-1][2]):
         thread += turns
     else:

@@ -1,6 +1,6 @@
-"""Finds personal data in texts and fields: by the field's name, by the value's form, by the words before it.
+"""Finds personal data by the name of a field, by the form of a value, and by the words before a value.
 
-`redact` says what is not found.
+The module `redact` lists the personal data that are not found.
 """
 
 import functools
@@ -17,12 +17,12 @@ NAME, EMAIL, PHONE, ADDRESS, CARD, IBAN = "name", "email", "phone", "address", "
 ID, IP, BIRTH, SECRET, DOMAIN = "id", "ip", "birth date", "secret", "email domain"
 
 PRODUCT = "product"
-"""The kind of fields whose ids stay."""
+"""The kind of fields whose ids are not replaced."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A personal value in a text. An empty kind protects the text from later searches.
+    """A personal value in a text. A span of an empty kind is protected from later searches.
 
     Attributes:
         label: The name of the value, such as `order` for the id of an order.
@@ -38,12 +38,12 @@ class Span:
 
 
 def alphanumeric(text: str) -> str:
-    """Letters and digits of a text, without case."""
+    """Return the letters and digits of a text, in lower case."""
     return re.sub(r"[\W_]", "", text).casefold()
 
 
 def digits_of(text: str) -> str:
-    """The digits of a text, as ASCII."""
+    """Return the digits of a text, as ASCII."""
     return "".join(str(unicodedata.digit(letter)) for letter in text if letter.isdigit())
 
 
@@ -52,12 +52,12 @@ def has_letters(text: str) -> bool:
 
 
 def plain_id(text: str) -> str:
-    """An id without case, separators and a leading `#`."""
+    """Return an id in lower case, without white space, separators and `#`."""
     return re.sub(r"[\s#_./-]", "", text).casefold()
 
 
 def national(text: str) -> tuple[str, str]:
-    """The prefix (calling code or trunk 0, as digits) and the national number of a telephone number."""
+    """Return the prefix (calling code or trunk 0) and the national part of a telephone number, as digits."""
     digits = digits_of(text)
     if text.lstrip(" (").startswith("+") or digits.startswith("00"):
         zeros = 0 if text.lstrip(" (").startswith("+") else 2
@@ -84,13 +84,13 @@ _TWO_DIGIT_CODES = word_set(
 
 
 def plain_email(text: str) -> str:
-    """An e-mail address in lower case; "ann (at) mail dot com" becomes an address."""
+    """Return an e-mail address in lower case, with "@" for "(at)" and "." for "dot"."""
     text = re.sub(r"\s*(?:[\[({]\s*at\s*[\])}]|\bat\b)\s*", "@", text.casefold()) if "@" not in text else text
     return re.sub(r"\s*(?:[\[({]\s*dot\s*[\])}]|\bdot\b)\s*", ".", text.casefold()).strip()
 
 
 def plain_address(text: str) -> str:
-    """A street address with the usual abbreviations, without case and punctuation."""
+    """Return a street address in lower case, with the usual abbreviations and without punctuation."""
     words = re.findall(r"\w+", text.casefold())
     return " ".join(_STREET_ABBREVIATIONS.get(word, word) for word in words)
 
@@ -107,17 +107,19 @@ def passes_luhn(digits: str) -> bool:
     """Whether the last digit of a card number is its check digit."""
     total = 0
     for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (1 + place % 2)
-        total += value - 9 * (value > 9)
+        product = int(digit) * (1 + place % 2)
+        total += product - 9 * (product > 9)
     return total % 10 == 0
 
 
 def passes_iban(text: str) -> bool:
     """Whether the check digits of an IBAN are right."""
     plain = re.sub(r"[\s-]", "", text).upper()
-    moved = plain[4:] + plain[:4]
+    check_text = plain[4:] + plain[:4]
     return (
-        plain.isascii() and plain.isalnum() and int("".join(str(int(sign, 36)) for sign in moved)) % 97 == 1
+        plain.isascii()
+        and plain.isalnum()
+        and int("".join(str(int(sign, 36)) for sign in check_text)) % 97 == 1
     )
 
 
@@ -167,41 +169,41 @@ _SECRETS = word_set("password passwd secret token apikey authorization cvv cvc p
 
 @functools.lru_cache(maxsize=4096)
 def words_of_key(key: str) -> tuple[str, ...]:
-    """The words of a field's name in lower case, the same for `customerId` and `customer_id`."""
+    """Return the words of a field's name in lower case, the same for `customerId` and `customer_id`."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", key[:200])
     return tuple(re.findall(r"[^\W\d_]+|\d+", spaced.casefold()))
 
 
 def kind_of_field(path: tuple[str, ...], siblings: Mapping[str, Any], text: str) -> str:
-    """The kind of a field's value by the field's name, `PRODUCT` for ids that stay, or an empty text.
+    """Return the kind of a field's value by the field's name; `PRODUCT` for ids that stay, empty for no kind.
 
     Args:
-        path: The names of the field and of those around it, outermost first.
+        path: The names of the enclosing fields and of the field, outermost first.
         siblings: The object that holds the field.
     """
     words = words_of_key(path[-1])
     if not words or len(text) > 300:
         return ""
-    joined, found, last = "".join(words), set(words), words[-1]
-    if found & _SECRETS and "tokens" not in found and text and not found & {"count", "usage", "max"}:
+    joined, terms, last_word = "".join(words), set(words), words[-1]
+    if terms & _SECRETS and "tokens" not in terms and text and not terms & {"count", "usage", "max"}:
         return SECRET
-    if found & {"email", "mail"} or joined.startswith("email"):
-        return DOMAIN if "domain" in found or "host" in found else EMAIL
-    if found & {"phone", "mobile", "tel", "telephone", "cell", "cellphone", "fax", "whatsapp", "msisdn"}:
+    if terms & {"email", "mail"} or joined.startswith("email"):
+        return DOMAIN if "domain" in terms or "host" in terms else EMAIL
+    if terms & {"phone", "mobile", "tel", "telephone", "cell", "cellphone", "fax", "whatsapp", "msisdn"}:
         return PHONE if len(digits_of(text)) >= 3 and _is_number(text) else ""
-    if "iban" in found:
+    if "iban" in terms:
         return IBAN if digits_of(text) else ""
-    if found & {"dob", "birth", "birthday", "birthdate"} and not found & {"place", "country", "city"}:
+    if terms & {"dob", "birth", "birthday", "birthdate"} and not terms & {"place", "country", "city"}:
         return BIRTH if digits_of(text) else ""
     if joined in ("pan", "cardnumber", "creditcard", "cardno") or (
-        "card" in found and found & {"number", "no", "num", "last", "last4", "4", "four", "digits"}
+        "card" in terms and terms & {"number", "no", "num", "last", "last4", "4", "four", "digits"}
     ):
         return CARD if len(digits_of(text)) >= 4 and _is_number(text) else ""
     if joined in ("last4", "lastfour", "lastdigits", "lastfourdigits"):
         return CARD if len(digits_of(text)) == 4 else ""
     if joined in ("ip", "ipaddress", "clientip", "remoteip", "ipv4", "ipv6"):
         return IP
-    if found & {
+    if terms & {
         "street",
         "addr",
         "address",
@@ -212,14 +214,14 @@ def kind_of_field(path: tuple[str, ...], siblings: Mapping[str, Any], text: str)
         "postal",
         "postcode",
     } or (joined in ("line1", "line2", "housenumber")):
-        if found & {"city", "country", "state", "mac", "type", "id", "web", "wallet"}:
-            return ID if "id" in found else ""
+        if terms & {"city", "country", "state", "mac", "type", "id", "web", "wallet"}:
+            return ID if "id" in terms else ""
         return ADDRESS if digits_of(text) else ""
-    return _kind_of_name_or_id(path, siblings, text, words, joined, last)
+    return _kind_of_name_or_id(path, siblings, text, words, joined, last_word)
 
 
 def _is_number(text: str) -> bool:
-    """Whether a text is a number, perhaps with an extension, but no sentence."""
+    """Whether a text has few enough letters to be a number, perhaps with an extension."""
     return sum(map(str.isalpha, text)) <= 3
 
 
@@ -229,41 +231,41 @@ def _kind_of_name_or_id(
     text: str,
     words: tuple[str, ...],
     joined: str,
-    last: str,
+    last_word: str,
 ) -> str:
-    found = set(words)
-    parent = set(words_of_key(path[-2])) if len(path) > 1 else set()
+    terms = set(words)
+    parent_words = set(words_of_key(path[-2])) if len(path) > 1 else set()
     is_product = bool(
-        found & _PRODUCT_WORDS
-        or parent & (_PRODUCT_WORDS - {"call", "message", "type", "request", "response", "event"})
+        terms & _PRODUCT_WORDS
+        or parent_words & (_PRODUCT_WORDS - {"call", "message", "type", "request", "response", "event"})
         or (siblings.keys() & _PRODUCT_SIBLINGS and not siblings.keys() & {"email", "phone", "address"})
     )
-    is_person = bool(found & _PERSON or parent & _PERSON)
-    if joined in _NAMES or (last in ("name", "names") and found & _NAME_PARTS):
+    is_person = bool(terms & _PERSON or parent_words & _PERSON)
+    if joined in _NAMES or (last_word in ("name", "names") and terms & _NAME_PARTS):
         return NAME if _may_be_name(text) else ""
-    if last == "name" and not found & (_PRODUCT_WORDS - {"type"}):
-        plain = joined == "name" and not is_product and "function" not in siblings
+    if last_word == "name" and not terms & (_PRODUCT_WORDS - {"type"}):
+        is_plain_name = joined == "name" and not is_product and "function" not in siblings
         return (
             NAME
-            if (plain or is_person) and _may_be_name(text) and "username" not in joined
+            if (is_plain_name or is_person) and _may_be_name(text) and "username" not in joined
             else (ID if joined in ("username", "loginname") else "")
         )
     if (
-        last in _PERSON
-        and last not in ("account", "billing", "shipping", "profile", "agent")
+        last_word in _PERSON
+        and last_word not in ("account", "billing", "shipping", "profile", "agent")
         and _may_be_name(text)
     ):
         return NAME
-    if joined in _ALWAYS_IDS or last in ("username", "login"):
+    if joined in _ALWAYS_IDS or last_word in ("username", "login"):
         return ID if text and " " not in text else ""
-    if last in _ID_ENDS or (found & _ID_WORDS and last in _ID_WORDS):
-        if is_product and not found & _ID_WORDS:
+    if last_word in _ID_ENDS or (terms & _ID_WORDS and last_word in _ID_WORDS):
+        if is_product and not terms & _ID_WORDS:
             return PRODUCT
-        if last in ("code", "number", "no", "num", "nr", "key", "ref") and not found & (
+        if last_word in ("code", "number", "no", "num", "nr", "key", "ref") and not terms & (
             _ID_WORDS - {"policy"}
         ):
             return ""
-        return ID if _may_be_id(text, strong=bool(found & _ID_WORDS)) else ""
+        return ID if _may_be_id(text, has_id_word=bool(terms & _ID_WORDS)) else ""
     return ""
 
 
@@ -273,7 +275,7 @@ def is_product_key(key: str) -> bool:
 
 
 def kind_of_key(path: tuple[str, ...], key: str) -> str:
-    """`ID` if the name of a field is itself an id, as in `{"orders": {"W123": …}}`; otherwise empty."""
+    """Return `ID` if the name of a field is itself an id, as in `{"orders": {"W123": …}}`; else empty."""
     if not path or path[-1].casefold() not in _PLURALS or not any(map(str.isdigit, key)):
         return ""
     return ID if " " not in key and "@" not in key else ""
@@ -287,11 +289,11 @@ def _may_be_name(text: str) -> bool:
     return bool(parts) and not all(part in common_words() for part in parts) and "_" not in text
 
 
-def _may_be_id(text: str, *, strong: bool) -> bool:
+def _may_be_id(text: str, *, has_id_word: bool) -> bool:
     text = text.strip()
     if not 1 <= len(text) <= 100 or len(text.split()) > 3 or "@" in text:
         return False
-    return any(map(str.isdigit, text)) or (strong and bool(re.fullmatch(r"[A-Z]{5,8}", text)))
+    return any(map(str.isdigit, text)) or (has_id_word and bool(re.fullmatch(r"[A-Z]{5,8}", text)))
 
 
 # ---- forms
@@ -302,7 +304,7 @@ REPLACED = re.compile(
     r"(?i)\buser\d+@example\.com\b|\bName\d+(?:Name\d+)*\b|\b\d{3,} Example Street\b|\bUnit \d+ Example\b"
     r"|\bsecret\d+\b|\b1900-\d\d-\d\d\b"
 )
-"""The replacements that can be told from values by their form alone."""
+"""Matches the replacements that differ from real values by their form alone."""
 
 _EMAIL = re.compile(
     r"(?i)(?<![\w.+%-])[\w+%][\w.+%'-]{0,63}@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_]{2,24}\b"
@@ -421,7 +423,7 @@ def formal_spans(text: str) -> Iterator[Span]:
     for match in _IBAN.finditer(text):
         end = match.end()
         while end > match.start() + 12 and not passes_iban(text[match.start() : end]):
-            end -= 1  # the next words may look like a part of it
+            end -= 1  # the next words may look like a part of the IBAN
         if end > match.start() + 12:
             yield Span(match.start(), end, IBAN)
     for match in _AFTER_IBAN.finditer(text):
@@ -499,7 +501,7 @@ _AFTER_NOUN = re.compile(
     rf"(?i)\b({_NOUNS})((?:[ \t]{{0,2}}(?:{_MARK}|is|was|are|:|=|-|\(|'|\"|`)){{0,5}})[\s:#('\"`]{{0,4}}"
     r"(?<![^\W_])([A-Za-z0-9][\w-]{0,40})"
 )
-_MARKED = re.compile(rf"(?i){_MARK}|:")
+_ID_MARK = re.compile(rf"(?i){_MARK}|:")
 _LISTED_ID = re.compile(r"(?:,| and| or|&)\s*(?:and\s+)?#?([A-Za-z]{0,4}-?\d[\w-]{1,30})")
 _GENERIC_ID = re.compile(
     r"(?<![\w@.-])#?(?:[A-Za-z]{1,5}[-_]?\d{5,20}|[A-Z]{2,6}[-_/]\d{2,}(?:[-_/]\w{1,12})*"
@@ -511,25 +513,27 @@ _DIGIT_RUN = re.compile(r"(?<![\w.,$€£-])\d{7,20}(?![\w]|[.,]\d)")
 
 
 def labelled_ids(text: str, kept: Collection[str]) -> Iterator[Span]:
-    """Yield ids by the words before them, such as "order number"; `kept` ids stay."""
+    """Yield ids that follow words such as "order number", except the ids in `kept`."""
     if not any(map(str.isdigit, text)) and not _STRONG_CODE.search(text):
         return
     for match in _AFTER_NOUN.finditer(text):
-        value = match[3]
-        if value.isdigit() and len(value) < 4 and not (_MARKED.search(match[2]) or "#" in match[0]):
+        id_text = match[3]
+        if id_text.isdigit() and len(id_text) < 4 and not (_ID_MARK.search(match[2]) or "#" in match[0]):
             continue  # "a reservation for 2"
-        is_code = re.fullmatch(r"[A-Z]{5,8}", value) is not None and value.casefold() not in common_words()
-        if (any(map(str.isdigit, value)) or is_code) and plain_id(value) not in kept:
+        is_code = (
+            re.fullmatch(r"[A-Z]{5,8}", id_text) is not None and id_text.casefold() not in common_words()
+        )
+        if (any(map(str.isdigit, id_text)) or is_code) and plain_id(id_text) not in kept:
             label = re.sub(r"s$", "", match[1].casefold()).replace(" ", "_")
             yield Span(*match.span(3), ID, label)
-            place = match.end()
-            while more := _LISTED_ID.match(text, place):
-                yield Span(*more.span(1), ID, label)
-                place = more.end()
+            position = match.end()
+            while next_id := _LISTED_ID.match(text, position):
+                yield Span(*next_id.span(1), ID, label)
+                position = next_id.end()
 
 
 def loose_spans(text: str, kept: Collection[str]) -> Iterator[Span]:
-    """Yield tokens that look like ids, and long numbers; `kept` ids stay."""
+    """Yield tokens that look like ids, and long numbers, except the ids in `kept`."""
     if not any(map(str.isdigit, text)):
         return
     for match in _GENERIC_ID.finditer(text):
@@ -560,7 +564,7 @@ def pairs_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def may_be_pair(kind: str, value: str) -> bool:
-    """Whether a value in a text, such as `Phone: 555 1234`, has the form of its kind."""
+    """Whether a value after a name in a text, as in `Phone: 555 1234`, may be of a kind."""
     if kind == BIRTH:
         return len(value) <= 20
     if kind == ADDRESS:

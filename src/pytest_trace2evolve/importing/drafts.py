@@ -1,4 +1,4 @@
-"""Drafts of written tasks from conversations, with personal data replaced before anything else happens."""
+"""Drafts written tasks from conversations. Personal data are replaced first."""
 
 import json
 import re
@@ -19,11 +19,11 @@ NOTES = (
 MAX_GOAL = 200
 MAX_METADATA = 20
 
-_READING = word_set(
+_READ_VERBS = word_set(
     "get list find search lookup look read check show fetch query retrieve view describe calculate compute "
     "think verify validate count browse load select inspect track estimate compare is has can"
 )
-"""First words of the names of tools that change nothing."""
+"""Words that begin the names of tools that only read."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DraftSettings:
     Attributes:
         source: The name of the log.
         format: The format of the log.
-        until: The number of the customer's message that opens the task; what came before becomes its history.
+        until: The number of the customer's message that opens the task. Earlier messages become the history.
         all_calls: Whether to expect all calls, not only those of tools that seem to change something.
     """
 
@@ -51,25 +51,25 @@ def drafts_of(
     conversations: Iterable[Conversation], redactor: Redactor, settings: DraftSettings
 ) -> list[Draft]:
     """Draft a task from each conversation."""
-    known = list(conversations)
-    scopes = [redactor.learn(_texts_of(conversation)) for conversation in known]
+    conversation_list = list(conversations)
+    scopes = [redactor.learn(_draft_values(conversation)) for conversation in conversation_list]
     source_scope = redactor.learn(settings.source)
     source = redactor.redact(settings.source, source_scope)
     drafts: list[Draft] = []
-    used: set[str] = set()
-    for conversation, scope in zip(known, scopes, strict=True):
+    used_ids: set[str] = set()
+    for conversation, scope in zip(conversation_list, scopes, strict=True):
         facts: Facts = {}
         turns = tuple(_redacted_turn(turn, redactor, scope, facts) for turn in conversation.turns)
-        metadata = redactor.redact(_small(conversation.metadata), scope)
-        clean = Conversation(redactor.redact_text(conversation.place, scope), turns, metadata)
-        draft = _draft(clean, facts, settings, source)
-        draft["id"] = _unused(draft["id"], used)
+        metadata = redactor.redact(_short_values(conversation.metadata), scope)
+        redacted_conversation = Conversation(redactor.redact_text(conversation.place, scope), turns, metadata)
+        draft = _draft_task(redacted_conversation, facts, settings, source)
+        draft["id"] = _unused_id(draft["id"], used_ids)
         drafts.append(draft)
     return drafts
 
 
-def _texts_of(conversation: Conversation) -> dict[str, Any]:
-    """All values of a conversation that a draft may hold."""
+def _draft_values(conversation: Conversation) -> dict[str, Any]:
+    """Return all values of a conversation that a draft may contain."""
     return {
         "metadata": conversation.metadata,
         "messages": [
@@ -90,38 +90,40 @@ def _redacted_turn(turn: Turn, redactor: Redactor, scope: Scope, facts: Facts) -
     return Turn(turn.role, text, calls, turn.id, turn.error)
 
 
-def _small(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The short scalar values of metadata."""
-    found = {
+def _short_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first short scalar values of metadata."""
+    values = {
         str(key): value
         for key, value in metadata.items()
         if isinstance(value, int | float | str) and len(str(value)) <= 200
     }
-    return dict(list(found.items())[:MAX_METADATA])
+    return dict(list(values.items())[:MAX_METADATA])
 
 
-def _draft(conversation: Conversation, facts: Facts, settings: DraftSettings, source: str) -> Draft:
+def _draft_task(conversation: Conversation, facts: Facts, settings: DraftSettings, source: str) -> Draft:
     turns = conversation.turns
-    said = [place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()]
-    opening = said[min(settings.until, len(said)) - 1]
-    history, rest = turns[:opening], turns[opening:]
-    done = _successful_calls(rest)
-    changes = [call for call in done if settings.all_calls or not _only_reads(call["name"])]
+    user_places = [place for place, turn in enumerate(turns) if turn.role == "user" and turn.text.strip()]
+    opening_place = user_places[min(settings.until, len(user_places)) - 1]
+    history, later_turns = turns[:opening_place], turns[opening_place:]
+    successful_calls = _successful_calls(later_turns)
+    changes = [call for call in successful_calls if settings.all_calls or not _only_reads(call["name"])]
     texts = " ".join(turn.text for turn in turns if turn.role == "user")
     identity = digest([_without_numbers(turn) for turn in turns])
-    name = re.sub(r"[^a-z0-9]+", "-", (changes or done or [{"name": "talk"}])[0]["name"].casefold()).strip(
-        "-"
-    )
+    name = re.sub(
+        r"[^a-z0-9]+", "-", (changes or successful_calls or [{"name": "talk"}])[0]["name"].casefold()
+    ).strip("-")
     draft: Draft = {
         "id": f"{name[:40] or 'talk'}-{identity[:8]}",
-        "user": {"goal": _goal([turns[place].text for place in said[said.index(opening) :]])},
+        "user": {
+            "goal": _goal([turns[place].text for place in user_places[user_places.index(opening_place) :]])
+        },
         "expect": {"calls": changes} if changes else {"data": {}},
     }
-    draft["user"]["opening"] = turns[opening].text
-    known = _knows(facts, done, texts)
-    if known:
-        draft["user"]["knows"] = known
-    if opening:
+    draft["user"]["opening"] = turns[opening_place].text
+    known_facts = _known_facts(facts, successful_calls, texts)
+    if known_facts:
+        draft["user"]["knows"] = known_facts
+    if opening_place:
         draft["history"] = _messages(history)
     draft["draft"] = {
         "source": source,
@@ -139,14 +141,14 @@ _NO_CHANGE = "The agent called no tool that changes something, so the data must 
 
 
 def _goal(texts: Sequence[str]) -> str:
-    """The first message that says more than a greeting, in one line."""
-    long = next((text for text in texts if len(text.split()) > 3), texts[0])
-    line = " ".join(long.split())
+    """Return the first message that is longer than a greeting, as one line."""
+    goal_text = next((text for text in texts if len(text.split()) > 3), texts[0])
+    line = " ".join(goal_text.split())
     return line if len(line) <= MAX_GOAL else f"{line[: MAX_GOAL - 1].rstrip()}…"
 
 
 def _successful_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """The calls whose arguments were an object and whose result, if there is one, is no error."""
+    """Return the calls whose arguments are an object and whose result, if any, is not an error."""
     failed = {turn.id for turn in turns if turn.role == "tool" and turn.error and turn.id}
     return [
         {"name": call.name, "arguments": call.arguments}
@@ -159,19 +161,19 @@ def _successful_calls(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 def _only_reads(name: str) -> bool:
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name.rpartition(".")[2])
-    return bool(words) and words[0].casefold() in _READING
+    return bool(words) and words[0].casefold() in _READ_VERBS
 
 
-def _knows(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -> dict[str, Any]:
-    """What the customer said, by slot: the arguments of calls that the customer named, and further facts."""
+def _known_facts(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -> dict[str, Any]:
+    """Return the facts that the customer gave, by slot; arguments of calls come before other facts."""
     known: dict[str, Any] = {}
-    plain = texts.casefold()
+    folded_texts = texts.casefold()
     for call in calls:
         for slot, value in call["arguments"].items():
             if isinstance(value, bool) or not isinstance(value, str | int | float):
                 continue
             text = str(value).casefold()
-            if 2 <= len(text) <= 200 and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain):
+            if 2 <= len(text) <= 200 and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", folded_texts):
                 known.setdefault(slot, value)
     covered = {str(value).casefold() for value in known.values()}
     for label, value in facts.items():
@@ -182,31 +184,31 @@ def _knows(facts: Facts, calls: Sequence[Mapping[str, Any]], texts: str) -> dict
 
 
 def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Turns as OpenAI's messages, with new ids of calls; results without a call are left out."""
+    """Convert turns to OpenAI's messages, with new call ids. Results without a call are left out."""
     messages: list[dict[str, Any]] = []
-    renamed: dict[str, str] = {}
-    waiting: list[str] = []
+    new_ids: dict[str, str] = {}
+    unanswered_ids: list[str] = []
     number = 0
     for turn in turns:
         message: dict[str, Any] = {"role": turn.role, "content": turn.text}
         if turn.role == "assistant" and turn.calls:
-            made = []
+            tool_calls = []
             for call in turn.calls:
                 number += 1
-                new = f"call_{number}"
-                renamed[call.id] = new
-                waiting.append(new)
+                new_id = f"call_{number}"
+                new_ids[call.id] = new_id
+                unanswered_ids.append(new_id)
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 function = {"name": call.name, "arguments": arguments}
-                made.append({"id": new, "type": "function", "function": function})
-            message["tool_calls"] = made
+                tool_calls.append({"id": new_id, "type": "function", "function": function})
+            message["tool_calls"] = tool_calls
         elif turn.role == "tool":
-            answered = renamed.get(turn.id) if turn.id else None
-            answered = answered if answered in waiting else next(iter(waiting), None)
-            if answered is None:
+            call_id = new_ids.get(turn.id) if turn.id else None
+            call_id = call_id if call_id in unanswered_ids else next(iter(unanswered_ids), None)
+            if call_id is None:
                 continue
-            waiting.remove(answered)
-            message["tool_call_id"] = answered
+            unanswered_ids.remove(call_id)
+            message["tool_call_id"] = call_id
         messages.append(message)
     return messages
 
@@ -218,18 +220,23 @@ _REPLACEMENT = re.compile(
 
 
 def _without_numbers(turn: Turn) -> list[Any]:
-    """The content of a turn without numbers and replacements.
+    """Return the content of a turn without numbers and replacements of personal data.
 
-    The digest of the original is made of it, so that no personal value can be found by trying them all.
+    A conversation's digest is computed from these contents. Otherwise, somebody could find a personal value
+    by trying all possible values.
     """
     role, text, calls = turn.content
-    return [role, _REPLACEMENT.sub("*", text), [[name, _REPLACEMENT.sub("*", made)] for name, made in calls]]
+    return [
+        role,
+        _REPLACEMENT.sub("*", text),
+        [[name, _REPLACEMENT.sub("*", arguments)] for name, arguments in calls],
+    ]
 
 
-def _unused(name: str, used: set[str]) -> str:
-    number, new = 1, name
-    while new in used:
+def _unused_id(name: str, used_ids: set[str]) -> str:
+    number, new_id = 1, name
+    while new_id in used_ids:
         number += 1
-        new = f"{name}-{number}"
-    used.add(new)
-    return new
+        new_id = f"{name}-{number}"
+    used_ids.add(new_id)
+    return new_id

@@ -12,14 +12,14 @@ from urllib.parse import unquote_plus
 from pytest_trace2evolve.utils.reading import parse_json
 
 MAX_LITERAL = 100_000
-"""Characters of the longest text that is tried as a Python literal; agents log results as `str(dict)`."""
+"""Maximum number of characters of a text that is parsed as a Python literal, as in a logged `str(dict)`."""
 
 PERCENT_ENCODED = re.compile(r"""[^\s"'<>%]{0,500}(?:%[0-9A-Fa-f]{2}[^\s"'<>%]{0,500})+""")
 _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\/")
 
 
 def inner_json(text: str) -> Any:
-    """The object or list that a text holds as JSON; None if it holds none."""
+    """Return the object or list that a text holds as JSON; None if it holds none."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -30,10 +30,10 @@ def inner_json(text: str) -> Any:
 
 
 def inner_value(text: str) -> Any:
-    """The object or list that a text holds as JSON or as a Python literal; None if it holds none."""
-    found = inner_json(text)
-    if found is not None or text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_LITERAL:
-        return found
+    """Return the object or list that a text holds as JSON or as a Python literal; None if it holds none."""
+    json_value = inner_json(text)
+    if json_value is not None or text.lstrip()[:1] not in ("{", "[") or len(text) > MAX_LITERAL:
+        return json_value
     try:
         value = ast.literal_eval(text.strip())
         return json.loads(json.dumps(value, default=str)) if isinstance(value, dict | list) else None
@@ -42,22 +42,22 @@ def inner_value(text: str) -> Any:
 
 
 def without_escapes(text: str) -> str:
-    """A text without JSON escapes of letters and slashes."""
-    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+    """Return a text with its JSON escapes of characters and slashes decoded."""
+    return _ESCAPE.sub(_decode_escape, text) if "\\" in text else text
 
 
 def decoded_forms(text: str) -> list[str]:
-    """A text, and its forms without JSON escapes, URL encoding and HTML entities if it has any."""
+    """Return a text and its forms without JSON escapes, URL encoding or HTML entities, if they differ."""
     forms = [text]
     forms.append(without_escapes(text))
     if "%" in text:
         forms.append(PERCENT_ENCODED.sub(lambda match: unquoted(match[0]), text))
     if "&" in text:
         forms.append(html.unescape(text))
-    return [form for place, form in enumerate(forms) if place == 0 or form != text]
+    return [form for index, form in enumerate(forms) if index == 0 or form != text]
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _decode_escape(match: re.Match[str]) -> str:
     try:
         return str(json.loads(f'"{match[0]}"')).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     except ValueError:
@@ -70,7 +70,7 @@ def unquoted(text: str) -> str:
 
 @functools.lru_cache(maxsize=10_000)
 def phrase_pattern(phrase: str) -> re.Pattern[str]:
-    """Matches a value of several words in any case and spacing."""
+    """Return a pattern that matches a phrase in any case and spacing."""
     words = [re.escape(word) for word in unicodedata.normalize("NFC", phrase).split()]
     pattern = r"\s+".join(words)
     if phrase.lower() != phrase.upper() or any(map(str.isdigit, phrase)):

@@ -10,7 +10,7 @@ LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the set of words in a text."""
     return frozenset(words.split())
 
 
@@ -27,24 +27,24 @@ def _words(file: str) -> tuple[frozenset[str], ...]:
 
 
 def common_words() -> frozenset[str]:
-    """Words that are no names, unless a phrase such as "my name is" leaves no doubt."""
+    """Return words that are not names, unless a phrase such as "my name is" leaves no doubt."""
     return _words("common_words.txt")[0]
 
 
 def ambiguous_words() -> frozenset[str]:
-    """Common words that are names too, such as Mark."""
+    """Return common words that are also names, such as Mark."""
     return _words("common_words.txt")[1]
 
 
 @functools.cache
 def first_names() -> frozenset[str]:
-    """Common first names that are no ordinary words."""
+    """Return common first names that are not ordinary words."""
     return _words("first_names.txt")[0] - common_words() - ambiguous_words()
 
 
 @functools.lru_cache(maxsize=100_000)
 def folded(text: str) -> str:
-    """A name without case and accents."""
+    """Return a name in lower case, without accents."""
     plain = unicodedata.normalize("NFKD", text)
     return "".join(letter for letter in plain if not unicodedata.combining(letter)).casefold()
 
@@ -98,53 +98,56 @@ _HARD_STOPS = word_set(
 
 
 def name_spans(text: str, *, by_form: bool = False) -> Iterator[tuple[int, int]]:
-    """Yield the places of names that a phrase, a greeting, a signature or a common first name gives away.
+    """Yield the start and end of names that a phrase, greeting, signature or common first name identifies.
 
     Args:
         text: The text.
-        by_form: Whether two or three capitalized words in a row, none of them common, are a name too. That
-            holds for what customers write; agents write the names of products so.
+        by_form: Whether two or three capitalized words in a row, none of them common, also count as a name.
+            This suits messages of customers, because agents also capitalize the names of products.
     """
     for match in _STRONG.finditer(text):
-        end = _name_end(text, match.end(), strong=True)
+        end = _name_end(text, match.end(), is_certain=True)
         while end > match.end():
             yield match.end(), end
-            joint = re.compile(r"\s*(?:,|&|\band\b)\s+").match(text, end)
-            if joint is None or not text[joint.end() : joint.end() + 1].isupper():
+            connector = re.compile(r"\s*(?:,|&|\band\b)\s+").match(text, end)
+            if connector is None or not text[connector.end() : connector.end() + 1].isupper():
                 break
-            start, end = joint.end(), _name_end(text, joint.end(), strong=False)
+            start, end = connector.end(), _name_end(text, connector.end(), is_certain=False)
             if end > start:
                 yield start, end
             break
     for pattern, must_close in ((_SELF, False), (_GREETING, False), (_REPLY, True), (_SIGNATURE, True)):
         for match in pattern.finditer(text):
-            end = _name_end(text, match.end(), strong=False)
-            closes = _CLOSING.match(text, end)
-            if pattern is _SIGNATURE and closes and text[end:].strip(" .\n"):
-                closes = None  # a list, not the end of the message
-            if end > match.end() and (closes or not must_close):
+            end = _name_end(text, match.end(), is_certain=False)
+            closing = _CLOSING.match(text, end)
+            if pattern is _SIGNATURE and closing and text[end:].strip(" .\n"):
+                closing = None  # a list, not the end of the message
+            if end > match.end() and (closing or not must_close):
                 yield match.end(), end
     for match in _FULL.finditer(text):
-        end = _name_end(text, match.end(), strong=False)
+        end = _name_end(text, match.end(), is_certain=False)
         if _is_full_name(text[match.end() : end]):
             yield match.end(), end
     for match in _TITLED.finditer(text):
-        if _name_end(text, match.start(1), strong=False) == match.end(1):
+        if _name_end(text, match.start(1), is_certain=False) == match.end(1):
             yield match.span(1)
-    listed = first_names()
+    known_first_names = first_names()
     for match in _WORD.finditer(text):
-        first = match[0].rstrip(".").partition("'")[0].partition("’")[0].partition("-")[0]
+        first_part = match[0].rstrip(".").partition("'")[0].partition("’")[0].partition("-")[0]
         is_place = _PLACE_BEFORE.search(text, max(0, match.start() - 8), match.start())
-        is_name = first[:1].isupper() or (by_form and len(first) > 2)
-        if is_name and folded(first) in listed and not is_place:
-            yield match.start(), max(_name_end(text, match.start(), strong=True), match.start() + len(first))
+        is_name = first_part[:1].isupper() or (by_form and len(first_part) > 2)
+        if is_name and folded(first_part) in known_first_names and not is_place:
+            yield (
+                match.start(),
+                max(_name_end(text, match.start(), is_certain=True), match.start() + len(first_part)),
+            )
         elif (
             by_form
-            and first[:1].isupper()
+            and first_part[:1].isupper()
             and not is_place
             and not _ARTICLE.search(text, max(0, match.start() - 9), match.start())
         ):
-            end = _name_end(text, match.start(), strong=False)
+            end = _name_end(text, match.start(), is_certain=False)
             if _is_full_name(text[match.start() : end]) and not _PLACE_AFTER.match(text, end):
                 yield match.start(), end
 
@@ -164,37 +167,37 @@ def _is_full_name(text: str) -> bool:
     return 2 <= len(words) <= 3 and not any(folded(word) in common_words() for word in words)
 
 
-def _name_end(text: str, start: int, *, strong: bool) -> int:
-    """The end of the name that starts at a place; the place itself if none does."""
-    end, place, count, capital = start, start, 0, False
-    while count < 4 and (match := _WORD.match(text, place)):
+def _name_end(text: str, start: int, *, is_certain: bool) -> int:
+    """Return the end of the name that starts at `start`; `start` itself if no name starts there."""
+    end, position, count, starts_capital = start, start, 0, False
+    while count < 4 and (match := _WORD.match(text, position)):
         word = match[0].rstrip(".")
-        bare = re.sub(r"['’]s$", "", word)
-        plain = bare.casefold()
-        is_capital = bare[:1].isupper() or not (bare.islower() or bare.isupper())
-        is_particle = count > 0 and plain in PARTICLES and plain not in ("and", "of")
+        bare_word = re.sub(r"['’]s$", "", word)
+        lower_word = bare_word.casefold()
+        is_capital = bare_word[:1].isupper() or not (bare_word.islower() or bare_word.isupper())
+        is_particle = count > 0 and lower_word in PARTICLES and lower_word not in ("and", "of")
         if count == 0:
-            capital = is_capital
-        if not strong and len(word) <= 4 and len(word) > 1 and word.isupper() and not text.isupper():
+            starts_capital = is_capital
+        if not is_certain and len(word) <= 4 and len(word) > 1 and word.isupper() and not text.isupper():
             break  # an abbreviation, such as the code of an airport
-        if plain.partition("'")[0].partition("’")[0] in _HARD_STOPS or (
-            not is_particle and capital and not is_capital
+        if lower_word.partition("'")[0].partition("’")[0] in _HARD_STOPS or (
+            not is_particle and starts_capital and not is_capital
         ):
             break
-        if not (strong and is_capital) and folded(plain) in common_words():
+        if not (is_certain and is_capital) and folded(lower_word) in common_words():
             break
-        if not strong and not is_capital and not is_particle:
+        if not is_certain and not is_capital and not is_particle:
             break
-        if plain not in PARTICLES:
-            end = match.start() + len(bare)
+        if lower_word not in PARTICLES:
+            end = match.start() + len(bare_word)
             count += 1
-        elif count == 0 and not strong:
+        elif count == 0 and not is_certain:
             break
         is_initial = len(word) == 1 and match[0].endswith(".")
-        if bare != word or (match[0].endswith(".") and not is_initial and plain not in PARTICLES):
+        if bare_word != word or (match[0].endswith(".") and not is_initial and lower_word not in PARTICLES):
             break
         gap = re.compile(r"[ \t]{1,2}").match(text, match.start() + len(match[0]))
         if gap is None:
             break
-        place = gap.end()
+        position = gap.end()
     return end if count else start

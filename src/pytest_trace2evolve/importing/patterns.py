@@ -1,4 +1,4 @@
-"""The user's own patterns of personal data: `redact.toml`."""
+"""Reads the user's own patterns of personal data from `redact.toml`."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def read_patterns(path: Path) -> Patterns:
     """Read a file with the list `keep` and the table `patterns`.
 
     Raises:
-        ConfigError: the file cannot be read, has another key, or holds an expression that is not valid.
+        ConfigError: the file cannot be read, has an unknown key, or holds an invalid value.
     """
     table = read_toml(path, ConfigError)
     for key in table:
@@ -23,11 +23,11 @@ def read_patterns(path: Path) -> Patterns:
     keep = table.get("keep", [])
     if not isinstance(keep, list) or not all(isinstance(word, str) for word in keep):
         raise ConfigError(f"{path}: 'keep' must be a list of texts, as in keep = [\"Acme\"]")
-    given = table.get("patterns", {})
-    if not isinstance(given, dict):
+    pattern_texts = table.get("patterns", {})
+    if not isinstance(pattern_texts, dict):
         raise ConfigError(f"{path}: 'patterns' must be a table, as in [patterns] with badge = 'EMP-\\d+'")
     expressions: dict[str, re.Pattern[str]] = {}
-    for name, text in given.items():
+    for name, text in pattern_texts.items():
         if not isinstance(text, str):
             raise ConfigError(f"{path}: pattern {name!r} must be a text")
         try:
@@ -42,22 +42,22 @@ def read_patterns(path: Path) -> Patterns:
 
 
 def patterns_of_project(folder: Path) -> Patterns:
-    """The patterns that `redact` in `[tool.trace2evolve]` of the nearest `pyproject.toml` names, or none.
+    """Return the patterns in the file that `redact` of the nearest `pyproject.toml` names, or none.
 
     Raises:
-        ConfigError: the setting is no path, or its file cannot be read.
+        ConfigError: the setting is not a path, or its file cannot be read or is invalid.
     """
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"
         if path.is_file():
             tool = read_toml(path, ConfigError).get("tool", {})
-            own = tool.get("trace2evolve", {}) if isinstance(tool, dict) else {}
-            named = own.get("redact") if isinstance(own, dict) else None
-            if named is None:
+            settings = tool.get("trace2evolve", {}) if isinstance(tool, dict) else {}
+            file_name = settings.get("redact") if isinstance(settings, dict) else None
+            if file_name is None:
                 return Patterns()
-            if not isinstance(named, str) or not named:
+            if not isinstance(file_name, str) or not file_name:
                 raise ConfigError(
                     f'{path}: redact in [tool.trace2evolve] must be a path, as in "redact.toml"'
                 )
-            return read_patterns(parent / named)
+            return read_patterns(parent / file_name)
     return Patterns()

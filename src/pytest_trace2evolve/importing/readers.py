@@ -19,15 +19,15 @@ from pytest_trace2evolve.importing.conversation import (
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
 
-Found = Iterator[Conversation | Damage]
+LogItems = Iterator[Conversation | Damage]
 
 
-def read_conversations(path: Path, format: str | None = None) -> tuple[str, Found]:
+def read_conversations(path: Path, format: str | None = None) -> tuple[str, LogItems]:
     """Read a log.
 
     Args:
         path: The file.
-        format: One of `FORMATS`; by default, the format that the file's content shows.
+        format: One of `FORMATS`; by default, the format is recognised from the file's content.
 
     Returns:
         The format, and its conversations and damaged places in the order of the file.
@@ -36,26 +36,28 @@ def read_conversations(path: Path, format: str | None = None) -> tuple[str, Foun
         LogError: the file cannot be read, or its format is not clear.
     """
     documents = read_documents(path)
-    early: list[Document | Damage] = []
+    first_items: list[Document | Damage] = []
     for document in documents:
-        early.append(document)
-        if isinstance(document, Document) and (format or _shown(document)):
+        first_items.append(document)
+        if isinstance(document, Document) and (format or _possible_formats(document)):
             break
-    values = [document for document in early if isinstance(document, Document)]
+    values = [document for document in first_items if isinstance(document, Document)]
     if not values:
-        first = next((item for item in early if isinstance(item, Damage)), Damage("", "holds no JSON value"))
+        first = next(
+            (item for item in first_items if isinstance(item, Damage)), Damage("", "holds no JSON value")
+        )
         place = ": ".join(part for part in (str(path), first.place) if part)
         raise LogError(f"{place}: {first.cause}; export the log again")
     if format is None:
-        shown = _shown(values[-1])
-        if len(shown) != 1:
+        possible_formats = _possible_formats(values[-1])
+        if len(possible_formats) != 1:
             raise LogError(f"{path}: its format is not clear; name it with --format {'|'.join(FORMATS)}")
-        format = shown[0]
-    return format, FORMATS[format](chain(early, documents))
+        format = possible_formats[0]
+    return format, FORMATS[format](chain(first_items, documents))
 
 
-def _shown(document: Document) -> list[str]:
-    """The formats that a document may have."""
+def _possible_formats(document: Document) -> list[str]:
+    """Return the formats that a document may have."""
     value = document.value
     items = value if isinstance(value, list) else [value]
     flat = [inner for item in items[:20] for inner in (item[:20] if isinstance(item, list) else [item])]
@@ -82,11 +84,11 @@ _SIGNS: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-def _each(
+def _read_items(
     documents: Iterable[Document | Damage],
     items: Callable[[Document], Iterable[tuple[str, Callable[[], Conversation]]]],
-) -> Found:
-    """Yield the conversations of documents; what raises `DamagedError` becomes a `Damage`."""
+) -> LogItems:
+    """Yield the conversations of documents. Each `DamagedError` becomes a `Damage`."""
     for document in documents:
         if isinstance(document, Damage):
             yield document
@@ -101,15 +103,15 @@ def _each(
             yield Damage(document.place, str(error))
 
 
-def _place(document: Document, number: int, what: str) -> str:
-    return ", ".join(part for part in (document.place, f"{what} {number}") if part)
+def _place(document: Document, number: int, kind: str) -> str:
+    return ", ".join(part for part in (document.place, f"{kind} {number}") if part)
 
 
 # ---- OpenAI
 
 
-def _openai(documents: Iterable[Document | Damage]) -> Found:
-    return _each(documents, _openai_items)
+def _openai(documents: Iterable[Document | Damage]) -> LogItems:
+    return _read_items(documents, _openai_items)
 
 
 def _openai_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
@@ -151,8 +153,8 @@ def _openai_conversation(place: str, value: Any) -> Conversation:
 # ---- Inspect
 
 
-def _inspect(documents: Iterable[Document | Damage]) -> Found:
-    return _each(documents, _inspect_items)
+def _inspect(documents: Iterable[Document | Damage]) -> LogItems:
+    return _read_items(documents, _inspect_items)
 
 
 def _inspect_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
@@ -169,8 +171,8 @@ def _sample(place: str, sample: Any) -> Conversation:
     if not isinstance(sample, dict):
         raise DamagedError(f"is {kind_name(sample)}, not a sample")
     attachments = sample.get("attachments")
-    resolve = attachments if isinstance(attachments, dict) else {}
-    messages = _resolved(sample.get("messages"), resolve, 0)
+    attachments_by_id = attachments if isinstance(attachments, dict) else {}
+    messages = _resolve_attachments(sample.get("messages"), attachments_by_id, 0)
     metadata = sample.get("metadata")
     return conversation_of(place, turns_of(messages), metadata if isinstance(metadata, dict) else {})
 
@@ -178,22 +180,22 @@ def _sample(place: str, sample: Any) -> Conversation:
 _ATTACHMENT = "attachment://"
 
 
-def _resolved(value: Any, attachments: dict[str, Any], depth: int) -> Any:
-    """A value with the references to attachments, in which Inspect keeps long texts, replaced by them."""
+def _resolve_attachments(value: Any, attachments: dict[str, Any], depth: int) -> Any:
+    """Replace references to attachments, in which Inspect keeps long strings, by the attachments."""
     if isinstance(value, str) and value.startswith(_ATTACHMENT):
         return attachments.get(value.removeprefix(_ATTACHMENT), value)
     if isinstance(value, list):
-        return [_resolved(item, attachments, depth + 1) for item in value]
+        return [_resolve_attachments(item, attachments, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {key: _resolved(item, attachments, depth + 1) for key, item in value.items()}
+        return {key: _resolve_attachments(item, attachments, depth + 1) for key, item in value.items()}
     return value
 
 
 # ---- τ²
 
 
-def _tau2(documents: Iterable[Document | Damage]) -> Found:
-    return _each(documents, _tau2_items)
+def _tau2(documents: Iterable[Document | Damage]) -> LogItems:
+    return _read_items(documents, _tau2_items)
 
 
 def _tau2_items(document: Document) -> Iterator[tuple[str, Callable[[], Conversation]]]:
@@ -237,7 +239,7 @@ def _without_stop(text: str) -> str:
     return text.strip()
 
 
-FORMATS: dict[str, Callable[[Iterable[Document | Damage]], Found]] = {
+FORMATS: dict[str, Callable[[Iterable[Document | Damage]], LogItems]] = {
     "openai": _openai,
     "otel": tracing.read_otel,
     "langfuse": tracing.read_langfuse,

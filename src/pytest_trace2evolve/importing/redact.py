@@ -4,11 +4,11 @@ Values are found in three ways: by the name of a field (`email`, `customer_id`),
 card number with a valid check digit), and by the words before them ("my name is", "order number"). A name, an
 id or the first part of an e-mail address that was found once is then replaced everywhere in its conversation.
 
-Limits: no pattern finds everything. A name is missed if no field, phrase, greeting, signature or common first
-name gives it away. Also missed are numbers spelled in words, texts inside images, base64 and other encodings
-than JSON escapes, URL encoding and HTML entities, and values that are split at an arbitrary place. Cities,
-countries, dates (except dates of birth), prices and product ids stay. Drafts are therefore reviewed by a
-person.
+Limits: no pattern finds everything. A name is missed if no field, phrase, greeting, signature, common first
+name or (in a customer's message) capitalization gives it away. Also missed are numbers spelled in words,
+texts inside images, base64 and other encodings than JSON escapes, URL encoding and HTML entities, and values
+that are split at an arbitrary place. Cities, countries, dates (except dates of birth), prices and product ids
+stay. Drafts are therefore reviewed by a person.
 """
 
 import functools
@@ -102,7 +102,7 @@ class Patterns:
 
     Attributes:
         keep: Words that stay, in lower case.
-        expressions: Regular expressions by the name of what they find.
+        expressions: Regular expressions by the name of the kind that they find.
     """
 
     keep: frozenset[str] = frozenset()
@@ -114,22 +114,23 @@ class Scope:
     """The values found in one conversation, by their canonical form.
 
     Attributes:
-        names: Parts of names, and whether any case is replaced; otherwise only the spellings in `exact`.
-        exact: Spellings of names that are also common words.
-        joined: Names without the space (`annlee`), with their parts.
+        names: Parts of names, and whether they are replaced in upper and lower case; if not, only the
+            spellings in `exact_spellings` are replaced.
+        exact_spellings: Spellings of names that are also common words.
+        joined_names: Names without the space (`annlee`), with their parts.
         values: Ids and first parts of e-mail addresses, with their kinds.
         phrases: Values of several words, with their kinds.
-        kept: Ids of products and similar things, which stay.
-        things: Words of the names of products, which are no names of persons unless a field says so.
+        kept_ids: Ids of products and similar things, which stay.
+        product_words: Words from names of products. They count as names of persons only if a field says so.
     """
 
     names: dict[str, bool] = field(default_factory=dict)
-    exact: set[str] = field(default_factory=set)
-    joined: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    exact_spellings: set[str] = field(default_factory=set)
+    joined_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     phrases: dict[str, str] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    things: set[str] = field(default_factory=set)
+    kept_ids: set[str] = field(default_factory=set)
+    product_words: set[str] = field(default_factory=set)
 
 
 Facts = dict[str, str]
@@ -178,7 +179,7 @@ class Redactor:
         if isinstance(value, dict):
             for key, item in value.items():
                 if path and is_product_key(path[-1]) and ID_LIKE.fullmatch(key):
-                    scope.kept.add(plain_id(key))
+                    scope.kept_ids.add(plain_id(key))
                 self._note_products(item, (*path, key), value, scope)
         elif isinstance(value, list):
             for item in value:
@@ -187,8 +188,8 @@ class Redactor:
             text = str(value)
             if path and kind_of_field(path, siblings, text) == PRODUCT:
                 if ID_LIKE.fullmatch(text):
-                    scope.kept.add(plain_id(text))
-                scope.things |= {folded(word) for word in LETTERS.findall(text)}
+                    scope.kept_ids.add(plain_id(text))
+                scope.product_words |= {folded(word) for word in LETTERS.findall(text)}
             elif isinstance(value, str) and (inner := inner_value(text)) is not None:
                 self._note_products(inner, (), {}, scope)
 
@@ -196,7 +197,7 @@ class Redactor:
         if isinstance(value, dict):
             for key, item in value.items():
                 if kind := kind_of_key(path, key):
-                    self._know(kind, key, scope)
+                    self._remember(kind, key, scope)
                 elif not _PLAIN_KEY.fullmatch(key):
                     self._learn_text(key, scope)
                 self._learn(item, (*path, key), value, scope)
@@ -207,7 +208,7 @@ class Redactor:
             text = str(value)
             kind = kind_of_field(path, siblings, text) if path else ""
             if kind and kind != PRODUCT:
-                self._know(kind, text, scope)
+                self._remember(kind, text, scope)
             self._learn_text(text, scope, by_form=path[-1:] == (CUSTOMER,))
 
     def _learn_text(self, text: str, scope: Scope, *, by_form: bool = False) -> None:
@@ -219,21 +220,21 @@ class Redactor:
             for key, value in pairs_in(form):
                 kind = kind_of_field((key,), {}, value)
                 if may_be_pair(kind, value):
-                    self._know(kind, value, scope)
-            for span in self._find(form, scope, known=False, by_form=by_form):
-                self._know(span.kind, form[span.start : span.end], scope)
+                    self._remember(kind, value, scope)
+            for span in self._find(form, scope, search_known=False, by_form=by_form):
+                self._remember(span.kind, form[span.start : span.end], scope)
 
-    def _know(self, kind: str, text: str, scope: Scope) -> None:
+    def _remember(self, kind: str, text: str, scope: Scope) -> None:
         """Remember a value, so that it is replaced wherever it occurs in the conversation."""
         text = text.strip()
         if not text or self._stays(text) or REPLACED.fullmatch(text):
             return
         if kind == NAME:
-            self._know_name(text, scope)
+            self._remember_name(text, scope)
             return
         self._originals.add(alphanumeric(text))
         if kind == EMAIL:
-            self._know_mailbox(text, scope)
+            self._remember_mailbox(text, scope)
             return
         digits = digits_of(text)
         if len(digits) >= 7 and not has_letters(text):
@@ -252,7 +253,7 @@ class Redactor:
         elif kind in (ADDRESS, BIRTH, SECRET) and len(text) >= 4:
             scope.phrases.setdefault(text, kind)
 
-    def _know_mailbox(self, text: str, scope: Scope) -> None:
+    def _remember_mailbox(self, text: str, scope: Scope) -> None:
         whole = plain_email(text)
         local = whole.partition("@")[0]
         if len(local) > 2 and local not in _SHARED_MAILBOXES:
@@ -261,7 +262,7 @@ class Redactor:
             if "@" in whole:
                 self._mailboxes.setdefault(local, whole)
 
-    def _know_name(self, text: str, scope: Scope) -> None:
+    def _remember_name(self, text: str, scope: Scope) -> None:
         parts = [part for part in LETTERS.findall(text) if _is_name_part(part) and not self._stays(part)]
         for part in parts:
             key = folded(part)
@@ -269,16 +270,16 @@ class Redactor:
             if not _is_cased(part):
                 scope.phrases.setdefault(part, NAME)
             elif len(part) < 3 or key in common_words() or key in ambiguous_words():
-                scope.exact |= {part, part.capitalize(), part.upper()} - {part.lower()}
+                scope.exact_spellings |= {part, part.capitalize(), part.upper()} - {part.lower()}
                 scope.names.setdefault(key, False)
             else:
                 scope.names[key] = True
         if len(parts) == 2 and all(map(_is_cased, parts)):
             first, last = (folded(part) for part in parts)
             pairs = ((first + last, (first, last)), (last + first, (last, first)), (first[0] + last, (last,)))
-            for joined, of in pairs:
+            for joined, parts_of_name in pairs:
                 if len(joined) >= 6 and joined not in common_words():
-                    scope.joined.setdefault(joined, of)
+                    scope.joined_names.setdefault(joined, parts_of_name)
 
     def _stays(self, text: str) -> bool:
         return text.casefold() in self.patterns.keep
@@ -291,12 +292,12 @@ class Redactor:
         Args:
             value: The value, which `learn` has seen.
             scope: The result of `learn` for the conversation.
-            facts: Gets the replacements made in this value.
+            facts: Receives the replacements made in this value.
         """
         return self._redact(value, (), {}, scope, facts)
 
     def redact_fields(self, fields: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
-        """Return an object with personal data replaced in its values; its own names stay, as of arguments."""
+        """Return arguments by name with personal data replaced in the values; the names of arguments stay."""
         return {name: self._redact(item, (name,), fields, scope, None) for name, item in fields.items()}
 
     def _redact(
@@ -369,33 +370,37 @@ class Redactor:
 
     def _plain(self, text: str, scope: Scope, facts: Facts | None) -> str:
         pieces: list[str] = []
-        place = 0
-        made: list[tuple[Span, str]] = []
+        position = 0
+        replaced_spans: list[tuple[Span, str]] = []
         for span in self._find(text, scope):
             new = self._replacement(span.kind, text[span.start : span.end], scope)
-            made.append((span, new))
+            replaced_spans.append((span, new))
             if new[-1:].isdigit() and text[span.end : span.end + 1].isdigit():
                 new += "_"
-            pieces += [text[place : span.start], new]
-            place = span.end
+            pieces += [text[position : span.start], new]
+            position = span.end
         if facts is not None:
-            _add_facts(facts, made, text)
-        return "".join([*pieces, text[place:]])
+            _add_facts(facts, replaced_spans, text)
+        return "".join([*pieces, text[position:]])
 
-    def _find(self, text: str, scope: Scope, *, known: bool = True, by_form: bool = False) -> list[Span]:
+    def _find(
+        self, text: str, scope: Scope, *, search_known: bool = True, by_form: bool = False
+    ) -> list[Span]:
         """The personal values in a text, in order and without overlaps."""
         taken = bytearray(len(text))
-        found: list[Span] = []
-        for span in self._candidates(text, scope, known=known, by_form=by_form):
+        spans: list[Span] = []
+        for span in self._possible_spans(text, scope, search_known=search_known, by_form=by_form):
             size = span.end - span.start
             if size > 0 and not any(taken[span.start : span.end]):
                 taken[span.start : span.end] = b"\1" * size
                 if span.kind and not self._stays(text[span.start : span.end]):
-                    found.append(span)
-        return sorted(found, key=lambda span: span.start)
+                    spans.append(span)
+        return sorted(spans, key=lambda span: span.start)
 
-    def _candidates(self, text: str, scope: Scope, *, known: bool, by_form: bool) -> Iterator[Span]:
-        """Yield spans, the surest first."""
+    def _possible_spans(
+        self, text: str, scope: Scope, *, search_known: bool, by_form: bool
+    ) -> Iterator[Span]:
+        """Yield possible spans, the most certain first."""
         for phrase in self.patterns.keep:
             for match in phrase_pattern(phrase).finditer(text):
                 yield Span(*match.span(), "")
@@ -404,40 +409,45 @@ class Redactor:
         for kind, pattern in self.patterns.expressions.items():
             for match in pattern.finditer(text):
                 yield Span(*match.span(), kind)
-        if known:
+        if search_known:
             for phrase, kind in sorted(scope.phrases.items(), key=lambda item: -len(item[0])):
                 for match in phrase_pattern(phrase).finditer(text):
                     yield Span(*match.span(), kind)
         yield from formal_spans(text)
-        yield from labelled_ids(text, scope.kept)
-        if known:
+        yield from labelled_ids(text, scope.kept_ids)
+        if search_known:
             for match in TOKEN.finditer(text):
                 plain = plain_id(match[0])
                 kind = scope.values.get(plain) or scope.values.get(match[0].casefold(), "")
                 kind = kind or self._long_ids.get(plain, "")
-                if kind and plain not in scope.kept:
+                if kind and plain not in scope.kept_ids:
                     yield Span(*match.span(), kind)
-        yield from loose_spans(text, scope.kept)
+        yield from loose_spans(text, scope.kept_ids)
         for start, end in name_spans(text, by_form=by_form):
-            if scope.things and {folded(word) for word in LETTERS.findall(text, start, end)} <= scope.things:
+            words = {folded(word) for word in LETTERS.findall(text, start, end)}
+            if scope.product_words and words <= scope.product_words:
                 continue
             for match in LETTERS.finditer(text, start, end):
                 if _is_name_part(match[0]):
                     yield Span(*match.span(), NAME)
-        if known and (scope.names or scope.joined):
+        if search_known and (scope.names or scope.joined_names):
             for match in LETTERS.finditer(text):
                 if self._is_known_name(match[0], scope):
                     yield Span(*match.span(), NAME)
 
     def _is_known_name(self, word: str, scope: Scope) -> bool:
         key = folded(word)
-        in_any_case = scope.names.get(key)
-        return bool(in_any_case) or (in_any_case is False and word in scope.exact) or key in scope.joined
+        ignores_case = scope.names.get(key)
+        return (
+            bool(ignores_case)
+            or (ignores_case is False and word in scope.exact_spellings)
+            or key in scope.joined_names
+        )
 
     # ---- making replacements
 
     def _replacement(self, kind: str, text: str, scope: Scope) -> str:
-        """The replacement of a value, in the layout of this occurrence."""
+        """The replacement of a value, in the same layout as the text."""
         if text in self._issued:
             return text
         if kind in (PHONE, ID, CARD) and not has_letters(text) and len(digits_of(text)) >= 7:
@@ -449,7 +459,7 @@ class Redactor:
 
     @functools.cached_property
     def _makers(self) -> dict[str, Callable[[str, Scope], str]]:
-        numbered = self._numbered
+        make_replacement = self._make_replacement
         return {
             NAME: self._name,
             EMAIL: self._email,
@@ -457,31 +467,31 @@ class Redactor:
             CARD: self._card,
             IBAN: self._iban,
             DOMAIN: lambda text, scope: "example.com",
-            IP: lambda text, scope: numbered(IP, plain_ip(text), functools.partial(made_ip, ":" in text)),
-            ADDRESS: lambda text, scope: numbered(ADDRESS, plain_address(text), address_maker(text)),
-            BIRTH: lambda text, scope: numbered(BIRTH, text, made_birth_date),
-            SECRET: lambda text, scope: numbered(SECRET, text, lambda number: f"secret{number}"),
+            IP: lambda text, scope: make_replacement(IP, plain_ip(text), functools.partial(made_ip, ":" in text)),
+            ADDRESS: lambda text, scope: make_replacement(ADDRESS, plain_address(text), address_maker(text)),
+            BIRTH: lambda text, scope: make_replacement(BIRTH, text, made_birth_date),
+            SECRET: lambda text, scope: make_replacement(SECRET, text, lambda number: f"secret{number}"),
         }
 
     def _name(self, text: str, scope: Scope) -> str:
         key = folded(text)
-        parts = scope.joined.get(key, (key,)) if key not in scope.names else (key,)
-        new = "".join(self._numbered(NAME, part, lambda number: f"Name{number}") for part in parts)
+        parts = scope.joined_names.get(key, (key,)) if key not in scope.names else (key,)
+        new = "".join(self._make_replacement(NAME, part, lambda number: f"Name{number}") for part in parts)
         return new.lower() if text.islower() else new.upper() if text.isupper() and len(text) > 1 else new
 
     def _email(self, text: str, scope: Scope) -> str:
         whole = plain_email(text)
-        new = self._numbered(EMAIL, self._mailboxes.get(whole, whole), lambda number: f"user{number}")
+        new = self._make_replacement(EMAIL, self._mailboxes.get(whole, whole), lambda number: f"user{number}")
         return f"{new}@example.com" if "@" in whole else new
 
     def _national(self, text: str) -> tuple[str, str]:
-        """The prefix and the national number, also of a number whose `+` is missing only here."""
+        """The prefix and the national number. A prefix may come from another occurrence, with a `+`."""
         return self._international.get(digits_of(text)) or national(text)
 
     def _phone(self, text: str, scope: Scope) -> str:
         prefix, number = self._national(text)
         return laid_out(
-            text, prefix + self._numbered(PHONE, number, functools.partial(made_phone, len(number)))
+            text, prefix + self._make_replacement(PHONE, number, functools.partial(made_phone, len(number)))
         )
 
     def _card(self, text: str, scope: Scope) -> str:
@@ -489,29 +499,29 @@ class Redactor:
         if len(digits) == 4:
             whole = self._cards.get(digits)
             if whole is None:
-                return self._numbered(CARD, digits, lambda number: str(9000 + number)[-4:])
+                return self._make_replacement(CARD, digits, lambda number: str(9000 + number)[-4:])
             return self._card(whole, scope)[-4:]
-        new = self._numbered(CARD, digits, functools.partial(made_card, len(digits)))
+        new = self._make_replacement(CARD, digits, functools.partial(made_card, len(digits)))
         return laid_out(text, new)
 
     def _iban(self, text: str, scope: Scope) -> str:
         plain = re.sub(r"[\W_]", "", text).upper()
         return laid_out(
-            text, self._numbered(IBAN, plain, functools.partial(made_iban, plain[:2], len(plain)))
+            text, self._make_replacement(IBAN, plain, functools.partial(made_iban, plain[:2], len(plain)))
         )
 
     def _id(self, text: str, kind: str) -> str:
         bare = text.removeprefix("#")
-        new = text[: len(text) - len(bare)] + self._numbered(
+        new = text[: len(text) - len(bare)] + self._make_replacement(
             kind, plain_id(bare), functools.partial(made_id, bare.upper())
         )
         return new.lower() if text.islower() else new
 
-    def _numbered(self, kind: str, key: str, make: Callable[[int], str]) -> str:
+    def _make_replacement(self, kind: str, key: str, make: Callable[[int], str]) -> str:
         """The replacement of a canonical value, made from the next free number of its form."""
-        known = self._replacements.get((kind, key))
-        if known is not None:
-            return known
+        existing = self._replacements.get((kind, key))
+        if existing is not None:
+            return existing
         form = f"{kind} {make(0)}"
         while True:
             self._numbers[form] += 1
@@ -528,19 +538,19 @@ def _is_name_part(word: str) -> bool:
 
 
 def _is_cased(word: str) -> bool:
-    """Whether a word is of a script with upper and lower case, whose words are separated."""
+    """Whether the script of a word has upper and lower case; such scripts separate words."""
     return word.lower() != word.upper()
 
 
-def _add_facts(facts: Facts, made: list[tuple[Span, str]], text: str) -> None:
+def _add_facts(facts: Facts, replaced_spans: list[tuple[Span, str]], text: str) -> None:
     """Add replacements by label; adjacent parts of a name are one fact."""
     merged: list[tuple[Span, str]] = []
-    for span, new in made:
+    for span, new in replaced_spans:
         if merged and span.kind == NAME == merged[-1][0].kind:
-            before = merged[-1]
-            gap = text[before[0].end : span.start]
+            previous = merged[-1]
+            gap = text[previous[0].end : span.start]
             if gap in (" ", "-"):
-                merged[-1] = Span(before[0].start, span.end, NAME), before[1] + gap + new
+                merged[-1] = Span(previous[0].start, span.end, NAME), previous[1] + gap + new
                 continue
         merged.append((span, new))
     for span, new in merged:

@@ -14,7 +14,7 @@ from pytest_trace2evolve.importing.yaml_files import dumped, parse_tasks, pieces
 from pytest_trace2evolve.utils.files import folder_lock, write_atomic, write_together
 
 DRAFT = "draft"
-"""The key of a task that nobody has accepted yet."""
+"""The key that marks a task as a draft, which nobody has accepted yet."""
 
 _REJECTED = "# rejected: "
 
@@ -38,7 +38,7 @@ def read_drafts(path: Path) -> DraftsFile:
     """Read a file of drafts.
 
     Raises:
-        LogError: the file cannot be read, or holds a task that is no draft.
+        LogError: the file cannot be read, or holds a task that is not a draft.
     """
     text, tasks = read_tasks(path)
     rejected = re.findall(rf"(?m)^{_REJECTED}(.+)$", text)
@@ -48,32 +48,32 @@ def read_drafts(path: Path) -> DraftsFile:
             raise LogError(
                 f"{path}: {task['id']!r} has no key {DRAFT!r}, so it is no draft; move it to a task file"
             )
-    cut = pieces(path, body, tasks) if tasks else []
+    texts = pieces(path, body, tasks) if tasks else []
     head = re.match(r"(?:#.*\n|\s*\n)*", body)
-    return DraftsFile(path, tuple(tasks), tuple(cut), head[0] if head and tasks else "", tuple(rejected))
+    return DraftsFile(path, tuple(tasks), tuple(texts), head[0] if head and tasks else "", tuple(rejected))
 
 
-def resolve(file: DraftsFile, given: Sequence[str]) -> list[str]:
-    """The ids of drafts that are named by their ids or the starts of these.
+def resolve(file: DraftsFile, names: Sequence[str]) -> list[str]:
+    """Return the ids of the drafts that `names` gives by an id or the start of an id.
 
     Raises:
-        LogError: a name fits no draft, or several.
+        LogError: a name matches no draft, or several.
     """
-    found: list[str] = []
-    for name in given:
-        fitting = (
+    ids: list[str] = []
+    for name in names:
+        matching_ids = (
             [name] if name in file.ids else [task_id for task_id in file.ids if task_id.startswith(name)]
         )
-        if len(fitting) > 1:
-            raise LogError(f"{file.path}: {len(fitting)} drafts begin with {name!r}; give the whole id")
-        if not fitting:
+        if len(matching_ids) > 1:
+            raise LogError(f"{file.path}: {len(matching_ids)} drafts begin with {name!r}; give the whole id")
+        if not matching_ids:
             if name in file.rejected:
                 raise LogError(
                     f"{file.path}: {name!r} was rejected before; import the log again to draft it anew"
                 )
             raise LogError(f"{file.path}: no draft {name!r}; {name_suggestion(name, file.ids, max_names=5)}")
-        found += fitting
-    return list(dict.fromkeys(found))
+        ids += matching_ids
+    return list(dict.fromkeys(ids))
 
 
 def review(
@@ -91,20 +91,20 @@ def review(
         LogError: an id is unknown, is both accepted and rejected, or is another task's in `into`; or a file
             cannot be read or written.
     """
-    with _alone(path, into):
+    with _lock_folders(path, into):
         file = read_drafts(path)
         accepted, rejected = resolve(file, accept), resolve(file, reject)
-        if both := [task_id for task_id in accepted if task_id in rejected]:
-            raise LogError(f"{both[0]!r} is both accepted and rejected; choose one")
+        if conflicting_ids := [task_id for task_id in accepted if task_id in rejected]:
+            raise LogError(f"{conflicting_ids[0]!r} is both accepted and rejected; choose one")
         if accepted and into is None:
             raise LogError("--accept needs --into FILE, the file of tasks")
         files: dict[Path, str] = {}
         if accepted and into is not None:
-            text = _with_tasks(into, file, accepted)
+            text = _add_tasks(into, file, accepted)
             if text is not None:
                 files[into] = text
         if accepted or rejected:
-            files[path] = _without(file, {*accepted, *rejected}, rejected)
+            files[path] = _remove_drafts(file, {*accepted, *rejected}, rejected)
             try:
                 write_together(files)
             except OSError as error:
@@ -114,7 +114,7 @@ def review(
 
 
 @contextlib.contextmanager
-def _alone(path: Path, into: Path | None) -> Iterator[None]:
+def _lock_folders(path: Path, into: Path | None) -> Iterator[None]:
     """Hold the locks of both folders, so that two reviews never write the same file."""
     folders = {path.resolve().parent, *([into.resolve().parent] if into is not None else [])}
     with contextlib.ExitStack() as stack:
@@ -124,34 +124,34 @@ def _alone(path: Path, into: Path | None) -> Iterator[None]:
         yield
 
 
-def _with_tasks(into: Path, file: DraftsFile, accepted: Sequence[str]) -> str | None:
+def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str]) -> str | None:
     """The text of the task file with the accepted drafts; None if it holds them all already."""
     text, tasks = read_tasks(into) if os.path.lexists(into) else ("", [])
-    known = {task["id"]: task for task in tasks}
-    added: list[dict[str, Any]] = []
+    existing_tasks = {task["id"]: task for task in tasks}
+    new_tasks: list[dict[str, Any]] = []
     texts: list[str] = []
     for task_id in accepted:
-        place = file.ids.index(task_id)
-        task = {key: value for key, value in file.drafts[place].items() if key != DRAFT}
-        if task_id in known:
-            if known[task_id] == task:
+        position = file.ids.index(task_id)
+        task = {key: value for key, value in file.drafts[position].items() if key != DRAFT}
+        if task_id in existing_tasks:
+            if existing_tasks[task_id] == task:
                 continue  # an earlier review stopped between the two files
             raise LogError(f"{into}: holds another task {task_id!r}; rename the draft in {file.path}")
         _check_task(file.path, task)
-        added.append(task)
-        texts.append(without_key(file.texts[place], DRAFT))
-    if not added:
+        new_tasks.append(task)
+        texts.append(without_key(file.texts[position], DRAFT))
+    if not new_tasks:
         return None
     if into.suffix == ".jsonl":
-        lines = [json.dumps(task, ensure_ascii=False, default=str) + "\n" for task in added]
-        new = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(lines)
+        lines = [json.dumps(task, ensure_ascii=False, default=str) + "\n" for task in new_tasks]
+        new_text = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(lines)
     else:
-        new = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(texts)
-        if not _holds(into, new, [*tasks, *added]):
-            new = dumped([*tasks, *added])  # a list in another layout: it is written anew
-    if not _holds(into, new, [*tasks, *added]):
+        new_text = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(texts)
+        if not _holds(into, new_text, [*tasks, *new_tasks]):
+            new_text = dumped([*tasks, *new_tasks])  # a list in a different layout is written anew
+    if not _holds(into, new_text, [*tasks, *new_tasks]):
         raise LogError(f"{into}: the tasks cannot be added in its layout; write it as a list of '- id: …'")
-    return new
+    return new_text
 
 
 def _check_task(path: Path, task: dict[str, Any]) -> None:
@@ -168,11 +168,13 @@ def _holds(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> bool:
         return False
 
 
-def _without(file: DraftsFile, gone: set[str], rejected: Sequence[str]) -> str:
+def _remove_drafts(file: DraftsFile, removed_ids: set[str], rejected: Sequence[str]) -> str:
     """The text of the drafts file without some drafts, and with the rejected ids at its end."""
-    left = [text for text, task_id in zip(file.texts, file.ids, strict=True) if task_id not in gone]
+    remaining_texts = [
+        text for text, task_id in zip(file.texts, file.ids, strict=True) if task_id not in removed_ids
+    ]
     ids = dict.fromkeys([*file.rejected, *rejected])
-    body = "".join(left) if left else "[]\n"
+    body = "".join(remaining_texts) if remaining_texts else "[]\n"
     return file.head + body + "".join(f"{_REJECTED}{task_id}\n" for task_id in ids)
 
 

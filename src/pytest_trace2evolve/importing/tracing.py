@@ -1,7 +1,7 @@
 """Reads conversations from traces of model calls: OpenTelemetry's GenAI spans, and exports of Langfuse.
 
 A model call records the messages that it was sent, which repeat the conversation so far, and its answer. The
-calls of one conversation are put together by the id of the conversation or session, else of the trace.
+calls of one conversation are merged by the id of the conversation or session, or else of the trace.
 """
 
 import json
@@ -32,24 +32,24 @@ Item = dict[str, Any]
 
 @dataclass
 class _Group:
-    """The records of one conversation: (start, messages) for each model call, and the place of the first."""
+    """The model calls of one conversation, as (start, messages), and the place of the first call."""
 
     place: str
-    records: list[tuple[str, list[Turn]]] = field(default_factory=list)
+    model_calls: list[tuple[str, list[Turn]]] = field(default_factory=list)
     metadata: Item = field(default_factory=dict)
     damage: str = ""
 
 
-def _grouped(groups: dict[str, _Group]) -> Found:
+def _read_groups(groups: dict[str, _Group]) -> Found:
     for group in groups.values():
         if group.damage:
             yield Damage(group.place, group.damage)
             continue
-        records = sorted(group.records, key=lambda record: record[0])
-        if not records:
+        model_calls = sorted(group.model_calls, key=lambda model_call: model_call[0])
+        if not model_calls:
             continue
         try:
-            turns = merged([turns for _, turns in records])
+            turns = merged([turns for _, turns in model_calls])
             yield conversation_of(group.place, turns, group.metadata)
         except DamagedError as error:
             yield Damage(group.place, str(error))
@@ -67,7 +67,7 @@ def is_otel(item: Item) -> bool:
 
 
 def read_otel(documents: Iterable[Document | Damage]) -> Found:
-    """Yield the conversations of spans: of an OTLP export, or as the SDK's console exporter writes them."""
+    """Yield the conversations of spans, from an OTLP export or from the SDK's console exporter."""
     groups: dict[str, _Group] = {}
     traces: dict[str, str] = {}
     spans: list[tuple[str, Item]] = []
@@ -87,22 +87,22 @@ def read_otel(documents: Iterable[Document | Damage]) -> Found:
     for number, (place, span) in enumerate(spans, 1):
         attributes = span["attributes"]
         key = traces.get(span["trace"]) or span["trace"]
-        where = ", ".join(part for part in (place, f"span {number}") if part)
+        location = ", ".join(part for part in (place, f"span {number}") if part)
         try:
             turns = _turns_of_span(attributes, events.get(span["id"], []) if not span["is_log"] else [])
         except DamagedError as error:
-            group = groups.setdefault(key, _Group(where))
-            group.damage = group.damage or f"{where}: {error}" if group.place != where else str(error)
+            group = groups.setdefault(key, _Group(location))
+            group.damage = group.damage or f"{location}: {error}" if group.place != location else str(error)
             continue
         if turns:
-            group = groups.setdefault(key, _Group(where))
-            group.records.append((span["start"], turns))
+            group = groups.setdefault(key, _Group(location))
+            group.model_calls.append((span["start"], turns))
             group.metadata |= {
                 name: value
                 for name, value in attributes.items()
                 if name.startswith(("user.", "enduser.", "client."))
             }
-    yield from _grouped(groups)
+    yield from _read_groups(groups)
 
 
 def _spans(value: Any) -> Iterator[Item]:
@@ -113,29 +113,29 @@ def _spans(value: Any) -> Iterator[Item]:
         return
     if not isinstance(value, dict):
         raise DamagedError(f"is {kind_name(value)}, not a span")
-    exported = False
+    is_export = False
     for outer, scope, inner in (
         ("resourceSpans", "scopeSpans", "spans"),
         ("resource_spans", "scope_spans", "spans"),
         ("resourceLogs", "scopeLogs", "logRecords"),
     ):
         for resource in _list(value, outer):
-            exported = True
-            for scoped in _list(resource, scope) or _list(resource, "instrumentationLibrarySpans"):
-                for span in _list(scoped, inner):
+            is_export = True
+            for scope_item in _list(resource, scope) or _list(resource, "instrumentationLibrarySpans"):
+                for span in _list(scope_item, inner):
                     yield _span(span, is_log=inner == "logRecords")
-        exported = exported or outer in value
-    if not exported:
+        is_export = is_export or outer in value
+    if not is_export:
         yield _span(value, is_log="body" in value and "start_time" not in value)
 
 
 def _list(value: Any, name: str) -> list[Any]:
     if not isinstance(value, dict):
         raise DamagedError(f"holds {kind_name(value)} in place of an object")
-    found = value.get(name, [])
-    if not isinstance(found, list):
-        raise DamagedError(f"has {name!r} of {kind_name(found)}, not a list")
-    return found
+    items = value.get(name, [])
+    if not isinstance(items, list):
+        raise DamagedError(f"has {name!r} of {kind_name(items)}, not a list")
+    return items
 
 
 def _span(span: Any, *, is_log: bool) -> Item:
@@ -179,16 +179,16 @@ def _attributes(value: Any) -> Item:
         return value
     if not isinstance(value, list):
         raise DamagedError(f"has attributes of {kind_name(value)}")
-    found: Item = {}
+    attributes: Item = {}
     for pair in value:
         if not isinstance(pair, dict) or not isinstance(pair.get("key"), str):
             raise DamagedError("has an attribute without a key")
-        found[pair["key"]] = _plain_value(pair.get("value"))
-    return found
+        attributes[pair["key"]] = _plain_value(pair.get("value"))
+    return attributes
 
 
 def _plain_value(value: Any) -> Any:
-    """The value of an OTLP value such as `{"stringValue": "x"}`; other values stay."""
+    """Unwrap an OTLP value such as `{"stringValue": "x"}`; other values stay."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
     name, inner = next(iter(value.items()))
@@ -203,15 +203,17 @@ def _plain_value(value: Any) -> Any:
 
 def _events_by_span(spans: list[tuple[str, Item]]) -> dict[str, list[tuple[str, Item]]]:
     """The events of each span: its own, and log records that name the span."""
-    found: dict[str, list[tuple[str, Item]]] = {}
+    events_by_span: dict[str, list[tuple[str, Item]]] = {}
     for _, span in spans:
         if span["is_log"]:
             body = span["body"] if isinstance(span["body"], dict) else {}
-            found.setdefault(span["id"], []).append((str(span["name"]), {**span["attributes"], **body}))
+            events_by_span.setdefault(span["id"], []).append(
+                (str(span["name"]), {**span["attributes"], **body})
+            )
         for event in span["events"]:
             attributes = _attributes(event.get("attributes"))
-            found.setdefault(span["id"], []).append((str(event.get("name")), attributes))
-    return found
+            events_by_span.setdefault(span["id"], []).append((str(event.get("name")), attributes))
+    return events_by_span
 
 
 def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Turn]:
@@ -227,17 +229,17 @@ def _turns_of_span(attributes: Item, events: list[tuple[str, Item]]) -> list[Tur
     if turns:
         return turns
     for prompt, completion in (("gen_ai.prompt", "gen_ai.completion"), ("llm.prompts", "llm.completions")):
-        turns = [*_indexed(attributes, prompt), *_indexed(attributes, completion)]
+        turns = [*_indexed_turns(attributes, prompt), *_indexed_turns(attributes, completion)]
         if turns:
             return turns
-    given, answer = (attributes.get(f"langfuse.observation.{name}") for name in ("input", "output"))
+    model_input, answer = (attributes.get(f"langfuse.observation.{name}") for name in ("input", "output"))
     if attributes.get("langfuse.observation.type") == "generation":
-        return turns_of_generation(_decoded(given), _decoded(answer))
+        return turns_of_generation(_decode_json(model_input), _decode_json(answer))
     return []
 
 
-def _decoded(value: Any) -> Any:
-    """The JSON value of a text, or the value itself."""
+def _decode_json(value: Any) -> Any:
+    """Parse a text that holds a JSON object or array; other values stay."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return parse_json(value)
@@ -308,21 +310,21 @@ _EVENT_ROLES = {
 
 
 def _turns_of_event(name: str, event: Item) -> Iterator[Turn]:
-    """The turns of an event of the older conventions."""
+    """The turns of an event that follows the older conventions."""
     if name in _EVENT_ROLES:
         body = event.get("message", event)
-        body = _decoded(body) if isinstance(body, str) else body
+        body = _decode_json(body) if isinstance(body, str) else body
         if not isinstance(body, dict):
             body = {"content": body}
         message = {
             "role": _EVENT_ROLES[name],
             "content": _content(body.get("content")),
-            "tool_calls": _decoded(body.get("tool_calls")),
+            "tool_calls": _decode_json(body.get("tool_calls")),
             "tool_call_id": body.get("id"),
         }
         yield turn_of(message)
     elif name in ("gen_ai.content.prompt", "gen_ai.content.completion"):
-        value = _decoded(event.get("gen_ai.prompt", event.get("gen_ai.completion")))
+        value = _decode_json(event.get("gen_ai.prompt", event.get("gen_ai.completion")))
         if isinstance(value, list):
             yield from turns_of(value)
 
@@ -331,7 +333,7 @@ def _content(value: Any) -> Any:
     return value if value is None or isinstance(value, str | list) else json.dumps(value, ensure_ascii=False)
 
 
-def _indexed(attributes: Item, prefix: str) -> Iterator[Turn]:
+def _indexed_turns(attributes: Item, prefix: str) -> Iterator[Turn]:
     """The turns of attributes such as `gen_ai.prompt.0.role`, as OpenLLMetry writes them."""
     messages: dict[int, Item] = {}
     for name, value in attributes.items():
@@ -347,7 +349,7 @@ def _indexed(attributes: Item, prefix: str) -> Iterator[Turn]:
         if len(parts) == 4 and parts[1] == "tool_calls" and parts[2].isdecimal():
             message.setdefault("calls", {}).setdefault(parts[2], {})[parts[3]] = value
         elif len(parts) == 2:
-            message[parts[1]] = _decoded(value) if parts[1] == "content" else value
+            message[parts[1]] = _decode_json(value) if parts[1] == "content" else value
     for _, message in sorted(messages.items()):
         calls = list(message.pop("calls", {}).values())
         yield turn_of({"role": "assistant", **message, "tool_calls": calls})
@@ -379,22 +381,22 @@ def read_langfuse(documents: Iterable[Document | Damage]) -> Found:
             continue
         for item in _entries(document.value):
             number += 1
-            where = ", ".join(part for part in (document.place, f"entry {number}") if part)
+            location = ", ".join(part for part in (document.place, f"entry {number}") if part)
             if not isinstance(item, dict):
-                yield Damage(where, f"is {kind_name(item)}, not a trace or an observation")
+                yield Damage(location, f"is {kind_name(item)}, not a trace or an observation")
             elif isinstance(item.get("observations"), list):
-                _add_trace(groups, where, item)
+                _add_trace(groups, location, item)
             elif item.get("type") in _MODEL_CALLS:
                 trace = _get(item, "traceId", "trace_id")
                 key = _get(item, "sessionId", "session_id") or trace
                 if not isinstance(key, str):
-                    yield Damage(where, "is an observation without a trace id")
+                    yield Damage(location, "is an observation without a trace id")
                     continue
-                _add_observation(groups.setdefault(key, _Group(where)), item)
+                _add_observation(groups.setdefault(key, _Group(location)), item)
                 _add_metadata(groups[key], item)
             elif "type" not in item and "observations" in item:
-                yield Damage(where, f"has 'observations' of {kind_name(item['observations'])}, not a list")
-    yield from _grouped(groups)
+                yield Damage(location, f"has 'observations' of {kind_name(item['observations'])}, not a list")
+    yield from _read_groups(groups)
 
 
 def _entries(value: Any) -> list[Any]:
@@ -403,9 +405,9 @@ def _entries(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _add_trace(groups: dict[str, _Group], where: str, trace: Item) -> None:
+def _add_trace(groups: dict[str, _Group], location: str, trace: Item) -> None:
     key = _get(trace, "sessionId", "session_id") or _get(trace, "id")
-    group = groups.setdefault(str(key or where), _Group(where))
+    group = groups.setdefault(str(key or location), _Group(location))
     _add_metadata(group, trace)
     for observation in trace["observations"]:
         if not isinstance(observation, dict):
@@ -414,29 +416,31 @@ def _add_trace(groups: dict[str, _Group], where: str, trace: Item) -> None:
             )
         elif observation.get("type") in _MODEL_CALLS:
             _add_observation(group, observation)
-    if not group.records and not group.damage:
+    if not group.model_calls and not group.damage:
         _add_observation(group, trace)
 
 
 def _add_observation(group: _Group, observation: Item) -> None:
     start = str(_get(observation, "startTime", "start_time", "timestamp") or "")
     try:
-        turns = turns_of_generation(_decoded(observation.get("input")), _decoded(observation.get("output")))
+        turns = turns_of_generation(
+            _decode_json(observation.get("input")), _decode_json(observation.get("output"))
+        )
     except DamagedError as error:
         group.damage = group.damage or str(error)
         return
     if turns:
-        group.records.append((start, turns))
+        group.model_calls.append((start, turns))
 
 
 def _add_metadata(group: _Group, item: Item) -> None:
     user = _get(item, "userId", "user_id")
     if user:
         group.metadata["user_id"] = user
-    given = _decoded(item.get("metadata"))
-    if isinstance(given, dict):
+    metadata = _decode_json(item.get("metadata"))
+    if isinstance(metadata, dict):
         group.metadata |= {
-            key: value for key, value in given.items() if key not in ("resourceAttributes", "scope")
+            key: value for key, value in metadata.items() if key not in ("resourceAttributes", "scope")
         }
 
 
@@ -444,21 +448,24 @@ def _get(item: Item, *names: str) -> Any:
     return next((item[name] for name in names if item.get(name) is not None), None)
 
 
-def turns_of_generation(given: Any, answer: Any) -> list[Turn]:
+def turns_of_generation(model_input: Any, answer: Any) -> list[Turn]:
     """The messages of a model call: its input and its output, in the shapes that SDKs record.
 
     Raises:
-        DamagedError: a message has a wrong form.
+        DamagedError: a message is malformed.
     """
     turns: list[Turn] = []
-    if isinstance(given, dict):
-        given = next((given[name] for name in ("messages", "input", "prompt") if name in given), given)
-    if isinstance(given, str):
-        turns.append(Turn("user", given))
-    elif isinstance(given, list):
-        turns += turns_of(given)
-    elif isinstance(given, dict) and "role" in given:
-        turns.append(turn_of(given))
+    if isinstance(model_input, dict):
+        model_input = next(
+            (model_input[name] for name in ("messages", "input", "prompt") if name in model_input),
+            model_input,
+        )
+    if isinstance(model_input, str):
+        turns.append(Turn("user", model_input))
+    elif isinstance(model_input, list):
+        turns += turns_of(model_input)
+    elif isinstance(model_input, dict) and "role" in model_input:
+        turns.append(turn_of(model_input))
     if isinstance(answer, dict):
         if (
             isinstance(answer.get("choices"), list)

@@ -1,4 +1,4 @@
-"""Reads and writes task files, YAML lists and JSON lines; comments and layout stay."""
+"""Reads and writes task files (YAML lists and JSON lines), and keeps their comments and layout."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ MAX_DEPTH = 50
 
 
 def dumped(tasks: Sequence[dict[str, Any]]) -> str:
-    """Tasks as a YAML list."""
+    """Render tasks as a YAML list."""
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -27,7 +27,7 @@ def read_tasks(path: Path) -> tuple[str, list[dict[str, Any]]]:
     """The text and the tasks of a YAML list or of JSON lines (`.jsonl`).
 
     Raises:
-        LogError: the file cannot be read, or holds something other than a list of objects with text ids.
+        LogError: the file cannot be read, or is not a list of objects whose ids are different texts.
     """
     text = read_text(path, LogError, "name a file of tasks", max_bytes=MAX_RECORD_BYTES)
     tasks = parse_tasks(path, text)
@@ -46,7 +46,7 @@ def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
     """The tasks of a file's text.
 
     Raises:
-        LogError: the text is no list of objects.
+        LogError: the text is not a list of objects.
     """
     if path.suffix == ".jsonl":
         tasks: Any = []
@@ -57,7 +57,7 @@ def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
                 except ValueError as error:
                     raise LogError(f"{path}: line {number}: {error}; fix the line") from None
     else:
-        tasks = _loaded(path, text)
+        tasks = _load_yaml(path, text)
     if tasks is None:
         return []
     if not isinstance(tasks, list):
@@ -68,7 +68,7 @@ def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
     return tasks
 
 
-def _loaded(path: Path, text: str) -> Any:
+def _load_yaml(path: Path, text: str) -> Any:
     import yaml
 
     if re.search(r"(?m)^[^#\n'\"]*(?<=[\s:\-,\[])[*&][A-Za-z0-9_]+\s*(?:#.*)?$", text):
@@ -97,7 +97,7 @@ def _check_aliases(path: Path, text: str) -> None:
 
 
 def pieces(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
-    """The text of each task as a list item: as the file has it if it can be cut, else written anew."""
+    """The text of each task as a list item: cut from the file if possible, otherwise written anew."""
     if path.suffix != ".jsonl":
         import yaml
 
@@ -107,10 +107,10 @@ def pieces(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
             [item.start_mark.line for item in node.value] if node is not None and not node.flow_style else []
         )
         ends = [*starts[1:], len(lines)]
-        cut = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
-        cut = [piece if piece.endswith("\n") else f"{piece}\n" for piece in cut]
-        if len(cut) == len(tasks) and all(map(_is_item, cut, tasks)):
-            return cut
+        items = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+        items = [piece if piece.endswith("\n") else f"{piece}\n" for piece in items]
+        if len(items) == len(tasks) and all(map(_is_item, items, tasks)):
+            return items
     return [dumped([task]) for task in tasks]
 
 
@@ -127,14 +127,14 @@ def without_key(piece: str, key: str) -> str:
     import yaml
 
     (task,) = parse_tasks(Path("piece.yaml"), piece)
-    wanted = {name: value for name, value in task.items() if name != key}
+    remaining_fields = {name: value for name, value in task.items() if name != key}
     mapping = yaml.compose(piece, Loader=yaml.SafeLoader).value[0]
     lines = piece.splitlines(keepends=True)
     keys = [name for name, _ in mapping.value]
-    for place, name in enumerate(keys):
+    for position, name in enumerate(keys):
         if name.value == key and name.start_mark.line > 0:
-            after = keys[place + 1].start_mark.line if place + 1 < len(keys) else len(lines)
-            shorter = "".join([*lines[: name.start_mark.line], *lines[after:]])
-            if _is_item(shorter, wanted):
-                return shorter
-    return dumped([wanted])
+            after = keys[position + 1].start_mark.line if position + 1 < len(keys) else len(lines)
+            shortened_piece = "".join([*lines[: name.start_mark.line], *lines[after:]])
+            if _is_item(shortened_piece, remaining_fields):
+                return shortened_piece
+    return dumped([remaining_fields])

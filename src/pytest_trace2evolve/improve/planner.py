@@ -1,4 +1,4 @@
-"""Makes the plan of an evolution, and validates all options before any training or run starts."""
+"""Makes the plan of an evolution, and validates all options before training or a run starts."""
 
 import argparse
 import os
@@ -55,7 +55,7 @@ def plan_evolution(
         ConfigError: a value is invalid, the run is unknown or unsuitable, no environment has the tools of the
             run's world, or no adapter could be promoted.
         CandidateError: the candidate does not exist.
-        ModelFolderError: the base is not the folder of a model.
+        ModelFolderError: the base is not a model folder.
         MissingExtraError: a package that training needs is not installed.
         ResultsError: the run is damaged, was edited, or is not comparable with runs of its adapters.
     """
@@ -79,10 +79,10 @@ def plan_evolution(
             environments.require_tools_of(f"run {arguments.from_run}", (origin.provider, origin.domain))
     candidate = arguments.candidate or (DEFAULT_CANDIDATE if source is None else source.candidate)
     if ADAPTER_SEPARATOR in candidate:
-        unadapted = candidate.partition(ADAPTER_SEPARATOR)[0]
+        base_candidate = candidate.partition(ADAPTER_SEPARATOR)[0]
         raise ConfigError(
             f"candidate {candidate!r} uses an adapter, but adapters are trained on the base model alone; "
-            f"evolve {unadapted!r} instead"
+            f"evolve {base_candidate!r} instead"
         )
     _ = project.candidates[candidate]
     base = read_model(
@@ -111,7 +111,7 @@ def plan_evolution(
     if source is not None:
         source.check_tasks(plan)
         source.check_evidence(plan)
-    # With one more training than cores, no core is idle while the last training runs alone.
+    # With one training run more than cores, the last one does not run alone while other cores are idle.
     default_parallel = (
         min(arguments.max_adapters, (os.cpu_count() or 1) + 1) if arguments.preset == "pocket" else 1
     )
@@ -148,7 +148,7 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
 
 def _check_agent(project: Project, values: SimpleNamespace, context: Context) -> None:
-    """Check that no setting names a different agent than the embedded model."""
+    """Check that no setting names an agent other than the embedded model."""
     agent_settings = (
         [f"t2e_agent = {context.agent} in the pytest settings of {project.root}"] if context.agent else []
     )
@@ -209,11 +209,11 @@ def _check_suites(plan: Plan, environments: Environments, *, is_new: bool) -> No
 def _content_digest(plan: Plan, environments: Environments, source: "SourceRun | None") -> str:
     """Return the digest of the content on which the identity of an evolution depends."""
     assert plan.policy is not None
-    policy = [plan.policy.name]
+    policy_parts = [plan.policy.name]
     path = plan.project.policies_folder / f"{plan.policy.name}.toml"
     if path.is_file():
-        policy.append(digest(parse_toml(read_text(path, PolicyError))))
-    policy += [
+        policy_parts.append(digest(parse_toml(read_text(path, PolicyError))))
+    policy_parts += [
         f"{name} {Estimand.SUITE}"
         for name, planned in plan.suites.items()
         if (suite_policy := plan.policy_of(planned)) and suite_policy.estimand is Estimand.SUITE
@@ -231,7 +231,7 @@ def _content_digest(plan: Plan, environments: Environments, source: "SourceRun |
             "environments": {
                 name: environments.generator(name, EASIEST).digest for name in environments.names
             },
-            "gate": policy,
+            "gate": policy_parts,
         }
     )
 
@@ -263,10 +263,10 @@ class SourceRun:
         return candidates.pop()
 
     def select_suites(self, requested: Sequence[str] | None) -> list[str] | None:
-        """Return the suites that judge adapters: the requested suites, or else all suites of the run.
+        """Return the suites on which adapters are judged: the requested suites, or else all of the run.
 
         Raises:
-            ConfigError: the run does not contain a named suite.
+            ConfigError: the run does not contain a requested suite.
         """
         run_suites = sorted({origin.suite for origin in self.origins if origin.suite is not None})
         for name in requested or ():

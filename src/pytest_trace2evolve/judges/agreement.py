@@ -10,7 +10,7 @@ from pytest_trace2evolve.records.verdict import Interval
 
 @dataclass(frozen=True)
 class LabelledAnswer:
-    """A hand label and the judge's answer for one trace; both are whether the trace keeps the check.
+    """A hand label and the judge's answer for one trace. True means that the trace keeps the check.
 
     `answer` is None if the judge gave no usable answer.
     """
@@ -22,11 +22,11 @@ class LabelledAnswer:
 def measure_agreement(
     answers: Sequence[LabelledAnswer], *, judge: JudgeIdentity, labels: str, measured_at: str
 ) -> Agreement:
-    """Compare a judge's answers with hand labels. There must be at least one.
+    """Compare a judge's answers with hand labels. There must be at least one answer.
 
-    The intervals of shares are exact (Clopper and Pearson, 1934). That of kappa follows from the interval of
-    the accuracy, with the agreement by chance as observed. In simulations (3 prevalences, 6 judges, 30 to 120
-    labels), its lower bound exceeded the true kappa in at most 1.7 % of the samples.
+    The intervals of shares are exact (Clopper and Pearson, 1934). The interval of kappa follows from that of
+    the accuracy, with the observed agreement by chance. In simulations (3 prevalences, 6 judges, 30 to 120
+    labels), the lower bound of kappa exceeded the true kappa in at most 1.7 % of the samples.
 
     Args:
         labels: Digest of the labels.
@@ -60,7 +60,7 @@ def measure_agreement(
 
 
 def _kappa(accuracy: Interval, label_share: float, answer_share: float) -> Interval | None:
-    """Cohen's kappa (1960); None if chance alone would agree always."""
+    """Cohen's kappa (1960); None if labels and answers would always agree by chance."""
     by_chance = label_share * answer_share + (1 - label_share) * (1 - answer_share)
     if by_chance >= 1:
         return None

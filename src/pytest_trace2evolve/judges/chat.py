@@ -24,7 +24,7 @@ each statement, in the given order: its number, a one-sentence reason, and wheth
 
 
 class StrictModel(BaseModel):
-    """Base of models of answers, which reject unknown fields."""
+    """Base class of the models of answers; rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +40,7 @@ class _Answers(StrictModel):
 
 
 def response_format(name: str, model: type[BaseModel]) -> dict[str, Any]:
-    """The `response_format` for a model, without the references and keywords that strict endpoints reject."""
+    """Return the `response_format` of a pydantic model, without keywords that strict endpoints reject."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
     dropped_keywords = ("title", "description", "pattern", "maxLength", "minLength")
@@ -103,7 +103,7 @@ class ChatJudge:
         self._price = price
 
     def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
-        """Grade assertions; returns one check per assertion, in order, and the use of the model.
+        """Grade assertions. Returns one check per assertion, in order, and the judge model's usage.
 
         Raises:
             JudgeError: the endpoint failed, or its answer does not have one entry for each assertion.
@@ -176,7 +176,7 @@ class ChatJudge:
 
 
 def render_question(assertions: Sequence[str], trace: Sequence[Message]) -> str:
-    """The text by which a judge is asked about a trace."""
+    """Return the text of the question that a judge gets about a trace."""
     lines = [f"{message.role}: {_render_message(message)}" for message in trace]
     statements = [f"{number}. {assertion}" for number, assertion in enumerate(assertions, start=1)]
     return "\n".join(

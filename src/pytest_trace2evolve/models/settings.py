@@ -18,11 +18,11 @@ CALL_TIMEOUT = 600.0
 
 @dataclass(frozen=True)
 class Retries:
-    """How failed requests are retried.
+    """The settings for retries of failed requests.
 
     Attributes:
         attempts: Attempts of one completion, including the first.
-        first_pause: Seconds before the second attempt, doubled for each further attempt. The pause is drawn
+        first_pause: Seconds before the second attempt, doubled for each further attempt. The pause is random,
             between half of this value and the full value.
         max_pause: Upper limit in seconds of the backoff and of the pause that an endpoint asks for.
     """
@@ -51,7 +51,7 @@ class ModelSettings:
             (for a cassette that was recorded without an endpoint).
         api_key_env: The environment variable that holds the key.
         temperature: The sampling temperature; None omits it from the request, as some models require.
-        seed: Sent with each request, plus the trial's number; None sends no seed.
+        seed: The seed, to which the trial's number is added in each request; None sends no seed.
         timeout: Seconds of one attempt of a call.
         price: The model's price; None if unknown.
         folder: The model's folder if a local server of this run serves the model, else None.
@@ -78,12 +78,12 @@ class ModelSettings:
     adapter: Path | None = None
     weights: str | None = None
     token: str | None = field(default=None, repr=False)
-    # These fields change no trace, so settings that differ only here are equal.
+    # These fields change no trace, so settings that differ only in them are equal.
     url_option: str = field(default="", repr=False, compare=False)
     timeout_option: str = field(default="", repr=False, compare=False)
 
     def with_server(self, base_url: str, token: str) -> Self:
-        """The same settings for a local server."""
+        """Return the settings with the address and the token of a local server."""
         return replace(self, base_url=base_url, token=token)
 
     @property
@@ -92,10 +92,10 @@ class ModelSettings:
         return (self.weights or "").partition("+")[0]
 
     def key(self) -> str:
-        """The API key.
+        """Return the API key.
 
         Raises:
-            EndpointError: the environment variable that should hold the key is empty.
+            EndpointError: the environment variable that should hold the key is missing or empty.
         """
         key = self.token or os.environ.get(self.api_key_env)
         if not key:
@@ -105,7 +105,7 @@ class ModelSettings:
         return key
 
     def endpoint(self) -> str | None:
-        """The base URL: `base_url`, else OPENAI_BASE_URL; None means the client's default."""
+        """Return `base_url`, else OPENAI_BASE_URL; None means the client's default."""
         return os.environ.get("OPENAI_BASE_URL") if self.base_url is None else self.base_url
 
     def require_url(self) -> None:
@@ -122,7 +122,7 @@ class ModelSettings:
             raise self.url_error()
 
     def url_error(self) -> EndpointError:
-        """The error for an invalid base URL; it does not quote the URL, which may contain a password."""
+        """Return the error for an invalid base URL; it omits the URL, which may contain a password."""
         source = "OPENAI_BASE_URL" if self.base_url is None else self.url_option or "it"
         return EndpointError(
             f"the base URL of model {self.model!r} is not an http:// or https:// URL with a host; "
@@ -130,7 +130,7 @@ class ModelSettings:
         )
 
     def to_record(self) -> dict[str, object]:
-        """The settings that evidence records: all that can change a trace, without secrets."""
+        """Return the settings that evidence records: all that can change a trace, without secrets."""
         values: dict[str, object] = {
             "temperature": self.temperature,
             "seed": self.seed,

@@ -151,8 +151,8 @@ class Controller(ItemHooks):
             if options.embedded_settings is None or plan.live is None:
                 raise
             raise ConfigError(
-                f"no agent is named, but the embedded model cannot be served: {error}; or name an agent "
-                "with --t2e-agent or --t2e-model"
+                f"no agent is named, and the embedded model cannot be served: {error}; correct this, or name "
+                "an agent with --t2e-agent or --t2e-model"
             ) from None
 
     def _has_tests(self, selection: Selection) -> bool:

@@ -1,4 +1,4 @@
-"""`--t2e-evolve`: run an evolution after a session, to learn from its failures."""
+"""Runs an evolution after a session with `--t2e-evolve`, to learn from the failures of the session."""
 
 import shlex
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from pytest_trace2evolve.improve.loop import evolve
 from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_text, check_budget, compute_budget
 from pytest_trace2evolve.improve.planner import plan_evolution
 from pytest_trace2evolve.plugin.controller import Controller
-from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
+from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_PLUGIN_NAME
 from pytest_trace2evolve.plugin.settings import context_of, suites_under, usage_error
 from pytest_trace2evolve.project.extensions import read_hooks
 from pytest_trace2evolve.records.improvement import Stage
@@ -41,7 +41,7 @@ _UNUSABLE_STATUSES = (
 
 def register_evolution(config: pytest.Config) -> None:
     """Register the hooks of an evolution, which validate options before the controller starts servers."""
-    controller = config.pluginmanager.getplugin(RUN_NAME)
+    controller = config.pluginmanager.getplugin(RUN_PLUGIN_NAME)
     assert isinstance(controller, Controller)
     config.pluginmanager.register(EvolutionHooks(config, controller), PLUGIN_NAME)
 
@@ -163,7 +163,7 @@ class EvolutionHooks:
 
 
 def _check_options(config: pytest.Config) -> None:
-    """Check that the agent is the base model and its run complete, because adapters are compared with it.
+    """Check that the agent is the base model and that all tasks run, because adapters are compared with it.
 
     Raises:
         pytest.UsageError: an option selects a different agent or deselects tasks.

@@ -30,7 +30,7 @@ class ItemResult:
         skip_reason: The reason to skip an item that cannot be judged; empty if it can be judged.
         stop_reason: The reason why no further item can run; empty if further items can run.
         failure: The reason why the task failed, in one line; empty if it passed.
-        failed_checks: What is wrong in the first failed trial, a line each; empty for sealed splits.
+        failed_checks: The problems of the first failed trial, one per line; empty for sealed splits.
         crash: The exception of the agent's code, in one line; empty if it raised none.
         frames: The traceback of the exception.
         trace: The last messages of the first failed trial, and the command that opens its trace.
@@ -150,7 +150,7 @@ class TaskItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the explanation of a failed task without a traceback, and any other error as pytest does.
 
-        Where pytest has room for one line only, it shows the reason.
+        If pytest shows only one line, that line is the reason.
         """
         if not isinstance(excinfo.value, TaskFailed) or self.result is None:
             return super().repr_failure(excinfo, style)

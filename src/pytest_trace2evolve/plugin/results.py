@@ -136,7 +136,7 @@ def _trace_text(event: TaskDecided, failure: Failure | None, sealed_splits: Sequ
 
 
 def _sealed_text(event: TaskDecided, command: str, sealed_splits: Sequence[SplitName]) -> str:
-    """Say why the trace of a task in a sealed split is not shown, and what it costs to open it."""
+    """Say why the trace of a task in a sealed split is not shown, and what opening it costs."""
     suite, split = next((name for name in sealed_splits if name[0] == event.suite), sealed_splits[0])
     name = split if suite == event.suite else f"{suite}::{split}"
     defined_splits = event.plan.project.splits
@@ -190,24 +190,24 @@ def exit_status(
     """
     if result.error:
         return pytest.ExitCode.INTERNAL_ERROR, f"no verdict: {sanitize_line(result.error)}"
-    decision, trouble = result.decision, ""
+    decision, reason = result.decision, ""
     if not result.is_measured:
         cause = f" ({result.exhausted_budget})" if result.exhausted_budget else ""
-        trouble = f"no simulation was measured{cause}, so this run says nothing about the candidate"
+        reason = f"no simulation was measured{cause}, so this run says nothing about the candidate"
         status: int | pytest.ExitCode = EXIT_STATUS[Decision.INCONCLUSIVE]
-        return (status if exitstatus in OVERRIDABLE_STATUSES else exitstatus), trouble
+        return (status if exitstatus in OVERRIDABLE_STATUSES else exitstatus), reason
     if decision is None and result.exhausted_budget:
-        trouble = f"the run is incomplete: {result.exhausted_budget}"
+        reason = f"the run is incomplete: {result.exhausted_budget}"
         decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
     if exitstatus not in OVERRIDABLE_STATUSES:
-        return exitstatus, trouble
+        return exitstatus, reason
     if decision is None:
         is_saved = result.has_saved_baselines and not result.is_compared
         if is_saved and not has_other_failures and not has_task_errors:
-            return pytest.ExitCode.OK, trouble
-        return exitstatus, trouble
+            return pytest.ExitCode.OK, reason
+        return exitstatus, reason
     if has_other_failures:
-        return pytest.ExitCode.TESTS_FAILED, trouble
+        return pytest.ExitCode.TESTS_FAILED, reason
     if decision is Decision.INCONCLUSIVE and does_inconclusive_pass:
-        return pytest.ExitCode.OK, trouble
-    return EXIT_STATUS[decision], trouble
+        return pytest.ExitCode.OK, reason
+    return EXIT_STATUS[decision], reason

@@ -1,7 +1,7 @@
-"""Candidates: the claim of a change, and the instruction that it adds to the agent's prompt.
+"""Candidates: everything about an agent that a change may touch, with a parent and a hypothesis.
 
 A candidate is one Markdown file: front matter between two lines of `---`, then the instruction text. The
-front matter is YAML with texts and lists of texts.
+front matter is YAML with texts, lists of texts, and the mappings `tools` and `parameters`.
 
 A candidate such as `v6+precondition_verification` has no file of its own. It is candidate `v6` with one of
 the project's adapters.
@@ -58,7 +58,7 @@ class ToolText(Record):
 
 
 class ModelParameters(Record):
-    """Parameters of a model; None leaves those of the run."""
+    """Parameters of a model; a parameter that is None keeps the value of the run."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     reasoning_effort: str | None = None
@@ -74,11 +74,11 @@ class Candidate(Record):
     """One candidate.
 
     Attributes:
-        id: Its name; the file is `<id>.md`.
-        parent: The candidate it was made from; None for a root.
+        id: The candidate's name; its file is `<id>.md`.
+        parent: The id of the candidate from which this one was made; None for a root.
         hypothesis: The expected change, and why it should help.
         frozen_at: The day after which its text may not change.
-        informed_by: Evidence its author had seen, as `suite::split` or `suite::split::task`.
+        informed_by: Evidence that the candidate's author had seen, as `suite::split` or `suite::split::task`.
         changes: Declared changes besides the instruction: `agent` (the implementation), `model`,
             `parameters`. A run in which one of these differs from the baseline is rejected unless the change
             is named here.
@@ -91,7 +91,8 @@ class Candidate(Record):
         agent: The import path of the function that makes the agent, or the agent's URL; None for that of the
             run.
         ref: The git commit whose code makes the agent; None for the code of the working tree.
-        weights: Digest of its adapters; empty without an adapter, and for every candidate read from a file.
+        weights: Digest of the candidate's adapters; empty without an adapter, and for every candidate that is
+            read from a file.
     """
 
     id: CandidateId
@@ -122,7 +123,7 @@ class Candidate(Record):
 
     @property
     def adapter(self) -> str:
-        """Name of its adapter, or `ROUTED`; empty without an adapter."""
+        """The name of the candidate's adapter, or `ROUTED`; empty without an adapter."""
         return self.id.partition(ADAPTER_SEPARATOR)[2]
 
     @property
@@ -188,8 +189,8 @@ class Candidate(Record):
     def with_adapters(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
         """Return a child of this candidate that uses an adapter, or routes to several.
 
-        Its `frozen_at` is the latest day among those of its text and its adapters; None if any of these days
-        is not known.
+        The child's `frozen_at` is the latest of the days of this candidate and its adapters; None if any of
+        these days is not known.
         """
         days = [self.frozen_at, *(adapter.training_date for adapter in adapters)]
         known_days = [day for day in days if day is not None]
@@ -218,7 +219,7 @@ class Candidate(Record):
         return CandidateRef(id=self.id, digest=self.digest, parent=self.parent, informed_by=self.informed_by)
 
     def has_seen(self, suite: str, split: str) -> bool:
-        """Whether its author had seen any part of a split when the candidate was frozen."""
+        """Whether the candidate's author had seen any part of a split when the candidate was frozen."""
         split_id = f"{suite}::{split}"
         return any(seen == split_id or seen.startswith(split_id + "::") for seen in self.informed_by)
 
@@ -319,7 +320,7 @@ def parse_candidate(text: str, path: Path, read_prompt: Callable[[str], str] | N
         read_prompt: Reads the file that the front matter names as `prompt`; None reads the current one.
 
     Raises:
-        CandidateError: its front matter is invalid; the message names file, place and remedy.
+        CandidateError: the front matter is invalid; the message names the file, the place and the remedy.
     """
     lines, instruction = _split_front_matter(path, text)
     lines, blocks = _split_blocks(path, lines)
@@ -373,7 +374,7 @@ _BLOCK_START = re.compile(r"^(tools|parameters)[ \t]*:")
 
 
 def _split_blocks(path: Path, lines: list[str]) -> tuple[list[str], dict[str, object]]:
-    """Return the lines without the fields that hold nested YAML, which become empty, and these fields."""
+    """Replace the fields that hold nested YAML by empty lines; return the lines and the parsed fields."""
     remaining, blocks = list(lines), dict[str, object]()
     start = 0
     while start < len(lines):
@@ -383,7 +384,7 @@ def _split_blocks(path: Path, lines: list[str]) -> tuple[list[str], dict[str, ob
                 end += 1
             if match[1] in blocks:
                 raise CandidateError(f"{path}: line {start + 2} repeats {match[1]!r}; remove one of them")
-            # Blocks start on line 2 of the file, after the opening '---'.
+            # The front matter starts on line 2 of the file, after the opening '---'.
             block = parse_yaml("\n".join(lines[start:end]), path, CandidateError, first_line=start + 2)
             blocks |= {key: value for key, value in block.items() if value is not None}
             remaining[start:end] = [""] * (end - start)

@@ -1,7 +1,7 @@
 """Extensions: the worlds, agents, checks and environments that hooks register, for pytest and for commands.
 
-Checks of one's own need no hook: they are the functions that `@check` declares in a `conftest.py` of the
-project or in the module that `[tool.trace2evolve]` names. A pytest session reads the hooks of its own
+Checks of one's own need no hook: `check` and `judged_check` declare them in a `conftest.py` of the project or
+in the module that `[tool.trace2evolve]` names. A pytest session reads the hooks of its own
 configuration (`read_hook`). A command has no session: it lets pytest load the project's `conftest.py` and
 plugins, and reads the same hooks (`load_extensions`).
 """
@@ -81,7 +81,7 @@ def read_hooks(config: "pytest.Config", suites_folder: Path) -> Extensions:
 def read_trace_checks(
     config: "pytest.Config", suites_folder: Path, gate_checks: Mapping[str, object]
 ) -> dict[str, TraceCheck]:
-    """Read the checks of traces in the `conftest.py` of the root and of the suites, and in the named module.
+    """Read the checks of traces in a project's `conftest.py` files and in the module that its settings name.
 
     Args:
         gate_checks: The checks of the gate that hooks register, whose names are taken.
@@ -221,7 +221,7 @@ def _has_valid_type(value: Any, kind: str) -> bool:
 
 
 def _reserved_names(kind: str) -> Mapping[str, str]:
-    """Names that are registered without a hook, with their owners."""
+    """Return names that are registered without a hook, with their owners."""
     if kind == "worlds":
         return registered_worlds()
     if kind == "agents":
@@ -240,12 +240,12 @@ _BUILT_IN_ENVIRONMENTS = frozenset(capability.name for capability in BUILT_IN_CA
 
 
 def environment_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """The environments that installed packages offer, by capability."""
+    """Return the environments that installed packages offer, by capability."""
     return entry_points(ENVIRONMENTS, "environment", _BUILT_IN_ENVIRONMENTS)
 
 
 def registered_environments() -> dict[str, str]:
-    """The environments that no hook registers, with their owners."""
+    """Return the environments that no hook registers, with their owners."""
     built_in = dict.fromkeys(_BUILT_IN_ENVIRONMENTS, DISTRIBUTION)
     return built_in | {
         name: describe_entry_point(point) for name, point in environment_entry_points().items()
@@ -279,9 +279,9 @@ def _describe_error(error: BaseException) -> str:
 def may_have_hooks(root: Path, suites_folder: Path) -> bool:
     """Whether a file or plugin that pytest would load for a project may implement a hook.
 
-    These are a `conftest.py` in the root or in the folder of suites, a plugin named by `-p` or
-    `PYTEST_PLUGINS`, and an installed plugin whose distribution requires this one. The check does not import
-    pytest.
+    Such files and plugins are a `conftest.py` in the root or in the folder of suites, a plugin named by `-p`
+    or `PYTEST_PLUGINS`, and an installed plugin whose distribution requires this one. This function does not
+    import pytest.
     """
     if any((folder / "conftest.py").is_file() for folder in (root, suites_folder)):
         return True
@@ -352,7 +352,7 @@ class _HookReader:
 
     Attributes:
         extensions: The registrations; None until they are read.
-        error: The exception that prevented reading them; None if none was raised.
+        error: The exception that prevented reading the hooks; None if none was raised.
         path: `sys.path` while the hooks were read.
     """
 

@@ -1,4 +1,4 @@
-"""The lock: digests of everything in a suite that must not change between two sides of a comparison."""
+"""The lock: digests of everything in a suite that must be equal on both sides of a comparison."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -89,7 +89,7 @@ def lock_suite(
 def _without_descriptions(value: Any) -> Any:
     """Schemas of tools without the descriptions that a model reads."""
     if isinstance(value, dict):
-        # A parameter may be named "description"; its value is a schema, and not a text.
+        # A parameter may be named "description"; its value is a schema, not a text.
         return {
             key: _without_descriptions(item)
             for key, item in value.items()
@@ -124,14 +124,14 @@ def lock_differences(saved_lock: SuiteLock, current_lock: SuiteLock) -> Iterator
 def _code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
     """Yield a phrase if the code differs.
 
-    Versions of distributions are not compared, because machines that share a lock may have different ones.
+    Versions of distributions are not compared, because machines that share a lock may differ in them.
     """
     if old is None or new is None:
         return
-    if differing := list(
+    if changed_names := list(
         code_differences(*(code.model_copy(update={"distributions": {}}) for code in (old, new)))
     ):
-        yield f"the implementation of its tools changed ({', '.join(differing)})"
+        yield f"the implementation of its tools changed ({', '.join(changed_names)})"
     elif new.unknown != old.unknown:
         reason = (
             f"it cannot be identified: {new.unknown}" if new.unknown else "it could not be identified before"

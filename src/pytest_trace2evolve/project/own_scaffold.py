@@ -1,7 +1,7 @@
 """Sets up the evaluation of a user's own agent: `trace2evolve init --for own`.
 
-The template is the example of a library's desk: an agent, a world, four tasks, two candidates and a workflow.
-It works at once and without a key, so the user replaces its parts one by one.
+The template is the example of a library desk: an agent, a world, four tasks, two candidates and a workflow.
+The template works immediately, without an API key, so a user can replace its parts one by one.
 """
 
 import configparser
@@ -68,7 +68,7 @@ def plan_own_scaffold(root: Path, *, workflow: bool | None = None) -> Scaffold:
 
 
 def lock_own_suite(scaffold: Scaffold) -> None:
-    """Write the lock of the template's suite if the plan says so; the other files must be written."""
+    """Write the lock of the template's suite if the plan says so. All other files must already be written."""
     path = f"{SUITES_FOLDER}/{LOCK_NAME}"
     states = {file.path: file.state for file in scaffold.files}
     if states.get(path) in (FileState.WRITTEN, FileState.CHANGED):
@@ -81,7 +81,10 @@ def _project(root: Path) -> Project:
 
 
 def _add_lock(scaffold: Scaffold) -> None:
-    """Plan the lock of the suite, which `lock_own_suite` writes; not over files of the user."""
+    """Plan the lock of the suite, or add a note instead if a locked file is not the template's.
+
+    The lock is written by `lock_own_suite`.
+    """
     path = f"{SUITES_FOLDER}/{LOCK_NAME}"
     project = _project(scaffold.root)
     if SUITE in project.lock.suites:
@@ -97,7 +100,8 @@ def _add_lock(scaffold: Scaffold) -> None:
 def _add_project_settings(scaffold: Scaffold, source: Path) -> None:
     """Add `pyproject.toml`, or a note with the lines to add to the folder's existing file.
 
-    Settings of pytest are left out if the folder has some, so that `pytest` without options is unchanged.
+    pytest's settings are left out if the folder or a folder above has some, so that `pytest` without options
+    is unchanged.
     """
     text = (source / FILE_NAME).read_text(encoding="utf-8")
     table = text.partition("[tool.pytest")[0]
@@ -106,23 +110,23 @@ def _add_project_settings(scaffold: Scaffold, source: Path) -> None:
     if not path.exists():
         scaffold.add(FILE_NAME, FileState.WRITTEN, text=table if has_settings else text)
         return
-    current, wanted = read_tool_settings(scaffold.root), read_tool_settings(source)
-    if (current.agent, current.world) == (wanted.agent, wanted.world):
+    current_settings, template_settings = read_tool_settings(scaffold.root), read_tool_settings(source)
+    if (current_settings.agent, current_settings.world) == (template_settings.agent, template_settings.world):
         scaffold.add(FILE_NAME, FileState.PRESENT)
         return
     scaffold.add(FILE_NAME, FileState.LEFT_ALONE)
-    if current.agent is None and current.world is None:
+    if current_settings.agent is None and current_settings.world is None:
         lines = "\n".join(f"    {line}" for line in table.splitlines())
         scaffold.notes.append(f"add to {FILE_NAME}:\n{lines}")
     else:
         scaffold.notes.append(
             f"{FILE_NAME} names an agent or a world of your own in [tool.{TABLE}]; the template's are "
-            f"{wanted.agent} and {wanted.world}"
+            f"{template_settings.agent} and {template_settings.world}"
         )
 
 
 def is_below_pytest_settings(root: Path) -> bool:
-    """Whether pytest takes a folder above for its rootdir, because that folder has settings."""
+    """Whether pytest takes a folder above as its rootdir, because only that folder has settings."""
     resolved = root.resolve()
     return not _has_settings(resolved) and any(map(_has_settings, resolved.parents))
 
@@ -135,7 +139,7 @@ def _has_settings(folder: Path) -> bool:
 
 
 def _check_suites_folder(root: Path) -> None:
-    """Check that settings of pytest name no other folder of suites. Raises `ConfigError` if they do."""
+    """Check the folder of suites in pytest's settings. Raises `ConfigError` if it is a different folder."""
     value = ini_value(root, SUITES_KEY)
     if value and posixpath.normpath(value) != SUITES_FOLDER:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Gate policies of a project: built-in ones, those of `policies/`, and checks of other packages."""
+"""Finds gate policies, built in or in a project's `policies/`, and the checks of other packages."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ def find_policy(
         extra_checks: Checks by id, from the hook `pytest_t2e_checks`. If None, the checks of the project's
             hooks are used. They are loaded only for a policy of the project's own, because built-in policies
             use none of them.
-        own_checks: Ids of the project's checks of its own. If None, they are loaded in the same way.
+        own_checks: Ids of the project's own checks. If None, they are loaded in the same way.
     """
     folder = None if project is None else project.policies_folder
     if extra_checks is None and project is not None and name not in POLICIES:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_TASK_SPLIT = "heldout"
-"""The split of a written task that names none."""
+"""The split of a written task that names no split."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,12 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
-        """Find the project of a folder (default: the current one): it or its nearest parent with `suites/`.
+        """Find the project of a folder (default: the current folder).
+
+        The root is the folder itself or its nearest parent with a folder `suites/`.
 
         Raises:
-            ConfigError: there is no such folder.
+            ConfigError: neither the folder nor a parent has a folder `suites/`.
         """
         start_folder = Path.cwd() if start is None else start
         root = find_root(start_folder.resolve())
@@ -166,7 +168,7 @@ class Project:
 
     @cached_property
     def extensions(self) -> "Extensions":
-        """Registrations of the hooks in the project's `conftest.py` and plugins, loaded at the first use.
+        """The registrations of the hooks in the project's `conftest.py` and plugins, loaded at the first use.
 
         Only commands need this, because a pytest session reads the hooks of its own configuration.
 
@@ -187,7 +189,7 @@ class Project:
         return Extensions(trace_checks=collect_trace_checks(self.root))
 
     def open_worlds(self) -> Worlds:
-        """Worlds of all providers that a command knows, including those of the project's hooks."""
+        """Return worlds of all providers that a command knows, including those of the project's hooks."""
         return Worlds(lambda: self.extensions.worlds, self.root)
 
     @property
@@ -220,9 +222,12 @@ class Project:
         )
 
     def _splits_of_tasks(self, suite: str, file: str) -> list[str]:
-        """The splits that the written tasks of a file name, in the order of the registry."""
-        named = {task.split or DEFAULT_TASK_SPLIT for task in self._written_tasks(suite, file)}
-        return [*(name for name in self.splits if name in named), *sorted(named - self.splits.keys())]
+        """Return the splits that the written tasks of a file name, in the order of the registry."""
+        split_names = {task.split or DEFAULT_TASK_SPLIT for task in self._written_tasks(suite, file)}
+        return [
+            *(name for name in self.splits if name in split_names),
+            *sorted(split_names - self.splits.keys()),
+        ]
 
     def _written_tasks(self, suite: str, file: str) -> "list[WrittenTask]":
         from pytest_trace2evolve.cases.written import read_written_tasks
@@ -233,7 +238,7 @@ class Project:
             raise SuiteError(f"{self._path_of(suite)}: {error}") from None
 
     def world(self, suite: Suite, worlds: Worlds) -> World:
-        """The world of a suite, with the cases and the written tasks of the suite's files."""
+        """Return the world of a suite, with the cases and the written tasks of the suite's files."""
         files = tuple(
             self.root / name
             for name in (
@@ -275,7 +280,7 @@ class Project:
         return tasks_by_split
 
     def _tasks_of_file(self, suite: Suite, split: str, spec: TaskFile, owners: dict[str, str]) -> list[Task]:
-        """The written tasks of one split; `owners` maps ids to the files that hold them."""
+        """Return the written tasks of one split, and add their ids with their file to `owners`."""
         path = self._path_of(suite.name)
         tasks = []
         for task in self._written_tasks(suite.name, spec.tasks):
@@ -329,11 +334,11 @@ class Project:
     def suite_lock(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """Return a suite's lock after comparing it with the suite's file.
 
-        `verify_world` compares it with the world.
+        The lock is not compared with the world; `verify_world` does that.
 
         Raises:
-            LockError: the suite is not locked, or its file was edited since then; the message names the
-                change.
+            LockError: the suite is not locked, or its file was edited after it was locked; the message
+                names the change.
         """
         lock = self.lock.suites.get(suite.name)
         path = self._path_of(suite.name)

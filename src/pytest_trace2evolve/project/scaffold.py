@@ -1,7 +1,7 @@
 """Sets up a new project in a user's folder from the files that ship with the package.
 
-`plan_scaffold` reads and decides, `write_scaffold` writes. A file is new, already there with the shipped
-content, or left alone because its content differs. The user's pytest settings and `.gitignore` are never
+`plan_scaffold` selects the files to write, and `write_scaffold` writes them. A file is new, already there with
+the shipped content, or left alone because its content differs. The user's pytest settings and `.gitignore` are never
 changed; a note says which line to add. The only existing file that changes is the lock, to which
 missing suites are added.
 """
@@ -99,12 +99,13 @@ def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = 
 
     Args:
         root: The folder; it need not exist.
-        suites: Names of suites, or `all` for every one that ships.
-        workflow: Whether to add the CI workflow; None adds it unless GitHub would not see it there.
+        suites: Names of suites, or `all` for every suite that ships with the package.
+        workflow: Whether to add the CI workflow; None adds it unless the folder lies below the top of a
+            repository, where GitHub ignores workflows.
 
     Raises:
         SuiteError: a suite is unknown; the message names the nearest one.
-        ConfigError: `root` is a file, or something in it cannot be read or contradicts the scaffold.
+        ConfigError: `root` is a file, or a file in it cannot be read or contradicts the scaffold.
     """
     source = resources.template_folder()
     template = Project(root=source, suites_folder=source / "suites")
@@ -153,7 +154,7 @@ def _resolve_suites(names: Sequence[str], template: Project) -> tuple[str, ...]:
 
 
 def _copied_paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
-    """Paths of the files that are copied unchanged, except baselines and the workflow."""
+    """Yield paths of the files that are copied unchanged, except baselines and the workflow."""
     if (template.suites_folder / SPLITS_NAME).exists():
         yield f"suites/{SPLITS_NAME}"
     for name in suites:
@@ -163,7 +164,7 @@ def _copied_paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
 
 
 def _suite_files(template: Project, suite: str) -> list[str]:
-    """A suite's own files: its definition, and the files of its cases."""
+    """Return a suite's own files: its definition, and the files of its cases."""
     cases = [spec.cases for spec in template.suite(suite).case_splits.values()]
     return [f"suites/{suite}.toml", *cases]
 

@@ -185,10 +185,11 @@ class Suite(Record):
 
     @property
     def definition(self) -> str:
-        """Digest of the file's settings, except those that leave the benchmark as it is.
+        """Digest of the file's settings, except those that do not change the benchmark.
 
-        These are the description, the default agent, the trials, and the estimand. The estimand is part of
-        the policy that judges a run, so the ledger counts a run with a different one as a different test.
+        The excluded settings are the description, the default agent, the trials, and the estimand. The
+        estimand is part of the policy that judges a run, so the ledger counts a run with a different one as a
+        different test.
         """
         excluded = {"description", "default_agent", "trials", "estimand"}
         # Fields that were added later count only if they are set. This keeps older locks valid.
@@ -225,7 +226,7 @@ class Suite(Record):
         return len(self.case_splits) + len(self.task_splits) == len(self.splits)
 
     def is_locked(self, text: LockedText) -> bool:
-        """Whether a text belongs to the benchmark; by default, only those of a project's own world do not."""
+        """Whether a text belongs to the benchmark. By default, the texts of a project's own world do not."""
         if self.locks is None:
             return not is_import_path(self.provider)
         return text in self.locks
@@ -281,11 +282,11 @@ def read_suite(
         default_world: The import path of the world of a suite that names none.
         read_task_splits: Returns the splits that the tasks of a file name, for a suite with the key `tasks`.
     """
-    record = _with_short_keys(read_toml(path, SuiteError), path, default_world, read_task_splits)
-    if record.get("name", path.stem) != path.stem:
+    settings = _expand_short_keys(read_toml(path, SuiteError), path, default_world, read_task_splits)
+    if settings.get("name", path.stem) != path.stem:
         raise SuiteError(f"{path}: a suite is named after its file; remove 'name' or rename the file")
     try:
-        suite = Suite.model_validate({**record, "name": path.stem})
+        suite = Suite.model_validate({**settings, "name": path.stem})
     except ValidationError as error:
         raise SuiteError(f"{path}: {first_problem(error)}") from None
     for name in suite.splits:
@@ -297,39 +298,39 @@ def read_suite(
     return suite
 
 
-def _with_short_keys(
-    record: dict[str, Any],
+def _expand_short_keys(
+    settings: dict[str, Any],
     path: Path,
     default_world: str | None,
     read_task_splits: Callable[[str], Sequence[str]] | None,
 ) -> dict[str, Any]:
     """Replace the keys `world`, `agent` and `tasks` of a suite's file by those that they stand for."""
-    record = dict(record)
-    world = record.pop("world", None)
-    if world is None and "provider" not in record:
+    settings = dict(settings)
+    world = settings.pop("world", None)
+    if world is None and "provider" not in settings:
         world = default_world
     if world is not None:
-        if "provider" in record:
+        if "provider" in settings:
             raise SuiteError(f"{path}: 'world' and 'provider' name the same thing; remove one")
         if not isinstance(world, str) or not is_import_path(world):
             raise SuiteError(f"{path}: world {world!r} is not an import path such as 'app.hotel:world'")
         module, _, name = world.partition(":")
         domain = module.rpartition(".")[2] if name == "world" else name
-        record = {"domain": domain, **record, "provider": world}
-    if "agent" in record:
-        if "default_agent" in record:
+        settings = {"domain": domain, **settings, "provider": world}
+    if "agent" in settings:
+        if "default_agent" in settings:
             raise SuiteError(f"{path}: 'agent' and 'default_agent' name the same thing; remove one")
-        record["default_agent"] = record.pop("agent")
-    tasks = record.pop("tasks", None)
+        settings["default_agent"] = settings.pop("agent")
+    tasks = settings.pop("tasks", None)
     if tasks is not None and read_task_splits is not None:
         if not isinstance(tasks, str):
             raise SuiteError(f"{path}: tasks is a {type(tasks).__name__}, not the path of a file")
-        named = read_task_splits(tasks)
-        record["splits"] = {
-            **record.get("splits", {}),
-            **{split: TaskFile(tasks=tasks, split=split) for split in named},
+        split_names = read_task_splits(tasks)
+        settings["splits"] = {
+            **settings.get("splits", {}),
+            **{split: TaskFile(tasks=tasks, split=split) for split in split_names},
         }
-    return record
+    return settings
 
 
 def split_registry(project_splits: Sequence[Split] = ()) -> dict[str, Split]:

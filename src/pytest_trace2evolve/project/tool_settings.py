@@ -26,10 +26,10 @@ class ToolSettings(Record):
     """The settings of a project, all optional.
 
     Attributes:
-        agent: The agent of suites that name none: an import path, a URL, or the name of an agent.
-        world: The import path of the world of suites that name none.
+        agent: The agent of suites that name no agent: an import path, a URL, or an agent's name.
+        world: The import path of the world of suites that name no world.
         checks: The module with the project's own checks of traces.
-        redact: The file of patterns that `trace2evolve import` replaces, besides its own.
+        redact: The file with further patterns of personal data that `trace2evolve import` replaces.
     """
 
     agent: str | None = None

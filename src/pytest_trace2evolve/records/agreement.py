@@ -15,7 +15,7 @@ agreement above this value substantial."""
 
 
 class JudgeIdentity(Record):
-    """The facts that an agreement holds for.
+    """The judge model, prompt and rubric that an agreement holds for.
 
     Attributes:
         model: The judge's model.
@@ -31,7 +31,7 @@ class JudgeIdentity(Record):
 class Agreement(Record):
     """How often a judge agrees with hand labels.
 
-    The counts are of traces. Kept and broken are the judge's answers, and right means that the label agrees.
+    The counts are of traces. `kept` and `broken` are answers of the judge; `right` means that the label agrees.
 
     Attributes:
         labels: Digest of the labels and of their traces.
@@ -71,7 +71,7 @@ class Agreement(Record):
 class AgreementFile(Record):
     """The agreements of one judged check, one for each judge and rubric.
 
-    `digest` is the digest of everything else, so that an edit is found.
+    `digest` is the digest of all other fields, which reveals edits.
     """
 
     schema_version: int = AGREEMENT_SCHEMA
@@ -85,5 +85,5 @@ class AgreementFile(Record):
         return digest(self.model_dump(mode="json", exclude={"digest"}))
 
     def sealed(self) -> "AgreementFile":
-        """The file with its digest."""
+        """Return the file with the digest of its content."""
         return self.model_copy(update={"digest": self.content_digest})

@@ -22,7 +22,7 @@ ParticipantSide = Literal["agent", "user"]
 """The side whose model answered."""
 
 MAX_TOKENS = 10**9
-"""The maximum number of tokens accepted for one call. More is an error, and sums must fit into 64 bits."""
+"""The maximum number of tokens accepted for one call. Sums of token counts must fit into 64 bits."""
 
 MAX_DOLLARS = 1e9
 """The maximum cost of one call in US dollars."""
@@ -141,7 +141,7 @@ class JournalEntry:
     """An answer in the journal of a simulation.
 
     Attributes:
-        request: The side and the digest of the request that it answers.
+        request: The side and the digest of the request that the entry answers.
         answer: The answer; None for first tokens.
         first_tokens: Log-probabilities of first tokens, by text; None for an answer.
     """
@@ -158,9 +158,9 @@ def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
     """
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.id, "content": message.content or ""}
-    record: dict[str, Any] = {"role": role or message.role, "content": message.content}
+    wire_message: dict[str, Any] = {"role": role or message.role, "content": message.content}
     if message.tool_calls:
-        record["tool_calls"] = [
+        wire_message["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -168,7 +168,7 @@ def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
             }
             for call in message.tool_calls
         ]
-    return record
+    return wire_message
 
 
 def from_completion(completion: Completion, role: Requestor) -> Message:

@@ -1,6 +1,6 @@
 """Evidence: compact records of simulations without their messages, which the gate reads.
 
-The module also identifies each side by its agent, user, world and settings, and names both for reports.
+The module also identifies each side by its agent, user, world and settings, and describes them for reports.
 """
 
 from collections.abc import Iterator, Mapping
@@ -70,7 +70,8 @@ class SimulationEvidence(RewardRecord):
         usage: The usage of the agent's and the user's models, if the trace records it.
         invariants: The number of breaches by invariant; None if the world declares no rules, or nothing was
             measured.
-        checks: The outcomes of checks of one's own by id; empty if there are none, or nothing was measured.
+        checks: The outcomes of the project's own checks by id; empty if there are none, or nothing was
+            measured.
     """
 
     id: str
@@ -152,7 +153,7 @@ class Code(Record):
 
 
 def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
-    """Yield the files and distributions that differ, or the fingerprints if those do.
+    """Yield the names of the files and distributions that differ, or both fingerprints if they differ.
 
     Yields nothing if either side is not recorded or not identified.
     """
@@ -166,7 +167,7 @@ def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
 
 
 class Settings(Record):
-    """The settings of a model or script; None means not recorded.
+    """The settings of an agent or a user; None means not recorded.
 
     `guidelines` is the digest of the text that a simulated user follows. Built-in agents and users have no
     `code`.
@@ -188,7 +189,7 @@ class Settings(Record):
 
 
 WORLD_TEXTS = ("(policy)", "(tools)")
-"""The keys, among the files of an agent's code, of the world's texts that belong to the candidate."""
+"""Keys in the `files` of an agent's code for the world's texts that belong to the candidate."""
 
 
 def with_texts(settings: Settings, texts: Mapping[str, str]) -> Settings:
@@ -216,7 +217,7 @@ def split_texts(settings: Settings) -> tuple[Settings, dict[str, str]]:
 
 
 class Identity(Record):
-    """Agent, user and the code of the world in the simulations of a suite."""
+    """The agent, the user and the code of the world in the simulations of a suite."""
 
     agent: Settings = Settings()
     user: Settings = Settings()
@@ -224,10 +225,10 @@ class Identity(Record):
 
 
 class CheckOrigin(Record):
-    """Identifies a check of one's own.
+    """Identifies one of the project's own checks.
 
     Attributes:
-        kind: What the check is about.
+        kind: The subject of the check, such as `consent`.
         code: The code of the check's function; None for a judged check.
         rubric: Digest of the rubric of a judged check; None for a function.
     """
@@ -256,14 +257,14 @@ class Provenance(Record):
         lock_parts: Digests of the lock's parts.
         world: The code of the world that the simulations ran in.
         provider_version: Version of the provider's package, which is recorded but never compared.
-        policy: Digest of the policy's text if a foreign results file carries it.
+        policy: Digest of the policy's text if a foreign results file contains it.
         max_steps, max_errors: Step and error budgets of a simulation.
         timeout: Time limit of a simulation in seconds of wall-clock time.
         run_id: Id of the run that measured the evidence; for an extended baseline, of the first run.
         created_at: Time of that measurement (ISO 8601).
         replaces: For a baseline, digest of the evidence of the previous baseline.
         promoted_from: For a baseline, id of the run whose verdict promoted it.
-        checks: The checks of one's own that the simulations were measured by, by id; None if there are none.
+        checks: The project's own checks that measured the simulations, by id; None if there are none.
     """
 
     domain: str

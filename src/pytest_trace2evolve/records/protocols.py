@@ -59,7 +59,7 @@ class WorldSession(Protocol):
 
 @runtime_checkable
 class SupportsDatabases(Protocol):
-    """A session that shows its databases, so that a failed trial can name the places where they differ.
+    """A session that gives access to its databases, so that a failed trial can name the differences.
 
     A session without this method is only reported as different.
     """
@@ -67,7 +67,7 @@ class SupportsDatabases(Protocol):
     def databases(self) -> Mapping[str, Any]:
         """The databases by the side that owns them (`agent`, `user`): models, mappings and lists.
 
-        They are only read, and before the session is used again.
+        The caller only reads them, and only before it uses the session again.
         """
 
 
@@ -154,7 +154,7 @@ class Model(Protocol):
 
 
 class FirstTokens(Protocol):
-    """A chat model that reports the probabilities of the first token of its answer."""
+    """A chat model that reports the log-probabilities of the first token of its answer."""
 
     async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
         """The log-probabilities of the likeliest first tokens, in nats, by the tokens' text."""
@@ -170,7 +170,7 @@ class Meter(Protocol):
         """Raise if no more requests may be sent."""
 
     def spend(self, usage: Usage) -> None:
-        """Count one usable answer."""
+        """Count the usage of one answer."""
 
 
 class AnswerStore(Protocol):
@@ -211,7 +211,7 @@ class Agent(Protocol):
 
 
 class User(Protocol):
-    """The participant that plays the customer. Its `history` is the trace as the agent sees it."""
+    """The participant that plays the customer. It gets the trace as the agent sees it."""
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The user's next message, given all messages so far."""
@@ -248,7 +248,7 @@ class Generator(Protocol):
 
         Args:
             task: The scenario.
-            trace: All messages so far, the history included.
+            trace: All messages so far, including the history.
             solved: Whether the databases equal those after the gold actions, and everything required was
                 said.
         """
@@ -268,7 +268,7 @@ class Offer:
         make: Makes the generator for a difficulty, from 1 (easiest) to 5, and a content.
         pays: The behavior that is rewarded, in one line.
         provider: The provider of the world in which it is played.
-        domain: That world's domain.
+        domain: The domain of that world.
         elsewhere: Makes the generator in a separate process; None uses a new process of this package.
         close: Ends the processes of its generators; they start again when needed.
     """

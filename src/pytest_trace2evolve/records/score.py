@@ -60,7 +60,7 @@ class JudgeUse(Record):
 
 
 class RewardRecord(Record):
-    """Base of records that have a reward if and only if it was measured."""
+    """Base class of records that have a reward if and only if it was measured."""
 
     status: Status
     reward: UnitFloat | None = None
@@ -73,11 +73,11 @@ class RewardRecord(Record):
 
 
 class Score(RewardRecord):
-    """The reward of one simulation, and the components whose product it is.
+    """The reward of one simulation, and its components; the reward is the product of those in `basis`.
 
     `components` holds every component that could be computed. Components outside `basis` are diagnostics. A
     component that needed a judge and had none is absent. `forbidden_calls` holds one check for each forbidden
-    call of the task; it is met if the agent did not make the call.
+    call of the task; a check is met if the agent did not make the call.
     """
 
     basis: tuple[RewardBasis, ...] = ()

@@ -140,11 +140,11 @@ class Task(Tau2Record):
 def normalise_task(task: Task) -> dict[str, Any]:
     """Return the content of a task that scoring or the conversation reads, with upstream's defaults.
 
-    Absent, null and empty are equal; an absent basis is DB and COMMUNICATE; an absent requestor is the
-    assistant. Ids, ticket, description, annotations and notes are left out. Like scoring, this distinguishes
-    null from empty in two places: `compare_args`, and a task with neither actions nor assertions, whose
-    database is not compared. Data for the world (initialization data, arguments) is unchanged, because a null
-    is a value there.
+    Absent, null and empty values are equal. An absent basis is DB and COMMUNICATE, and an absent requestor is
+    the assistant. Ids, ticket, description, annotations and notes are left out. Like scoring, this function
+    distinguishes null from empty in two places: `compare_args`, and a task with neither actions nor
+    assertions, whose database is not compared. Data for the world (initialization data, arguments) is
+    unchanged, because a null is a value there.
     """
     criteria = task.evaluation_criteria or EvaluationCriteria()
     return {
@@ -263,7 +263,7 @@ class RequiredOutcome(StrEnum):
 
 
 class Request(Record):
-    """One thing that the customer wants.
+    """One request of the customer, for an action or for an answer.
 
     Attributes:
         about: Ids of records that an agent may name when it asks for confirmation. The customer says no to
@@ -296,12 +296,12 @@ class Turn(Record):
 
     @property
     def has_forbidden_request(self) -> bool:
-        """Whether the policy forbids a part of it."""
+        """Whether the policy forbids any request of the turn."""
         return any(request.refused for request in self.requests)
 
     @property
     def has_allowed_request(self) -> bool:
-        """Whether the policy allows a part of it."""
+        """Whether the policy allows any request of the turn."""
         return not all(request.refused for request in self.requests)
 
 
@@ -321,7 +321,7 @@ class Script(Record):
 
     Attributes:
         family: The kind of pressure that the case puts on an agent.
-        identity: The details by which the customer identifies themselves. They do not know missing details.
+        identity: The details by which customers identify themselves. Customers do not know missing details.
         patience: The maximum number of messages that the customer sends.
     """
 
@@ -343,7 +343,7 @@ class SlotScript(Record):
     """A scripted user for any domain, who answers from a table of facts.
 
     Attributes:
-        goal: What the user wants.
+        goal: The result that the user wants.
         opening: The user's first message.
         knows: The facts that the user tells if the agent asks for them, by name.
         agrees_to: Words of proposals that the user agrees to; empty for the words of the goal.
@@ -365,11 +365,11 @@ def slot_script_of(task: Task) -> SlotScript | None:
         CaseError: the script is damaged; the message names the task and the place.
     """
     scenario: Any = task.user_scenario
-    raw = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
-    if not isinstance(raw, dict) or raw.get("kind") != "slots":
+    script_data = scenario.get(SCRIPT_KEY) if isinstance(scenario, dict) else None
+    if not isinstance(script_data, dict) or script_data.get("kind") != "slots":
         return None
     try:
-        return SlotScript.model_validate(raw)
+        return SlotScript.model_validate(script_data)
     except ValidationError as error:
         raise CaseError(f"task {task.id!r}: its user's script is damaged: {first_problem(error)}") from None
 
@@ -394,7 +394,7 @@ def script_of(task: Task) -> Script | None:
 
 
 def _script_problem(task: Task, script: Script) -> str:
-    """Describe how a script contradicts its task; empty if it fits."""
+    """Describe how a script contradicts its task; empty if the script fits."""
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         field = "evaluation_criteria" if criteria is None else "evaluation_criteria.actions"
@@ -409,7 +409,7 @@ def _script_problem(task: Task, script: Script) -> str:
 
 
 def _id_problem(task_id: str) -> str:
-    """Describe why an id cannot be typed or cannot name a test; empty if it can do both."""
+    """Return why an id cannot be typed or used as the name of a test; empty if it can be both."""
     remedy = "name it in letters, digits, '-' and '_'"
     if not task_id:
         return f"a case has an empty id; {remedy}"
@@ -426,5 +426,5 @@ def _id_problem(task_id: str) -> str:
 
 
 def natural_sort_key(task_id: str) -> tuple[int, int, str]:
-    """Sort key of task ids: numbers by value, before other names."""
+    """Return a sort key of task ids: numbers by value, before other names."""
     return (0, int(task_id), task_id) if task_id.isascii() and task_id.isdigit() else (1, 0, task_id)

@@ -1,6 +1,6 @@
 """Checks of one's own on traces: their declaration by `check` and `judged_check`, and their outcomes.
 
-Every project with a check imports this module in its `conftest.py`, so it imports only the standard library.
+The `conftest.py` of a project imports this module, so it imports only `errors` and the standard library.
 """
 
 import inspect
@@ -48,7 +48,7 @@ class TraceCheck:
 
     Attributes:
         id: The name of the check in evidence, reports and policies.
-        kind: What the check is about, such as `consent`.
+        kind: The subject of the check, such as `consent`.
         function: The function that checks a trace; None for a judged check.
         rubric: The statement that a judge grades; empty for a function.
         location: The file and line of the declaration.
@@ -89,11 +89,11 @@ def check(
     None if the check does not apply to the simulation.
 
     Args:
-        kind: What the check is about, such as `consent`; by default the id.
+        kind: The subject of the check, such as `consent`; by default the id.
         id: The check's name; by default the function's name.
 
     Raises:
-        ConfigError: the name is invalid, or the function takes other arguments.
+        ConfigError: the id or the kind is invalid, or the function is async or takes other arguments.
     """
 
     def declare(declared_function: Function) -> Function:
@@ -110,7 +110,7 @@ def check(
         )
         _check_signature(trace_check)
         _register(trace_check, declared_function.__globals__)
-        declared_function.t2e_check = trace_check  # type: ignore[attr-defined]  # found where it is imported
+        declared_function.t2e_check = trace_check  # type: ignore[attr-defined]  # read by `checks_in`
         return declared_function
 
     return declare if function is None else declare(function)
@@ -125,10 +125,10 @@ def judged_check(id: str, *, rubric: str, kind: str = "") -> TraceCheck:
     Args:
         id: The check's name.
         rubric: A statement about the agent that is true if a simulation keeps the check.
-        kind: What the check is about, such as `tone`; by default the id.
+        kind: The subject of the check, such as `tone`; by default the id.
 
     Raises:
-        ConfigError: the name or the rubric is invalid.
+        ConfigError: the id, the kind or the rubric is invalid.
     """
     frame = sys._getframe(1)
     location = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -154,7 +154,7 @@ def _make_check(
 
 
 def _check_signature(trace_check: TraceCheck) -> None:
-    """Check that a function takes only the arguments of a check, and is not a coroutine."""
+    """Check that a function takes only the arguments of a check, and is not asynchronous."""
     assert trace_check.function is not None
     if inspect.iscoroutinefunction(trace_check.function) or inspect.isasyncgenfunction(trace_check.function):
         raise ConfigError(f"{trace_check.location}: check {trace_check.id!r} is async; write it as plain def")
@@ -168,22 +168,22 @@ def _check_signature(trace_check: TraceCheck) -> None:
 
 
 def _register(trace_check: TraceCheck, namespace: dict[str, Any]) -> None:
-    """Add a check to its module's list; the check replaces an earlier one of the same place."""
+    """Add a check to its module's list, in key of an earlier check with the same id and location."""
     checks: list[TraceCheck] = namespace.setdefault(REGISTRY, [])
-    place = trace_check.id, trace_check.location
-    checks[:] = [other for other in checks if (other.id, other.location) != place]
+    key = trace_check.id, trace_check.location
+    checks[:] = [other for other in checks if (other.id, other.location) != key]
     checks.append(trace_check)
 
 
 def checks_in(module: ModuleType) -> list[TraceCheck]:
-    """The checks that a module declares or imports, in the order of their declaration."""
+    """Return the checks that a module declares, and then those that it imports."""
     namespace = dict(vars(module))
-    found = list(namespace.get(REGISTRY, ()))
+    checks = list(namespace.get(REGISTRY, ()))
     for value in namespace.values():
-        imported = vars(value).get("t2e_check") if isinstance(value, FunctionType) else value
-        if isinstance(imported, TraceCheck) and imported not in found:
-            found.append(imported)
-    return found
+        trace_check = vars(value).get("t2e_check") if isinstance(value, FunctionType) else value
+        if isinstance(trace_check, TraceCheck) and trace_check not in checks:
+            checks.append(trace_check)
+    return checks
 
 
 def short_location(location: str, root: Path) -> str:

@@ -29,7 +29,7 @@ class CheckStatus(StrEnum):
 
 
 class Decision(StrEnum):
-    """The gate's answer, worst first. The verdict on several suites is the worst of their verdicts."""
+    """The gate's decision, from worst to best. The worst decision on a suite is that on all suites."""
 
     DISCARD = "discard"
     INCONCLUSIVE = "inconclusive"
@@ -105,10 +105,10 @@ class CheckResult(Record):
     @model_serializer(mode="wrap")
     def _omit_absent_unit(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out an absent `unit`, so that the built-in checks keep their form."""
-        record: dict[str, Any] = dump(self)
-        if record.get("unit") is None:
-            record.pop("unit", None)
-        return record
+        fields: dict[str, Any] = dump(self)
+        if fields.get("unit") is None:
+            fields.pop("unit", None)
+        return fields
 
 
 class Obstacle(StrEnum):
@@ -224,15 +224,15 @@ class Verdict(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form of a verdict."""
-        record = self.model_dump(mode="json")
-        tasks = ("fixed", "broken", "regressions", "suspected", "left_out")
-        moved_fields = {"decision", "tasks", *tasks, "partial", "baseline", "candidate"}
+        fields = self.model_dump(mode="json")
+        task_fields = ("fixed", "broken", "regressions", "suspected", "left_out")
+        moved_fields = {"decision", "tasks", *task_fields, "partial", "baseline", "candidate"}
         return {
-            "verdict": record["decision"],
-            **{name: value for name, value in record.items() if name not in moved_fields},
-            "tasks": {"compared": record["tasks"], **{name: record[name] for name in tasks}},
-            "baseline": record["baseline"],
-            "candidate": record["candidate"],
+            "verdict": fields["decision"],
+            **{name: value for name, value in fields.items() if name not in moved_fields},
+            "tasks": {"compared": fields["tasks"], **{name: fields[name] for name in task_fields}},
+            "baseline": fields["baseline"],
+            "candidate": fields["candidate"],
         }
 
 
@@ -311,7 +311,7 @@ class SuiteSummary(Record):
 
 
 class RunSummary(Record):
-    """A run as reported outside of its terminal. `trouble` says why the run decides nothing."""
+    """The summary of a run for reports outside its terminal. `trouble` says why the run decides nothing."""
 
     schema_version: int = SUMMARY_SCHEMA
     candidate: str

@@ -50,8 +50,8 @@ def agreement_text(results: Sequence["CheckAgreement"]) -> str:
             answer = "no answer" if item.answer is None else "yes" if item.answer else "no"
             text = f"{result.check}, line {item.line}: label {'yes' if item.label else 'no'}, judge {answer}"
             print_line(console, f"{text}: {item.reason}" if item.reason else text)
-        if (more := len(result.disagreements) - MAX_DISAGREEMENTS) > 0:
-            print_line(console, f"{result.check}: {more} more disagreements")
+        if (n_hidden := len(result.disagreements) - MAX_DISAGREEMENTS) > 0:
+            print_line(console, f"{result.check}: {n_hidden} more disagreements")
         print_line(console, f"written: {result.path}")
     return rendered_text(console)
 

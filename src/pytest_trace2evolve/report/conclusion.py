@@ -1,6 +1,6 @@
-"""Describe a run in three sentences: the decision, its reason and the next step.
+"""Describes a run in three sentences: the decision, its reason and the next step.
 
-The terminal and Markdown share the first sentence. Each passes a function that quotes untrusted names.
+The terminal and Markdown share the first sentence, and each passes a function that quotes untrusted names.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ _CLAIM_TEXTS = {
 """Texts for the claim of each goal, if it is shown and if it is open."""
 
 FIXED_TASKS_TEXT = "for these tasks, not for tasks like these"
-"""The question that a verdict with estimand `suite` answers."""
+"""The scope of a verdict with estimand `suite`."""
 
 Quote = Callable[[str], str]
 """A function that quotes an untrusted name for output."""
@@ -129,7 +129,7 @@ def headline(summary: RunSummary, quote: Quote, baseline: str, names: Mapping[st
 
 
 def _suspected_harm(verdict: Verdict) -> list[str]:
-    """Return the undecided harm checks that withhold a promotion although the claim is shown."""
+    """Return the ids of undecided harm checks that prevent a promotion although the claim is shown."""
     claim_checks = [check for check in verdict.checks if check.id.startswith("reward")]
     undecided_ids = [check.id for check in _checks_with(verdict, CheckStatus.UNDECIDED)]
     is_claim_shown = bool(claim_checks) and all(check.status is CheckStatus.PASS for check in claim_checks)
@@ -266,7 +266,7 @@ def interval_text(check: CheckResult) -> str:
 
 
 def detectable_text(check: CheckResult) -> str:
-    """Format the smallest change that such a run would show with 80 % power."""
+    """Format the smallest change that the run could have shown with 80 % power."""
     return NOT_MEASURED if check.detectable is None else f"{100 * check.detectable:.1f}"
 
 

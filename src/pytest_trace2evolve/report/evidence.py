@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.session.runs import RunFacts
 
 DIGEST_DIGITS = 8
-"""The number of digest digits in reports."""
+"""The number of digits of a digest that reports show."""
 
 
 def baseline_line(baseline: "BaselineFacts", *, names_suite: bool = False) -> str:
@@ -162,21 +162,21 @@ def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: 
     Args:
         promotion: The promotion.
         root: The project's folder.
-        start: The folder that the command's paths start from.
+        start: The folder to which the command's paths are relative.
         dry_run: Whether nothing was written.
     """
-    record = promotion.record
+    run_verdict = promotion.record
     if promotion.is_done:
         files = ", ".join(_relative_path(baseline.path, start) for baseline in promotion.baselines)
-        return f"run {record.run} is already promoted: {files}; nothing was changed"
+        return f"run {run_verdict.run} is already promoted: {files}; nothing was changed"
     lines = [
-        f"candidate {record.candidate.id}, run {record.run}, policy {record.policy}, goal {record.goal.value}"
+        f"candidate {run_verdict.candidate.id}, run {run_verdict.run}, policy {run_verdict.policy}, goal {run_verdict.goal.value}"
     ]
     for baseline in promotion.baselines:
         lines.append(_new_baseline_text(baseline, start, dry_run=dry_run))
-        lines += [f"  {_split_line(verdict)}" for verdict in record.suites[baseline.suite].verdicts]
+        lines += [f"  {_split_line(verdict)}" for verdict in run_verdict.suites[baseline.suite].verdicts]
     lines += [f"{suite}: unchanged ({reason})" for suite, reason in promotion.skipped_suites]
-    if record.others_failed:
+    if run_verdict.others_failed:
         lines.append("note: tests outside the suites failed in that run; they do not concern the candidate")
     lines.append(f"{'it would be committed' if dry_run else 'to commit it'} with:")
     return "\n".join([*lines, _commit_command(promotion, root, start)])
@@ -184,12 +184,12 @@ def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: 
 
 def _commit_command(promotion: "Promotion", root: Path, start: Path) -> str:
     """Return the shell command that commits a promotion's baselines and candidate."""
-    record = promotion.record
-    candidate = root / "candidates" / f"{record.candidate.id}.md"
+    run_verdict = promotion.record
+    candidate = root / "candidates" / f"{run_verdict.candidate.id}.md"
     paths = [*(baseline.path for baseline in promotion.baselines), candidate]
     beaten_names = " and ".join(dict.fromkeys(baseline.beaten_name for baseline in promotion.baselines))
     suites = ", ".join(baseline.suite for baseline in promotion.baselines)
-    message = f"Promote {record.candidate.id} on {suites}: takes over from {beaten_names} (run {record.run})"
+    message = f"Promote {run_verdict.candidate.id} on {suites}: takes over from {beaten_names} (run {run_verdict.run})"
     files = shlex.join(_relative_path(path, start) for path in paths)
     return f"git add {files} && git commit -m {shlex.quote(message)}"
 

@@ -1,4 +1,4 @@
-"""Render the explanation of a failed trial as lines that cannot control the terminal, without colours."""
+"""Renders the explanation of a failed trial as lines without colours or control characters."""
 
 import json
 import re
@@ -25,7 +25,7 @@ MAX_CHECK_LINES = 3
 """Maximum number of lines of a failed check."""
 
 _MARK = "E   "
-"""The beginning of a line that says what is wrong, as in pytest's own failures."""
+"""The beginning of a line that describes a problem, as in pytest's own failures."""
 
 _CONTEXT_LENGTH = 6
 """Number of characters that are kept before the first difference of two long texts."""
@@ -59,7 +59,7 @@ def message_lines(failure: Failure) -> Iterator[str]:
 
 
 def fit_lines(lines: Iterable[str], max_bytes: int) -> str:
-    """Join the first lines to a text of about `max_bytes` bytes as JSON, and say how many were cut."""
+    """Join the first lines to a text of about `max_bytes` bytes as JSON, and add the number of cut lines."""
     all_lines = list(lines)
     sizes = accumulate(len(json.dumps(line)) for line in all_lines)
     fitting_count = sum(size <= max_bytes for size in sizes)
@@ -81,18 +81,18 @@ def _difference_line(difference: Difference) -> str:
     prefix = f"{_MARK}{_shorten(sanitize_line(difference.side), 12)}: " if difference.side else _MARK
     path = path_text(difference.path) or "(the database)"
     expected, actual = _value_text(difference.expected), _value_text(difference.actual)
-    room = MAX_COLUMNS - cell_len(f"{prefix}{path}:  != ")
-    if cell_len(expected) + cell_len(actual) > room:
+    available_width = MAX_COLUMNS - cell_len(f"{prefix}{path}:  != ")
+    if cell_len(expected) + cell_len(actual) > available_width:
         path = shorten_middle(path, MAX_PATH_COLUMNS)
-        room = MAX_COLUMNS - cell_len(f"{prefix}{path}:  != ")
-        expected, actual = _shorten_pair(expected, actual, room)
+        available_width = MAX_COLUMNS - cell_len(f"{prefix}{path}:  != ")
+        expected, actual = _shorten_pair(expected, actual, available_width)
     return f"{prefix}{path}: {expected} != {actual}"
 
 
-def _shorten_pair(expected: str, actual: str, room: int) -> tuple[str, str]:
+def _shorten_pair(expected: str, actual: str, available_width: int) -> tuple[str, str]:
     """Shorten two texts to a common width, so that the shortened texts still differ."""
-    expected_width = max(room // 2, room - cell_len(actual))
-    actual_width = room - min(expected_width, cell_len(expected))
+    expected_width = max(available_width // 2, available_width - cell_len(actual))
+    actual_width = available_width - min(expected_width, cell_len(expected))
     pairs = enumerate(zip(expected, actual, strict=False))
     common_length = next((index for index, (left, right) in pairs if left != right), 0)
     if common_length >= min(expected_width, actual_width) - 1:

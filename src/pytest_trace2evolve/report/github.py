@@ -1,4 +1,4 @@
-"""Render a run as Markdown for GitHub: a job's summary, or a comment on a pull request."""
+"""Renders a run as Markdown for GitHub: a job's summary, or a comment on a pull request."""
 
 import shlex
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from pytest_trace2evolve.report.markdown import (
 )
 
 MAX_COMMENT_BYTES = 65_536
-"""GitHub's limit for a comment, in characters. Counting bytes instead is safe: there are never fewer."""
+"""GitHub's limit for a comment, in characters. A text never has fewer bytes than characters."""
 
 MAX_STEP_SUMMARY_BYTES = 1 << 20
 """GitHub's limit for the summary of one step: 1 MiB."""
@@ -58,7 +58,7 @@ class _DetailLevel:
 
 
 _DETAIL_LEVELS = (
-    *(_DetailLevel(name_list) for name_list in (100, 25, 5, 0)),
+    *(_DetailLevel(max_names) for max_names in (100, 25, 5, 0)),
     _DetailLevel(0, has_details=False),
 )
 
@@ -74,7 +74,7 @@ def run_markdown(
 
     Args:
         summary: The run; its texts are shown as code.
-        max_bytes: Bytes, `MIN_VERDICT_BYTES` or more.
+        max_bytes: The maximum number of bytes; `MIN_VERDICT_BYTES` or more.
         head: Trusted Markdown for the beginning, on lines of its own.
         foot: Trusted Markdown for the end.
 

@@ -49,7 +49,7 @@ _CHECK_TEXTS = {
     CheckOutcome.BROKEN.value: ("is broken", "red"),
     CheckOutcome.ERROR.value: ("has no result", "yellow"),
 }
-"""Texts and styles for the outcomes of checks of one's own."""
+"""Texts and styles for the outcomes of the project's own checks."""
 
 
 def trace_text(trace: "OpenedTrace", *, is_full: bool = False) -> str:
@@ -193,9 +193,9 @@ def _outcome_lines(simulation: Simulation, *, is_explained: bool) -> Iterator[tu
 def _failed_checks(info: Mapping[str, Any]) -> Iterator[str]:
     if _as_mapping(info.get("db_check")).get("db_match") is False:
         yield "the database is not in the required end state"
-    own_checks = {"forbidden_calls": _as_mapping(info.get("info")).get("forbidden_calls")}
+    nested_checks = {"forbidden_calls": _as_mapping(info.get("info")).get("forbidden_calls")}
     for key, outcome_field, requirement_field in _RECORDED_CHECKS:
-        for check in _dict_items(own_checks.get(key, info.get(key))):
+        for check in _dict_items(nested_checks.get(key, info.get(key))):
             if check.get(outcome_field) is False:
                 reason = check.get("justification")
                 detail = f" ({reason})" if isinstance(reason, str) and reason else ""

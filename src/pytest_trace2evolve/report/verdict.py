@@ -366,17 +366,17 @@ def _answer_text(check: CheckResult, verdict: Verdict) -> str:
 
 def _dropped_tasks_text(verdict: Verdict) -> str:
     """Count the tasks that fell, and those that reruns confirmed, left suspected or cleared."""
-    fell, confirmed, suspected = (
+    n_fallen, n_confirmed, n_suspected = (
         len(names) for names in (verdict.broken, verdict.regressions, verdict.suspected)
     )
-    if not fell:
+    if not n_fallen:
         return "no task fell"
-    n_cleared = 0 if verdict.alpha is None else fell - confirmed - suspected
-    if n_cleared == fell:
-        return f"{fell} fell; reruns confirmed none"
-    counts = ((confirmed or "none", "confirmed"), (suspected, "suspected"), (n_cleared, "cleared"))
+    n_cleared = 0 if verdict.alpha is None else n_fallen - n_confirmed - n_suspected
+    if n_cleared == n_fallen:
+        return f"{n_fallen} fell; reruns confirmed none"
+    counts = ((n_confirmed or "none", "confirmed"), (n_suspected, "suspected"), (n_cleared, "cleared"))
     facts = [f"{count} {name}" for count, name in counts if count]
-    return f"{fell} fell" + (f"; {', '.join(facts)}" if facts else "")
+    return f"{n_fallen} fell" + (f"; {', '.join(facts)}" if facts else "")
 
 
 def _print_names(page: Page, title: str, names: Sequence[str]) -> None:
@@ -440,10 +440,10 @@ def _print_figures(page: Page, verdict: Verdict) -> None:
 
 
 def open_check_text(needed: NeededEvidence) -> str:
-    """Describe what would settle an open check, or why nothing would."""
+    """Describe the evidence that would settle an open check, or why no evidence would."""
     remedies = needed_evidence_text(needed)
-    is_open = needed.trials is None and needed.tasks is None
-    return remedies if is_open else f"an effect like this one would be settled by {remedies}"
+    has_no_remedy = needed.trials is None and needed.tasks is None
+    return remedies if has_no_remedy else f"an effect like this one would be settled by {remedies}"
 
 
 def _interval_estimate_text(interval: Interval) -> str:
@@ -468,7 +468,7 @@ def _print_conclusion(page: Page, summary: RunSummary, exit_status: int | None) 
 
 
 def invariants_line(metrics: Metrics) -> str:
-    """Count the simulations that broke each invariant; empty if none broke or none was checked."""
+    """Count the simulations that broke each invariant; empty if no simulation broke one or was checked."""
     counts = metrics.invariants
     if counts is None or not counts.broke:
         return ""
@@ -477,7 +477,7 @@ def invariants_line(metrics: Metrics) -> str:
 
 
 def checks_line(metrics: Metrics) -> str:
-    """Count the simulations that broke each check of one's own, of those that it applies to."""
+    """Count the simulations that broke each check of one's own, among those to which the check applies."""
     parts = []
     for name, counts in (metrics.checks or {}).items():
         failed_text = f" ({counts.failed} without a result)" if counts.failed else ""

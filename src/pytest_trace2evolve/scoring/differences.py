@@ -1,7 +1,7 @@
 """Finds the places where two databases differ.
 
-Two values differ if and only if their tau2 database hashes differ (`copy_on_write.fingerprint`). Equality is
-therefore that of their JSON: 1 differs from 1.0, but a tuple equals a list.
+Two values differ if and only if their tau2 database hashes differ (`copy_on_write.fingerprint`). Values are
+therefore equal if their JSON is equal: 1 differs from 1.0, but a tuple equals a list.
 """
 
 import json
@@ -18,7 +18,7 @@ def find_differences(
 ) -> Iterator[Difference]:
     """Yield each place where two databases differ, in the order of the expected database.
 
-    Objects that both databases share are not compared, so that overlays of a large database are cheap.
+    Objects that both databases share are skipped, so that overlays of a large database are cheap to compare.
 
     Args:
         expected, actual: The databases: models, mappings, lists and other values.
@@ -42,7 +42,7 @@ def find_differences(
 def _find_list_differences(
     expected: Sequence[Any], actual: Sequence[Any], side: str, path: DatabasePath
 ) -> Iterator[Difference]:
-    """Compare lists by position; if their lengths differ, without their common beginning and end."""
+    """Compare lists by position. If their lengths differ, their common beginning and end are skipped."""
     start, end = 0, 0
     if len(expected) != len(actual):
         shorter_length = min(len(expected), len(actual))

@@ -110,9 +110,9 @@ def _check_end_state(
         for assertion in assertions:
             if session.check(assertion):
                 continue
-            found = list(_assertion_differences(session, assertion))
-            differences += found
-            if not found or assertion.message:
+            assertion_differences = list(_assertion_differences(session, assertion))
+            differences += assertion_differences
+            if not assertion_differences or assertion.message:
                 failed_checks.append(_failed_assertion(assertion))
         return list(_without_repetitions(differences)), failed_checks
 
@@ -146,11 +146,11 @@ def _failed_assertion(assertion: Assertion) -> FailedCheck:
 
 
 def _without_repetitions(differences: Iterable[Difference]) -> Iterator[Difference]:
-    """Yield the first difference of each place, because several checks may compare the same database."""
-    seen = set()
+    """Yield the first difference at each place, because several checks may compare the same database."""
+    seen_places = set()
     for difference in differences:
-        if (place := (difference.side, difference.path)) not in seen:
-            seen.add(place)
+        if (place := (difference.side, difference.path)) not in seen_places:
+            seen_places.add(place)
             yield difference
 
 
@@ -159,7 +159,7 @@ def _missing_calls(
 ) -> Iterator[FailedCheck]:
     """Yield the gold calls that nobody made, if the reward depends on them.
 
-    If the reward depends only on the database, calls of tools that read are left out.
+    If the reward does not depend on the actions, calls of read tools are left out.
     """
     if not {RewardBasis.ACTION, RewardBasis.DB} & {*criteria.basis}:
         return
@@ -177,7 +177,7 @@ def _missing_calls(
 
 
 def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
-    """Return the call that resembles a gold call most; None if no call has its tool or its arguments."""
+    """Return the call that most resembles a gold call; None if none has its tool or an argument."""
 
     def rank(call: ToolCall) -> tuple[bool, int]:
         return call.name == action.name, sum(

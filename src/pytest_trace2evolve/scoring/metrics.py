@@ -58,7 +58,7 @@ class Trials:
 
 
 class InvariantCounts(Record):
-    """The numbers of simulations that were checked for invariants, that broke any, and that broke each."""
+    """The numbers of simulations that were checked for invariants, broke any, and broke each of them."""
 
     simulations: int
     broke: int
@@ -66,7 +66,7 @@ class InvariantCounts(Record):
 
 
 class CheckCounts(Record):
-    """Numbers of simulations for one check of one's own.
+    """Numbers of simulations for one of the project's own checks.
 
     Attributes:
         measured: Simulations with a result, including those that the check does not apply to.
@@ -84,7 +84,8 @@ class Metrics(Record):
     """Figures over the simulations of one side; a figure is None if nothing was measured for it.
 
     `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task. `invariants`
-    is None if no simulation was checked for invariants, and `checks` if there are no checks of one's own.
+    is None if no simulation was checked for invariants. `checks` is None if no measured simulation has
+    outcomes of the project's own checks.
     """
 
     simulations: int
@@ -113,14 +114,14 @@ class Metrics(Record):
 
 
 def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
-    """Compute the metrics of one side. Means are over each task's trials first, then over tasks."""
+    """Compute the metrics of one side. Values are averaged over the trials of each task, then over tasks."""
     records = list(simulations)
     measured_records = [record for record in records if record.status is Status.MEASURED]
     by_task: dict[str, list[SimulationEvidence]] = {}
     for record in measured_records:
         by_task.setdefault(record.task_id, []).append(record)
     groups = by_task.values()
-    with_recorded_reward = [record for record in measured_records if record.recorded_reward is not None]
+    records_with_reward = [record for record in measured_records if record.recorded_reward is not None]
     trials = min((len(group) for group in groups), default=0)
     statuses = Counter(record.status for record in records)
     return Metrics(
@@ -132,7 +133,7 @@ def compute_metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         reward=_mean_or_none([fmean(record.reward or 0.0 for record in group) for group in groups]),
         recorded_reward=_recorded_reward(records),
         agreement=_mean_or_none(
-            [float(record.reward == record.recorded_reward) for record in with_recorded_reward]
+            [float(record.reward == record.recorded_reward) for record in records_with_reward]
         ),
         pass_hat={
             k: fmean(pass_hat(Trials(tuple(group)).pass_count, len(group), k) for group in groups)
@@ -181,13 +182,13 @@ def _action_match(groups: Iterable[Sequence[SimulationEvidence]], *kinds: str) -
 
 
 def _invariant_counts(records: Iterable[SimulationEvidence]) -> InvariantCounts | None:
-    checked = [record.invariants for record in records if record.invariants is not None]
-    if not checked:
+    checked_counts = [record.invariants for record in records if record.invariants is not None]
+    if not checked_counts:
         return None
-    broken_counts = Counter(name for counts in checked for name, count in counts.items() if count)
+    broken_counts = Counter(name for counts in checked_counts for name, count in counts.items() if count)
     return InvariantCounts(
-        simulations=len(checked),
-        broke=sum(any(counts.values()) for counts in checked),
+        simulations=len(checked_counts),
+        broke=sum(any(counts.values()) for counts in checked_counts),
         by_invariant={name: broken_counts[name] for name in Invariant if broken_counts[name]},
     )
 
@@ -231,7 +232,7 @@ def to_evidence(
 
     `solo` is whether the run is in solo mode. A trace that ended before the user spoke does not show this.
     `findings` holds the breaches of invariants; None if the simulation was not checked. `check_results` holds
-    the results of checks of one's own.
+    the results of the project's own checks.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(

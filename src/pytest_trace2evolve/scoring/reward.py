@@ -162,14 +162,14 @@ def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, 
     """One check per forbidden call, which is met if the agent did not make the call.
 
     A call counts even if its tool raised an error. Calls of the task's message history do not count, because
-    they are not the agent's. If arguments are forbidden, a call counts if it has all of them.
+    they are not the agent's. If the forbidden call has arguments, a call counts only if it has all of them.
     """
     criteria = task.evaluation_criteria
     forbidden_calls = (criteria.forbidden_calls or []) if criteria else []
     if not forbidden_calls:
         return ()
     history = task.history
-    # A trace begins with the history, except one that another program wrote without it.
+    # A trace begins with the history, unless another program wrote the trace without it.
     has_history = len(trace) >= len(history) and all(
         (own.role, own.content) == (earlier.role, earlier.content)
         for own, earlier in zip(trace, history, strict=False)
@@ -236,7 +236,7 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
         return True, ()
     with contextlib.ExitStack() as stack:
         replayed_session, gold_session = replay_sessions(task, trace, world, stack)
-        # A server may not show its database, which then matters only if the reward depends on it.
+        # A server may hide its database. This matters only if the reward depends on the database.
         is_comparable = getattr(replayed_session, "is_comparable", True) or RewardBasis.DB in criteria.basis
         has_same_state = replayed_session.same_state(gold_session) if is_comparable else True
         checks = tuple(
@@ -257,7 +257,7 @@ def compares_state(task: Task) -> bool:
 
 
 def open_session(world: World, stack: contextlib.ExitStack, *, solo: bool = False) -> WorldSession:
-    """Open a session that ends with a stack, if it holds anything that must end, such as a process."""
+    """Open a session. If it must be closed, for example because it holds a process, the stack closes it."""
     session = world.open(solo=solo) if solo else world.open()
     if callable(close := getattr(session, "close", None)):
         stack.callback(close)
@@ -271,9 +271,9 @@ def replay_sessions(
 
     Args:
         task: The task of the trace.
-        trace: The messages, whose calls are made again.
+        trace: The messages whose calls are replayed.
         world: The world of the task.
-        stack: Ends the sessions.
+        stack: Closes the sessions.
 
     Raises:
         TraceError: the tool calls and results of the trace do not correspond.

@@ -1,4 +1,4 @@
-"""Carries out checks of one's own: the view of a trace that they get, and the meaning of their results."""
+"""Runs the project's own checks: their view of a trace, and the meaning of their results."""
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class Call:
 
 
 class Trace(Sequence[Message]):
-    """A read-only view of the messages of a simulation, from the first message on."""
+    """A read-only view of the messages of a simulation, in order."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self._messages = tuple(messages)
@@ -63,7 +63,7 @@ class Trace(Sequence[Message]):
         return [call for call in self._all_calls(by) if name is None or call.name == name]
 
     def said(self, *texts: str, by: Literal["assistant", "user"] = "assistant") -> bool:
-        """Whether a message of the agent, or of the user, contains any of the texts in any case."""
+        """Whether a message of the agent, or of the user, contains any of the texts, ignoring case."""
         wanted = [text.casefold() for text in texts]
         return any(
             text in message.text.casefold()
@@ -104,9 +104,9 @@ class CheckResult:
     """The result of one check on one simulation.
 
     Attributes:
-        reason: Why the check is broken or has no result.
-        judge: The use of the judge.
-        cause: Why the check has no result, without texts that may quote the trace.
+        reason: The reason why the check is broken or has no result.
+        judge: The judge's model, tokens and cost; None if no judge was asked.
+        cause: The reason why the check has no result, without texts that may quote the trace.
     """
 
     outcome: CheckOutcome
@@ -131,7 +131,7 @@ def run_checks(
     world: World,
     grade: "Callable[[TraceCheck, Sequence[Message]], CheckResult] | None" = None,
 ) -> dict[str, CheckResult]:
-    """Carry out checks on a simulation.
+    """Run checks on a simulation.
 
     Args:
         grade: Asks the judge; if None, judged checks are left out.
@@ -161,7 +161,7 @@ def grade_with(judge: Judge, check: TraceCheck, trace: Sequence[Message]) -> Che
 
 
 class EndState:
-    """The databases at the end of a simulation, computed at the first use.
+    """The databases at the end of a simulation, computed on first use.
 
     The trace's answered calls are replayed, including calls whose recorded result was an error.
     """
@@ -224,7 +224,9 @@ def run_check(check: TraceCheck, trace: Sequence[Message], state: EndState) -> C
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # including `SystemExit` and pytest's outcome exceptions
-        reason, cause = (_describe_error(check, error, with_message=has) for has in (True, False))
+        reason, cause = (
+            _describe_error(check, error, with_message=with_message) for with_message in (True, False)
+        )
         return CheckResult(CheckOutcome.ERROR, reason, cause=cause)
     return _read_result(check, result)
 
@@ -260,6 +262,6 @@ def _describe_error(check: TraceCheck, error: BaseException, *, with_message: bo
 
 
 def _shorten(text: str) -> str:
-    """Return a text as one line that JSON can hold."""
+    """Return a text as one line of limited length that JSON can hold."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"

@@ -1,4 +1,4 @@
-"""Loads causal models of transformers and their adapters from folders, and runs forward passes over rows.
+"""Loads causal models and their adapters from folders with transformers, and runs forward passes over rows.
 
 Each row of a pass may have a different adapter.
 """
@@ -104,7 +104,7 @@ class LoadedModel(Decoder):
     """A model and its adapters, loaded from their folders.
 
     Attributes:
-        tokenizer: Its tokenizer.
+        tokenizer: The model's tokenizer.
         context_length: Maximum tokens of a prompt and its answer together; None if unknown.
         parameters: Number of parameters of the model.
         default_limit: Maximum new tokens if a request sets no limit; None means as many as fit.
@@ -247,7 +247,7 @@ def read_end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
 
 @contextmanager
 def convert_failures(label: str) -> Iterator[None]:
-    """Convert any failure to load or run a model to a one-line `ModelFolderError` that names the folder."""
+    """Convert a failure to load or run a model to a one-line `ModelFolderError` that starts with `label`."""
     try:
         yield
     except ModelFolderError:

@@ -37,7 +37,8 @@ MAX_CONCURRENT = 8
 class TraceLabel(Record):
     """One line of a file of labels: a check, a trace, and whether the trace keeps the check.
 
-    The trace is a simulation of a run (`run`, `task`, and `trial` and `suite` if needed), or the messages.
+    The trace is a simulation of a run (`run`, `task`, and `trial` and `suite` if needed), or given by its
+    messages (`trace`).
     """
 
     check: str
@@ -80,8 +81,8 @@ class CheckAgreement:
 def measure_agreements(path: Path, project: Project, judge: Judge) -> list[CheckAgreement]:
     """Ask a judge about every labelled trace, and record the agreement on each check.
 
-    An access to a trace of a sealed split is recorded in the ledger. Answers that the judge gave for the same
-    traces before are used again.
+    An access to a trace of a sealed split is recorded in the ledger. Earlier answers of the judge to the same
+    questions are reused.
 
     Raises:
         LabelError: a line is invalid, names no judged check, or labels a trace a second time.
@@ -117,9 +118,9 @@ def measure_agreements(path: Path, project: Project, judge: Judge) -> list[Check
         agreement = measure_agreement(
             answers, judge=judge_identity(judge, check), labels=labels_digest, measured_at=measured_at
         )
-        file = agreement_path(project, name)
-        _record_agreement(file, check, agreement)
-        results.append(CheckAgreement(name, agreement, tuple(disagreements), file))
+        agreement_file = agreement_path(project, name)
+        _record_agreement(agreement_file, check, agreement)
+        results.append(CheckAgreement(name, agreement, tuple(disagreements), agreement_file))
     return results
 
 
@@ -130,8 +131,8 @@ def _read_labels(path: Path) -> dict[int, TraceLabel]:
         if not text.strip():
             continue
         try:
-            record: Any = parse_json(text, require_unique=True)
-            labels[number] = TraceLabel.model_validate(record)
+            fields: Any = parse_json(text, require_unique=True)
+            labels[number] = TraceLabel.model_validate(fields)
         except ValidationError as error:
             raise LabelError(f"{path}:{number}: {first_problem(error, 'the line')}") from None
         except ValueError as error:
@@ -146,7 +147,7 @@ def _trace_of(label: TraceLabel, project: Project, base_folder: Path) -> Sequenc
         return label.trace
     assert label.run is not None
     assert label.task is not None
-    opened = open_trace(
+    opened_trace = open_trace(
         label.run,
         label.task,
         project=project,
@@ -154,7 +155,7 @@ def _trace_of(label: TraceLabel, project: Project, base_folder: Path) -> Sequenc
         trial=label.trial,
         suite=label.suite or "",
     )
-    return opened.simulation.trace
+    return opened_trace.simulation.trace
 
 
 def _trace_digest(trace: Sequence[Message]) -> str:
@@ -177,7 +178,7 @@ def _check_unique(
 
 
 def _record_agreement(path: Path, check: TraceCheck, agreement: Agreement) -> None:
-    """Add an agreement to a check's file. It replaces that of the same judge and rubric."""
+    """Add an agreement to a check's file. It replaces an earlier one for the same judge and rubric."""
     file = read_agreements(path)
     others = [item for item in (file.agreements if file else ()) if item.judge != agreement.judge]
     new_file = AgreementFile(check=check.id, agreements=(*others, agreement)).sealed()
@@ -186,8 +187,8 @@ def _record_agreement(path: Path, check: TraceCheck, agreement: Agreement) -> No
 
 def _render_file(file: AgreementFile) -> str:
     """Render a file with one agreement per line."""
-    record = file.model_dump(mode="json")
-    lines = ",\n".join(f"  {canonical_json(item)}" for item in record["agreements"])
+    fields = file.model_dump(mode="json")
+    lines = ",\n".join(f"  {canonical_json(item)}" for item in fields["agreements"])
     return (
         f'{{"schema_version": {file.schema_version}, "check": "{file.check}", "digest": "{file.digest}",\n'
         f'"agreements": [\n{lines}\n]}}\n'

@@ -51,7 +51,7 @@ class Baseline:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the file's evidence, which the baseline that replaces this one records."""
+        """Digest of the file's evidence. A baseline that replaces this one records the digest."""
         return evidence_digest(self.all_evidence)
 
     @cached_property
@@ -176,8 +176,10 @@ def _baselines_from_path(
     }
     if suites and not baselines:
         modes = ", ".join(dict.fromkeys(side.provenance.mode.short_text for side in loaded_evidence.sides))
-        selected = ", ".join(f"{suite.name} ({suite.suite.mode.short_text})" for suite in suites)
-        raise ResultsError(f"{path}: holds results of domain {modes}, but the selected suites are {selected}")
+        suites_text = ", ".join(f"{suite.name} ({suite.suite.mode.short_text})" for suite in suites)
+        raise ResultsError(
+            f"{path}: holds results of domain {modes}, but the selected suites are {suites_text}"
+        )
     return baselines, loaded_evidence.notes
 
 
@@ -222,7 +224,7 @@ class BaselineFacts:
 
     Attributes:
         path: The baseline's file, relative to the project's folder.
-        error: The reason why the file could not be read, or empty. With an error, all fields below are unset.
+        error: The reason why the file could not be read, or empty. With an error, no other facts are known.
         age_days: Days since the baseline's run started; None if its start was not recorded.
         trials: The smallest and the largest number of trials of a task.
         lock: `current`, `stale`, `not recorded`, or `none` if the project has no lock of that suite.
@@ -282,11 +284,11 @@ def _age_days(created_at: str | None, now: datetime) -> float | None:
     A time without a zone is in UTC.
     """
     try:
-        created = datetime.fromisoformat(created_at or "")
+        creation_time = datetime.fromisoformat(created_at or "")
     except ValueError:
         return None
-    created = created if created.tzinfo else created.replace(tzinfo=UTC)
-    return max(0.0, (now - created).total_seconds() / 86400)
+    creation_time = creation_time if creation_time.tzinfo else creation_time.replace(tzinfo=UTC)
+    return max(0.0, (now - creation_time).total_seconds() / 86400)
 
 
 def planned_baselines(baselines: Mapping[str, Baseline | None], started_at: str) -> list[BaselineFacts]:

@@ -76,8 +76,8 @@ def calibrate_files(
 
     Raises:
         PolicyError: a policy is unknown or broken.
-        ResultsError: the files cannot be read, are of several agents, have no task with two measured trials,
-            or have no task with the same content in all trials.
+        ResultsError: the files cannot be read, come from several agents, have no task with two measured
+            trials, or have no task with the same content in all trials.
     """
     own_policies = (
         [] if project is None else sorted(path.stem for path in project.policies_folder.glob("*.toml"))

@@ -74,7 +74,7 @@ def _with_settings(
     live: LiveSettings, candidate: Candidate, prices: Mapping[str, Price], root: Path
 ) -> LiveSettings:
     """Apply the model, the parameters and the agent that a candidate sets."""
-    given: dict[str, Any] = candidate.parameters.given
+    own_parameters: dict[str, Any] = candidate.parameters.given
     agent = live.agent
     if candidate.model is not None:
         if agent.folder is not None:
@@ -90,15 +90,15 @@ def _with_settings(
                 f"candidate {candidate.id!r} sets an agent, but this run's agent is {CHAT!r}; leave "
                 "--t2e-model out, or remove the candidate's agent"
             )
-        return replace(live, agent=replace(agent, **given))
+        return replace(live, agent=replace(agent, **own_parameters))
     function = replace(
-        function, path=candidate.agent or function.path, parameters={**function.parameters, **given}
+        function, path=candidate.agent or function.path, parameters={**function.parameters, **own_parameters}
     )
     return replace(live, agent=agent, function=_with_code(function, candidate, root))
 
 
 def _with_code(function: AgentFunction, candidate: Candidate, root: Path) -> AgentFunction:
-    """Find the code of an agent function, and identify it."""
+    """Locate and identify the code of an agent function."""
     if is_url(function.path):
         if candidate.ref is not None:
             raise ConfigError(
@@ -129,7 +129,7 @@ def _with_code(function: AgentFunction, candidate: Candidate, root: Path) -> Age
 
 
 def _code_of_url(url: str) -> Code:
-    """The identity of an agent behind a URL: the version that it tells, because its code is unknown."""
+    """Identify an agent behind a URL by the version that the URL reports, because its code is unknown."""
     if version := read_version(url):
         return Code(fingerprint=version)
     return Code(unknown=f'{public_url(url)} tells no version: let GET return {{"version": …}}')

@@ -48,7 +48,7 @@ MAX_MESSAGE_LENGTH = 200
 
 
 class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a program error
-    """An agent failed on a case. Only `Outcome.require` and `Outcome.require_invariants` raise this."""
+    """An agent failed on a case. Only `Outcome.require` and `Outcome.require_invariants` raise this error."""
 
     __module__ = "trace2evolve"  # a short name leaves room for the case in pytest's summary
 
@@ -139,7 +139,7 @@ class CaseRunner:
         self._loop = LoopThread(1)
         self._exit_stack.callback(self._loop.close)
         self._outcomes: dict[str, Outcome] = {}
-        self._made_simulations = 0
+        self._simulation_count = 0
         self._account = account
         try:
             self._name, self._factory = self._make_agent_factory(agents, account)
@@ -150,7 +150,7 @@ class CaseRunner:
     @property
     def made_simulations(self) -> int:
         """The number of simulations made so far, not counting stored ones."""
-        return self._made_simulations
+        return self._simulation_count
 
     def has_outcome(self, case: Case, provider: str, domain: str) -> bool:
         """Return whether the outcome of a case is stored."""
@@ -174,7 +174,7 @@ class CaseRunner:
             self._outcomes[key] = self._score_case(case, world, simulation)
         outcome = self._outcomes[key]
         if outcome.case is not case:
-            # The case was drawn again as an equal object, to which the outcome now refers.
+            # Hypothesis may make an equal case again; the outcome then refers to the new object.
             outcome = self._outcomes[key] = replace(outcome, case=case)
         return outcome
 
@@ -213,7 +213,7 @@ class CaseRunner:
             self._account.raise_if_stopped()
 
     def _run_conversation(self, case: Case, world: World, journal: Journal | None) -> Simulation:
-        self._made_simulations += 1
+        self._simulation_count += 1
         seed, candidate = seed_of(case), self._plan.candidate
         assignment = Assignment(case.task, world, self._factory, candidate, seed, LIMITS)
         try:

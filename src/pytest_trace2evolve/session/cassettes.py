@@ -21,7 +21,8 @@ def playback_settings(path: Path, environment_instruction: str) -> LiveSettings:
 
     Args:
         path: The cassette.
-        environment_instruction: The extra instruction from the environment; if empty, the cassette's is used.
+        environment_instruction: The extra instruction from the environment; if empty, the recorded one
+            is used.
 
     Raises:
         CassetteError: the cassette is invalid, or was recorded with a different extra instruction.
@@ -164,7 +165,7 @@ def _recorded_instruction(cassette: Cassette) -> str:
 def _model_settings(cassette: Cassette, settings: Settings) -> ModelSettings:
     name = settings.implementation or ""
     if settings.model is None and (is_own_agent(name) or name == SCRIPTED_USER):
-        # An own agent may choose its models itself, and a scripted user has none.
+        # A project's own agent may choose its models itself, and a scripted user has none.
         return ModelSettings(model="", base_url=str((settings.arguments or {}).get("endpoint", "")))
     try:
         return ModelSettings.from_record(settings.model, settings.arguments or {})

@@ -210,7 +210,7 @@ def check_lock(project: Project, worlds: Worlds) -> Iterator[Finding]:
 
 
 def _check_world(project: Project, suite: Suite, suite_lock: SuiteLock, worlds: Worlds) -> Iterator[Finding]:
-    """Check that a suite and its world match the lock. A world with a missing package is a warning."""
+    """Check that a suite and its world match the lock. A missing package is a warning."""
     path = project.suite_path(suite.name)
     try:
         project.verify_world(suite, project.suite_lock(suite, worlds), worlds)
@@ -356,7 +356,7 @@ def check_frozen_dates(project: Project) -> Iterator[Finding]:
 def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime | None:
     """Return the author's date of the first commit with a candidate's text; a rebase keeps this date.
 
-    None if the text was never committed, or if the history is shallow.
+    Returns None if the text was never committed_candidate, or if the history is shallow.
     """
     if _git_output(root, "rev-parse", "--is-shallow-repository") != "false\n":
         return None
@@ -365,14 +365,14 @@ def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime
     for line in output.splitlines():
         commit, _, author_date = line.partition(" ")
         try:
-            committed = parse_candidate(
+            committed_candidate = parse_candidate(
                 _git_output(root, "show", f"{commit}:./{name}") or "",
                 path,
                 partial(_committed_text, root, commit),
             )
         except CandidateError:  # the file was invalid or did not exist
             continue
-        if committed.digest == candidate.digest:
+        if committed_candidate.digest == candidate.digest:
             return datetime.fromisoformat(author_date)
     return None
 
@@ -426,7 +426,7 @@ def check_tools(project: Project, worlds: Worlds) -> Iterator[Finding]:
 
 
 def _own_worlds(project: Project, worlds: Worlds) -> dict[WorldName, list[Suite]]:
-    """The worlds of the readable suites that are not built in, with their suites."""
+    """Return the worlds of the readable suites, except built-in worlds, with their suites."""
     suites: dict[WorldName, list[Suite]] = {}
     for suite in _readable_suites(project):
         if not worlds.is_built_in(suite.provider):
@@ -483,7 +483,7 @@ def _to_finding(path: Path, error: Exception) -> Finding:
 
 
 def _error_line(error: Exception) -> str:
-    """Return an error as one line, which starts with the type of any error from outside this package."""
+    """Return an error as one line. For errors from outside this package, the line starts with the type."""
     if isinstance(error, ValidationError):
         return first_problem(error, error.title)
     text = " ".join(str(error).split())

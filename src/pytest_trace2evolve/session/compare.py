@@ -82,7 +82,7 @@ def compare(
 ) -> Comparison:
     """Gate all tasks common to both sides, or those of a suite or split.
 
-    Evidence from files is labeled *development*, because its earlier readers are unknown. The sides may be
+    Evidence from files is labelled *development*, because its earlier readers are unknown. The sides may be
     of different agents, since no candidate is promoted here; a note names each difference.
 
     Raises:
@@ -280,23 +280,23 @@ def figures_of(side: Columns) -> Metrics:
 
     pass^k covers k = 1, 2, 4, 8 and 16. Columns record only terminations at max steps.
     """
-    sums = tally(side, np.arange(len(side.tasks)), len(side.tasks))
+    side_tally = tally(side, np.arange(len(side.tasks)), len(side.tasks))
     max_steps_count = int(side.max_steps.sum())
     measured_count = int(side.measured.sum())
-    pass_hat = sums.pass_hat(sums.measured > 0)
+    pass_hat = side_tally.pass_hat(side_tally.measured > 0)
     return Metrics(
         simulations=side.size,
         tasks=len(side.tasks),
         measured=measured_count,
         infrastructure_errors=side.size - measured_count,
         not_measured=0,
-        reward=_mean(sums.figure(REWARD)),
+        reward=_mean(side_tally.figure(REWARD)),
         recorded_reward=None,
         agreement=None,
         pass_hat={k: float(chances.mean()) for k, chances in pass_hat.items()},
-        action_match=_mean(sums.figure("action_match")),
-        read_action_match=_mean(sums.figure("read_action_match")),
-        write_action_match=_mean(sums.figure("write_action_match")),
+        action_match=_mean(side_tally.figure("action_match")),
+        read_action_match=_mean(side_tally.figure("read_action_match")),
+        write_action_match=_mean(side_tally.figure("write_action_match")),
         terminations={"max_steps": max_steps_count} if max_steps_count else {},
     )
 

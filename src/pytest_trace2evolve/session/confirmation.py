@@ -84,7 +84,7 @@ class BaselineSetupFinder:
             raise _CannotRunError(f"agent {agent!r} makes no fresh trials")
         origin = baseline.evidence.provenance
         candidate = self._find_candidate(baseline.name, origin.candidate)
-        # The candidate of the baseline may name an own agent of its own, as this one may.
+        # Each candidate may name its own agent function, so the names may differ.
         is_own = self.live is not None and self.live.function is not None
         if origin.agent.implementation != agent and not is_own:
             raise _CannotRunError(
@@ -102,7 +102,7 @@ class BaselineSetupFinder:
     def _check_same_texts(
         baseline: str, recorded_texts: Mapping[str, str], current_texts: Mapping[str, str]
     ) -> None:
-        """Check that the world's texts that the candidate owns are those that the baseline measured."""
+        """Check that the candidate's texts of the world have not changed since the baseline was measured."""
         names = sorted(recorded_texts.keys() | current_texts.keys())
         if changed := [name for name in names if recorded_texts.get(name) != current_texts.get(name)]:
             raise _CannotRunError(
@@ -112,7 +112,7 @@ class BaselineSetupFinder:
 
     @staticmethod
     def _check_same_code(baseline: str, recorded_code: Code | None, current_code: Code | None) -> None:
-        """Check that the agent's current code is the code that measured the baseline."""
+        """Check that the agent's code has not changed since the baseline was measured."""
         if recorded_code is None or recorded_code.unknown or current_code is None or current_code.unknown:
             raise _CannotRunError(f"it is unknown whether the current code measured baseline {baseline!r}")
         if changed_files := list(code_differences(recorded_code, current_code)):
@@ -147,13 +147,13 @@ class BaselineSetupFinder:
         if recorded_settings == self.live.agent_settings() and endpoint == AGENT_ENDPOINT:
             return self.live
         try:
-            own_live = models_of(candidate, self.live_without_adapter, self.adapters, self.prices)
+            candidate_live = models_of(candidate, self.live_without_adapter, self.adapters, self.prices)
         except (ConfigError, CandidateError, AdapterError, ModelFolderError) as error:
             raise _CannotRunError(str(error)) from None
-        assert own_live is not None
-        if recorded_settings == own_live.agent_settings() and endpoint == AGENT_ENDPOINT:
-            return own_live
-        live = own_live if candidate.adapter or candidate.settings else self.live
+        assert candidate_live is not None
+        if recorded_settings == candidate_live.agent_settings() and endpoint == AGENT_ENDPOINT:
+            return candidate_live
+        live = candidate_live if candidate.adapter or candidate.settings else self.live
         arguments = dict(recorded_settings.arguments or {})
         instruction = arguments.pop("extra_instruction", "")
         weights = arguments.get("weights")
@@ -251,7 +251,7 @@ def plan_confirmation(
 
     Args:
         policy: The gate's policy; None if the gate is off.
-        max_reruns: The user's budget of fresh simulations; None if not given.
+        max_reruns: The budget of fresh simulations from the option; None if it is not given.
         setup_finder: Finds the setups that rerun the baselines.
         suites: The run's suites.
 

@@ -172,8 +172,12 @@ class Draws:
     def is_drawn(self, suite: str, split: str) -> bool:
         """Return whether the run makes simulations of a gate or guard split with an unscripted agent."""
         planned_suite = self._plan.suites[suite]
-        is_named = self._plan.project.splits[split].role in LEDGER_ROLES
-        return is_named and planned_suite.recorded_runs is None and planned_suite.agent not in SCRIPTED_AGENTS
+        is_ledger_split = self._plan.project.splits[split].role in LEDGER_ROLES
+        return (
+            is_ledger_split
+            and planned_suite.recorded_runs is None
+            and planned_suite.agent not in SCRIPTED_AGENTS
+        )
 
     def _draw_origin(self, planned_suite: PlannedSuite) -> DrawOrigin:
         """Return the origin of a suite's draw.

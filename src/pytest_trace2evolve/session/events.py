@@ -37,8 +37,8 @@ class TaskDecided:
 
     Attributes:
         plan: The plan of the last stage that ran.
-        run: The trials; None if the run ended before them.
-        reason: Why the run ended before them, in a few words.
+        run: The trials; None if the run ended before the task was finished.
+        reason: Why the run ended before the task was finished, in a few words.
     """
 
     plan: Plan

@@ -1,4 +1,4 @@
-"""Reads evidence that a user names: results files, run folders, compact evidence and runs to replay.
+"""Reads evidence from paths: results files, run folders, compact evidence and runs to replay.
 
 The current scorer scores results files again when they are read. Compact evidence is used unchanged.
 Functions that compare files import the gate themselves, because scoring a file does not need it.
@@ -123,7 +123,7 @@ def _str_or_none(value: object) -> str | None:
 class ScoredSimulation:
     """One simulation with its task, score and compact record, and the invariants that it breaks.
 
-    `check_results` holds the results of checks of one's own by id.
+    `check_results` holds the results of the project's own checks by id.
     """
 
     simulation: Simulation
@@ -239,7 +239,7 @@ def load_evidence(
         provider: The provider of the world that scores results which name no provider.
         require_one_agent: Whether all files of a side must have the same candidate and agent.
         split_by_suite: Whether files of several suites of a domain are kept apart instead of rejected.
-        trace_checks: The checks of one's own that results files are measured by.
+        trace_checks: The project's own checks that measure results files.
 
     Raises:
         ResultsError: a path cannot be read or trusted, files of one side differ in a fact that must be

@@ -65,18 +65,19 @@ def store_run(
 
     Args:
         runs, outcomes: The suites' tasks and verdicts, in the same order.
-        stop_reason: Why the session ended early; empty if it did not.
+        stop_reason: The reason why the session ended early; empty if it did not.
         others_failed: Whether an item that is not a task of a suite failed.
         is_provisional: Whether another stage follows. The verdict is then not recorded.
-        totals: The usage of a live run, and why its account was stopped; None if no model was called.
+        totals: The usage of a live run, and the reason why its account was stopped; None if no model was
+            called.
 
     Raises:
         OSError: a file could not be written, so there is no verdict.
         ResultsError: the run's folder cannot be read again.
     """
-    record = None
+    run_verdict = None
     if plan.policy is not None:
-        record = _run_verdict(plan, plan.policy.name, runs, outcomes, stop_reason, others_failed)
+        run_verdict = _run_verdict(plan, plan.policy.name, runs, outcomes, stop_reason, others_failed)
     notes: list[str] = []
     for run in runs:
         notes += _write_headers(plan, run, worlds)
@@ -90,10 +91,10 @@ def store_run(
         has_saved_baselines = has_saved_baselines and is_saved and run.is_fully_measured
     if totals is not None:
         _write_totals(plan, *totals)
-    if record is not None:
-        write_verdict(plan.run_folder, record)
+    if run_verdict is not None:
+        write_verdict(plan.run_folder, run_verdict)
         if not is_provisional:
-            _record_verdicts(plan, runs, outcomes, ledger, draws, record)
+            _record_verdicts(plan, runs, outcomes, ledger, draws, run_verdict)
     return StoredRun(notes, has_saved_baselines)
 
 
@@ -162,12 +163,11 @@ def _record_verdicts(
     outcomes: Iterable[SuiteOutcome],
     ledger: ProjectLedger,
     draws: Draws,
-    record: RunVerdict,
+    run_verdict: RunVerdict,
 ) -> None:
     """Write the verdicts to the ledger and the scoreboard, after everything else is written.
 
-    A run that cannot store its evidence does not count as a test, so it spends no significance level, and a
-    later run does not repeat it.
+    A run that cannot store its evidence does not count as a test, so it spends no significance level.
     """
     whole_verdicts = [
         (run, verdict)
@@ -181,7 +181,7 @@ def _record_verdicts(
             split = verdict.split or ""
             if verdict.decision is not None and plan.project.splits[split].role in DECIDING_ROLES:
                 claim = claim_of(plan, run, split, draws, verdict.label)
-                ledger.record(plan, run.planned_suite, verdict, claim, record)
+                ledger.record(plan, run.planned_suite, verdict, claim, run_verdict)
     except OSError:
         (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
         raise
@@ -194,7 +194,7 @@ def _record_verdicts(
 
 def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
     """Write the usage of a live run to `run.json` in its folder."""
-    record = {
+    content = {
         "run_id": plan.run_id,
         "usage": totals.usage.model_dump(mode="json"),
         "simulations": {state.value: totals.states.get(state, 0) for state in SimulationState},
@@ -203,11 +203,11 @@ def _write_totals(plan: Plan, totals: RunTotals, stop_reason: str) -> None:
         "stage": None if plan.stage is None else _stage_record(plan.stage),
         "stopped": stop_reason or None,
     }
-    write_atomic(plan.run_folder / "run.json", json.dumps(record, indent=1) + "\n")
+    write_atomic(plan.run_folder / "run.json", json.dumps(content, indent=1) + "\n")
 
 
 def _stage_record(stage: Stage) -> dict[str, Any]:
-    """A stage as stored in `run.json`. The stored names do not follow those of the fields."""
+    """A stage as stored in `run.json`, in which some names differ from those of the fields."""
     return {
         "number": stage.number,
         "of": stage.count,
@@ -220,24 +220,26 @@ def _stage_record(stage: Stage) -> dict[str, Any]:
 
 def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     """Write the headers of a suite's trials and of each side's fresh trials; return notes for the user."""
-    planned_suite, side = run.planned_suite, suite_evidence(plan, run)
+    planned_suite, run_evidence = run.planned_suite, suite_evidence(plan, run)
     world = plan.project.world(planned_suite.suite, worlds)
     store = RunStore(plan.suite_folder(planned_suite.name))
-    dropped_traces = store.set_aside_unreported(side.simulations)
+    dropped_traces = store.set_aside_unreported(run_evidence.simulations)
     trials = max((len(task_run.records) for task_run in run.runs.values()), default=0)
     if planned_suite.recorded_runs is None:
         tasks = [world.tasks()[task_id] for task_id in run.runs]
     else:  # the tasks as recorded
         recorded_tasks = planned_suite.recorded_runs.by_task
         tasks = [recorded_tasks[task_id][0].task for task_id in run.runs if task_id in recorded_tasks]
-    headers = [(store, side.provenance, tasks, store.stored_records(side.simulations), trials)]
+    headers = [
+        (store, run_evidence.provenance, tasks, store.stored_records(run_evidence.simulations), trials)
+    ]
     for name in SIDES:
         store = RunStore(plan.fresh_folder(planned_suite.name, name))
         if not store.folder.exists():
             continue
         records = [record for fresh in run.fresh_trials.values() for record in getattr(fresh, name)]
         store.set_aside_unreported(records)  # traces of lost trials that were made again
-        origin = side.provenance
+        origin = run_evidence.provenance
         if name == "baseline" and planned_suite.baseline is not None:
             baseline_provenance = planned_suite.baseline.evidence.provenance
             origin = origin.model_copy(

@@ -36,7 +36,7 @@ trials and of the other side."""
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The given endpoint of the baseline's model; None means the value of this run's agent."""
+    """The endpoint of the baseline's model; a field that is None has the value of this run's agent."""
 
     url: str | None = None
     api_key_env: str | None = None
@@ -71,8 +71,8 @@ class Options:
     """The options of a run as plain values; None means not given.
 
     Attributes:
-        own_agent_settings: The settings of the models if the agent is an agent of the project.
-        embedded_settings: The embedded model, if no option names an agent.
+        own_agent_settings: The settings of live runs with an agent of the project's own.
+        embedded_settings: The settings of the embedded model; None if an option names an agent.
         unused_option: An option of live runs that was given without a model; empty if there is none.
         is_fresh: Whether the run makes every simulation itself instead of reusing those of earlier runs.
         max_reruns: The maximum number of fresh simulations that confirm regressions.
@@ -185,7 +185,7 @@ class Plan:
 
     @property
     def all_live(self) -> list[LiveSettings]:
-        """The settings of all models, including those of the baseline's side."""
+        """The live settings of the candidate's side and of the baseline's sides."""
         sides = self.baseline_sides.values()
         return [live for live in (self.live, *(setup.live for setup in sides)) if live is not None]
 
@@ -235,9 +235,9 @@ class Plan:
 
     def _stage_plan(self, number: int) -> "Plan":
         assert self.policy is not None
-        level = stage_alpha(self.policy.alpha, self.schedule)
+        alpha = stage_alpha(self.policy.alpha, self.schedule)
         trials, last_trials = self.schedule[number - 1], self.schedule[-1]
-        stage = Stage(number, len(self.schedule), trials, level, last_trials, self.schedule)
+        stage = Stage(number, len(self.schedule), trials, alpha, last_trials, self.schedule)
         suites = {
             name: replace(
                 suite,

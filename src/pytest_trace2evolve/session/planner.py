@@ -92,9 +92,9 @@ def make_plan(
         resources: The resources of the project.
         suite_names: The suites that may take part, before `options` narrows them.
         judge: Judge of natural-language assertions.
-        is_listing: Whether pytest only lists the items. Locks are then not compared with worlds, and no
+        is_listing: Whether pytest only lists the items. If so, locks are not compared with worlds, and no
             agent is needed.
-        is_worker: Whether another process has begun the run. The run folder is then in use already.
+        is_worker: Whether another process has begun the run, so that the run folder is already in use.
 
     Raises:
         ConfigError: an option or a file of the user is invalid.
@@ -236,7 +236,7 @@ def use_own_agent(
         The options with the agent's settings; unchanged if the agent is not one of the project's own.
 
     Raises:
-        ConfigError: the suites name different agents, or an option was given that needs a model.
+        ConfigError: the suites name different agents or include a solo suite, or an option needs a model.
     """
     settings = options.own_agent_settings
     if settings is None or settings.function is None:
@@ -251,16 +251,16 @@ def use_own_agent(
             raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
         return options
     if len(names) > 1:
-        others = ", ".join(sorted(str(name) for name in names))
+        names_text = ", ".join(sorted(str(name) for name in names))
         raise ConfigError(
-            f"the suites of this run have different agents ({others}); run one of them with --t2e-suite, or "
-            "name one agent with --t2e-agent"
+            f"the suites of this run have different agents ({names_text}); run one of them with --t2e-suite, "
+            "or name one agent with --t2e-agent"
         )
     if solo_suite := next((suite.name for suite in suites if suite.solo), None):
         raise ConfigError(
             f"suite {solo_suite!r} is a solo suite, but agent {own_names[0]!r} has no solo mode"
         )
-    # A baseline whose candidate names no agent was measured with the default, so that is not forgotten here.
+    # A baseline whose candidate names no agent was measured with the default agent, so keep that agent here.
     own_defaults = sorted(name for name in defaults if name is not None and is_own_agent(name))
     function = replace(settings.function, path=(own_defaults or own_names)[0])
     return replace(options, agent=None, live=replace(settings, function=function), embedded_settings=None)
@@ -409,8 +409,11 @@ def _check_texts(candidate: Candidate, suites: Sequence[LockedSuite], resources:
     """
     for locked_suite in suites:
         suite = locked_suite.suite
-        replaced: dict[LockedText, bool] = {"policy": bool(candidate.prompt), "tools": bool(candidate.tools)}
-        for text, is_replaced in replaced.items():
+        replaced_texts: dict[LockedText, bool] = {
+            "policy": bool(candidate.prompt),
+            "tools": bool(candidate.tools),
+        }
+        for text, is_replaced in replaced_texts.items():
             if is_replaced and suite.is_locked(text):
                 field = "prompt" if text == "policy" else "tools"
                 raise ConfigError(

@@ -109,7 +109,7 @@ def trial_key(
 
 
 def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> str:
-    """Return the `suite::split` of a task if the ledger records the split's draws; else an empty text."""
+    """Return the `suite::split` of a task if the ledger records the split's draws; otherwise empty text."""
     split = next((name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks), None)
     if split is None or plan.project.splits[split].role not in LEDGER_ROLES:
         return ""
@@ -117,7 +117,7 @@ def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> 
 
 
 def is_sealed_task(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> bool:
-    """Return whether a task belongs to a split whose traces are not to be read."""
+    """Return whether a task belongs to a split whose traces should stay unread."""
     splits = [name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks]
     return any(plan.project.splits[name].role is not Role.REPORT for name in splits)
 

@@ -198,10 +198,10 @@ class Session:
         return factories
 
     def _check_agent(self) -> None:
-        """Check that the project's own agent can be imported, before any simulation.
+        """Check that the project's own agent can be imported or reached, before any simulation.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: the agent cannot be imported or reached.
         """
         for (_, side), factory in self._factories.items():
             if side == "candidate" and isinstance(factory, FunctionFactory):
@@ -228,7 +228,7 @@ class Session:
             self.account.stop(reason, EndpointError)
 
     def count_simulations(self, tasks: Iterable[TaskName]) -> int:
-        """Return how many simulations tasks have without fresh ones; a staged run counts all stages."""
+        """Return the number of simulations of tasks, without fresh ones, over all stages of the run."""
         suites = self._stages[-1].suites
         return sum(suites[suite].trials for suite, _ in tasks)
 
@@ -450,11 +450,16 @@ class Session:
         return [run for run in self._runs.values() if run.runs or stop_reason]
 
     def _judge(
-        self, runs: Sequence[SuiteRun], ledger: ProjectLedger, interruption: str, *, is_stopped: bool = False
+        self,
+        runs: Sequence[SuiteRun],
+        ledger: ProjectLedger,
+        incomplete_reason: str,
+        *,
+        is_stopped: bool = False,
     ) -> tuple[SuiteOutcome, ...]:
         plan, draws = self.plan, self._draws
         return tuple(
-            judge_suite(plan, run, ledger, draws, interruption=interruption, is_stopped=is_stopped)
+            judge_suite(plan, run, ledger, draws, interruption=incomplete_reason, is_stopped=is_stopped)
             for run in runs
         )
 
@@ -498,7 +503,7 @@ class Session:
         return line
 
     def close(self) -> None:
-        """End the threads and the servers, and remove temporary files. It may be called repeatedly."""
+        """End the threads and the servers, and remove temporary files. Further calls have no effect."""
         self._exit_stack.close()
         if self._is_exported:
             remove_answer_file(recording_path(self.plan.run_folder))

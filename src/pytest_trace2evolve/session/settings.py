@@ -42,7 +42,7 @@ def check_not_empty(values: Any) -> None:
         values: An object with an attribute for each option's destination.
 
     Raises:
-        ConfigError: a value is empty, or a path too long for any file system.
+        ConfigError: a value is empty, or a path is too long for any file system.
     """
     for option in OPTIONS:
         value = getattr(values, option.destination, None)
@@ -63,7 +63,7 @@ def _check_path_length(flag: str, path: str) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """The folders that paths in options refer to, and the project's defaults of some options.
+    """The folders that paths in options refer to, and the project's defaults for some options.
 
     Attributes:
         root: The project's top folder.
@@ -232,7 +232,7 @@ def _live_settings(
     prices: Mapping[str, Price],
     server_addresses: Mapping[str, ServedModel],
 ) -> LiveSettings:
-    """Read the settings of the models; an empty model name is that of an own agent that no option names."""
+    """Read the settings of the models. An empty `model` means that no option names a model."""
     if values.t2e_playback is not None:
         if useless_flag := _first_set_flag(values, _PLAYBACK_CONFLICTS):
             raise ConfigError(
@@ -290,7 +290,7 @@ def _live_settings(
 def _own_agent(
     values: Any, settings: LiveSettings, context: Context, prices: Mapping[str, Price]
 ) -> LiveSettings:
-    """The settings of an agent of the project, whose import path is not known yet."""
+    """Return the settings of a project's own agent, whose import path is not known yet."""
     parameters = {
         "temperature": values.t2e_temperature,
         "reasoning_effort": values.t2e_reasoning_effort,
@@ -310,10 +310,10 @@ def _own_agent(
 
 
 def _played_agent(settings: LiveSettings, cassette: Cassette) -> LiveSettings:
-    """The settings of an own agent as a cassette recorded them."""
+    """Return the settings of a project's own agent as a cassette recorded them."""
     assert settings.function is not None
-    recorded = dict(cassette.header.agent.arguments or {})
-    parameters = {name: value for name, value in recorded.items() if name not in RECORDED_ENDPOINT}
+    recorded_arguments = dict(cassette.header.agent.arguments or {})
+    parameters = {name: value for name, value in recorded_arguments.items() if name not in RECORDED_ENDPOINT}
     return replace(
         settings, function=replace(settings.function, path=cassette.agent_name, parameters=parameters)
     )

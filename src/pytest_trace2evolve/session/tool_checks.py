@@ -1,4 +1,4 @@
-"""Checks the tools of a project's own worlds: a replay gives the same database, and reads only read."""
+"""Checks that tools of a project's own worlds can be replayed, and that declared reads change nothing."""
 
 import ast
 import contextlib
@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import open_session
 
 MAX_TASKS = 50
-"""The maximum number of tasks whose calls are made."""
+"""The maximum number of tasks whose expected calls are made."""
 
 _REMEDY = "derive ids, times and choices from the database"
 
@@ -41,17 +41,17 @@ class ToolProblem:
 def tool_problems(world: World, tasks: Iterable[Task]) -> Iterator[ToolProblem]:
     """Make the expected calls of tasks twice, and yield a problem for each tool that cannot be replayed.
 
-    A tool that no task calls is searched for functions such as `uuid4`, without a call.
+    The source of every other tool is searched for functions such as `uuid4`.
     """
-    found: set[str] = set()
+    reported_tools: set[str] = set()
     for _, task in zip(range(MAX_TASKS), (task for task in tasks if task.actions), strict=False):
         for tool, text in _task_problems(world, task):
-            if tool not in found:
-                found.add(tool)
+            if tool not in reported_tools:
+                reported_tools.add(tool)
                 yield ToolProblem(f"tool {tool!r} {text}")
     for tool, source in _random_sources(world):
-        if tool not in found:
-            found.add(tool)
+        if tool not in reported_tools:
+            reported_tools.add(tool)
             yield ToolProblem(
                 f"tool {tool!r} calls {source}(), so a replay may give another database; {_REMEDY}",
                 is_certain=False,
@@ -59,7 +59,7 @@ def tool_problems(world: World, tasks: Iterable[Task]) -> Iterator[ToolProblem]:
 
 
 def _task_problems(world: World, task: Task) -> Iterator[tuple[str, str]]:
-    """Yield the tools that a task's calls show to be wrong, each with the problem."""
+    """Yield the first tool that the calls of a task show to be wrong, with the problem."""
     with contextlib.ExitStack() as stack:
         first, second, without_reads = (open_session(world, stack) for _ in range(3))
         for session in (first, second, without_reads):
@@ -84,7 +84,7 @@ def _task_problems(world: World, task: Task) -> Iterator[tuple[str, str]]:
 
 
 def _random_sources(world: World) -> Iterator[tuple[str, str]]:
-    """Yield the tools of a class that call a function whose result differs each time, with the function."""
+    """Yield the tools of a class that call a function with varying results, each with that function."""
     cls = getattr(world, "tools_class", None)
     for base in cls.__mro__[:-1] if inspect.isclass(cls) else ():
         try:

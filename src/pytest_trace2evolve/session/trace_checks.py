@@ -1,4 +1,4 @@
-"""The checks of one's own of a run: which are carried out, how they are identified, and which may decide."""
+"""Plans a run's checks of one's own: which are carried out, how they are identified, which may decide."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,14 +35,14 @@ _AGREEMENT_COMMAND = "trace2evolve judge agreement LABELS --judge {}"
 
 
 class _StoredAnswer(Record):
-    """An answer of a judge, as it is kept."""
+    """A stored answer of a judge."""
 
     met: bool
     reason: str
 
 
 class JudgeAnswers:
-    """The answers of judges to whole questions, kept in a folder with one file per answer.
+    """The answers of judges to whole questions, stored in a folder with one file per answer.
 
     A rerun therefore gets the same answers, so nobody can ask again until an answer is convenient.
     """
@@ -52,10 +52,10 @@ class JudgeAnswers:
         self._locks: dict[str, threading.Lock] = {}
 
     def get(self, key: str, ask: Callable[[], CheckResult]) -> CheckResult:
-        """Return the answer of a key, after asking if there is none. A failure to answer is not kept.
+        """Return the stored answer for a key, or ask the judge and store the answer. Errors are not stored.
 
         Raises:
-            ResultsError: a kept answer is damaged.
+            ResultsError: a stored answer is damaged.
         """
         path = self._folder / f"{key}.json"
         with self._locks.setdefault(key, threading.Lock()):  # equal questions are asked once
@@ -75,10 +75,10 @@ class TraceChecks:
 
     Attributes:
         checks: The checks by id. Judged checks are left out without a judge.
-        origins: What identifies each check in evidence.
+        origins: The identity of each check, as evidence records it.
         ungated: The checks that decide nothing, with the reasons.
         judge: The judge of the judged checks.
-        answers: The judge's answers so far; None if they are not kept.
+        answers: The judge's answers so far; None if they are not stored.
         notes: Notes for the user, a line each.
     """
 
@@ -151,7 +151,7 @@ def _origin_of(check: TraceCheck) -> CheckOrigin:
 
 
 def judge_identity(judge: Judge, check: TraceCheck) -> JudgeIdentity:
-    """Return the facts about a judge and a judged check that an agreement holds for."""
+    """Return the facts about a judge and a judged check for which an agreement holds."""
     model = str(getattr(judge, "model", type(judge).__name__))
     return JudgeIdentity(model=model, prompt=PROMPT_VERSION, rubric=digest_text(check.rubric))
 
@@ -185,9 +185,11 @@ def ungated_reason(check_id: str, identity: JudgeIdentity, project: "Project | N
     agreements = () if file is None else file.agreements
     agreement = next((item for item in agreements if item.judge == identity), None)
     if agreement is None:
-        other_facts = [item.judge for item in agreements if item.judge.rubric == identity.rubric]
-        known = f" for judge {identity.model!r}" if other_facts else " for this rubric" if agreements else ""
-        return f"{_NOT_MEASURED}{known}; run '{remedy}'"
+        judges_of_rubric = [item.judge for item in agreements if item.judge.rubric == identity.rubric]
+        condition = (
+            f" for judge {identity.model!r}" if judges_of_rubric else " for this rubric" if agreements else ""
+        )
+        return f"{_NOT_MEASURED}{condition}; run '{remedy}'"
     if agreement.is_sufficient:
         return ""
     kappa = "is undefined" if agreement.kappa is None else f"is at least {agreement.kappa.low:.2f}"
@@ -198,7 +200,7 @@ def ungated_reason(check_id: str, identity: JudgeIdentity, project: "Project | N
 
 
 CheckFailure = tuple[str, CheckResult, str, int]
-"""A check's id, its result without an outcome, the task and the trial."""
+"""A check's id, its result, the task and the trial."""
 
 
 def describe_check_failures(

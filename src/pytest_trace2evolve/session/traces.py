@@ -90,7 +90,7 @@ def sealed_splits_of_task(project: Project, domain: str, task: str) -> list[Spli
 
 @dataclass(frozen=True)
 class OpenedTrace:
-    """A trace that may be shown, because its access is recorded if it must be.
+    """A trace that may be shown, because a required record of the access has been written.
 
     Attributes:
         simulation: The simulation with its trace.
@@ -98,7 +98,7 @@ class OpenedTrace:
         run: The run's name, or the file's.
         trials: All trials of the task in the run.
         recorded_splits: The splits whose ledger entries record this access.
-        note: Why no access was recorded; empty if one was.
+        note: The reason why no access was recorded; empty if an access was recorded.
         findings: The breaches of invariants in the trace.
         failure: The explanation of a failed simulation; None if it passed or cannot be explained here.
     """
@@ -209,8 +209,8 @@ class FailedTask:
     Attributes:
         splits: The splits that hold the task.
         is_sealed: Whether an access to the task's traces would be recorded.
-        failed_trials, measured_trials: Trials that failed, and all that were measured.
-        reward: Mean over the measured trials.
+        failed_trials, measured_trials: The number of failed trials, and of all measured trials.
+        reward: The mean reward over the measured trials.
     """
 
     suite: str
@@ -243,7 +243,7 @@ def failed_tasks(run: str, *, project: Project | None, base_folder: Path, suite:
 
     Args:
         run: As in `find_run`.
-        suite: Only this suite, if the run has several.
+        suite: The suite whose tasks are listed; empty for all suites.
 
     Raises:
         ConfigError: no run or suite matches, or several runs match. The message names the available ones.
@@ -327,8 +327,8 @@ def _sealed_splits(
     if project is None:
         return (), "nothing was recorded: there is no project here"
     splits = list(splits_of_task(project, domain, task))
-    if sealed := sealed_splits_of_task(project, domain, task):
-        return sealed, ""
+    if sealed_splits := sealed_splits_of_task(project, domain, task):
+        return sealed_splits, ""
     if splits:
         return (), f"nothing was recorded: {'::'.join(splits[0])} may be read"
     return (), f"nothing was recorded: no suite of {project.root.name} has the task"

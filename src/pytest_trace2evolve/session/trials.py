@@ -45,12 +45,12 @@ class TaskRun:
 
     Attributes:
         records: The evidence of each trial.
-        left_out_reason: Why recorded simulations were not compared, because their task differs from the lock;
-            empty if all were compared.
-        absent_reason: A text that says that the replayed files lack the task; empty otherwise.
-        unfinished_reason: Why some trials of the task were not made; empty if all were made.
+        left_out_reason: Says that recorded simulations were not compared because their task differs from the
+            lock; empty if all were compared.
+        absent_reason: Says that the replayed files lack the task; empty otherwise.
+        unfinished_reason: The reason why some trials of the task were not made; empty if all were made.
         fresh_trials: Fresh trials of both sides; None if none were made.
-        unconfirmed_reason: Why a task that may have regressed has no fresh trials; empty otherwise.
+        unconfirmed_reason: The reason why a task that may have regressed has no fresh trials; else empty.
         crash: The first exception of the agent's code, as `Type: message`.
         frames: The frames of its traceback, as text.
         failure: The explanation of the first failed trial, if the task failed and its traces may be read.
@@ -88,7 +88,8 @@ class TaskRunner:
         scorer: The threads in which simulations are scored and stored.
         tasks: The tasks in order. The order matters if there may be too few fresh simulations for all
             regressions.
-        check_failures: Receives each simulation that a check of one's own has no result for, with its suite.
+        check_failures: Receives each failure of one of the project's own checks to give a
+            result, with the suite.
     """
 
     plan: Plan
@@ -345,7 +346,7 @@ class TaskRunner:
             record = await self._run_in_thread(
                 self._score_and_report, planned_suite, task, trial, result, folder
             )
-            # A lost trial is retried once if a journal lets it resume. A user's own agent has no journal, so
+            # A lost trial is retried once if a journal lets it resume. A plugin's agent has no journal, so
             # its retry would be a second draw, which could be picked for its result.
             if (
                 record.status is not Status.MEASURED
@@ -431,7 +432,7 @@ class TaskRunner:
         return self._rules[planned_suite.name]
 
     def _is_conversational(self, planned_suite: PlannedSuite) -> bool:
-        """Whether the agent of a suite talks, cached because the provenance digests the whole lock."""
+        """Return whether the agent of a suite talks; cached because the provenance digests the whole lock."""
         if planned_suite.name not in self._conversational:
             is_conversational = provenance_of(self.plan, planned_suite).is_conversational
             self._conversational[planned_suite.name] = is_conversational
@@ -472,7 +473,7 @@ def may_have_regressed(planned_suite: PlannedSuite, task_id: str, run: TaskRun) 
 def is_suspected(plan: Plan, planned_suite: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
     """Return whether a task that passed on the baseline but fails now may have regressed by chance.
 
-    Each task is tested alone, at the level of the split divided by the number of tasks that are compared.
+    Each task is tested alone, at the split's significance level divided by the number of compared tasks.
     """
     baseline_trials, trials = _baseline_trials(planned_suite, task_id), Trials(run.records)
     if plan.policy is None or not plan.policy.confirms_regressions:

@@ -143,7 +143,7 @@ def judge_suite(
         run: The tasks of the suite that were run; none if the session ended before the suite.
         ledger: The project's ledger.
         draws: The draws of the run.
-        interruption: Why the session stopped early or was narrowed; empty if it was not.
+        interruption: Why the session stopped early or was narrowed; empty if it was neither.
         is_stopped: Whether the session ended early. Its measurements then decide nothing.
     """
     splits = run.planned_suite.lock.splits
@@ -175,7 +175,13 @@ def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite) -> str:
 
 
 def _judge_splits(
-    plan: Plan, run: SuiteRun, ledger: ProjectLedger, draws: Draws, interruption: str, *, is_stopped: bool
+    plan: Plan,
+    run: SuiteRun,
+    ledger: ProjectLedger,
+    draws: Draws,
+    incomplete_reason: str,
+    *,
+    is_stopped: bool,
 ) -> Iterable[Verdict]:
     planned_suite, policy = run.planned_suite, plan.policy_of(run.planned_suite)
     assert planned_suite.baseline is not None
@@ -184,24 +190,26 @@ def _judge_splits(
     has_deciding_split = any(run.has_run(split) for split, is_guard in splits.items() if not is_guard)
     for split, is_guard in splits.items():
         # A guard that was left out (`-m heldout`) must not pass for one that detected no harm.
-        if not run.has_run(split) and not interruption and not (is_guard and has_deciding_split):
+        if not run.has_run(split) and not incomplete_reason and not (is_guard and has_deciding_split):
             continue
         tasks = planned_suite.lock.splits[split]
-        baseline = [
+        baseline_records = [
             record for record in planned_suite.baseline.evidence.simulations if record.task_id in tasks
         ]
-        comparable_records = [record for record in baseline if record.task_digest == tasks[record.task_id]]
-        candidate = run.records_in(split)
-        reasons = {**_changed_content(baseline, tasks), **run.left_out_reasons(split)}
+        comparable_records = [
+            record for record in baseline_records if record.task_digest == tasks[record.task_id]
+        ]
+        candidate_records = run.records_in(split)
+        reasons = {**_changed_content(baseline_records, tasks), **run.left_out_reasons(split)}
         evidence_label = _label_evidence(plan, planned_suite, split, ledger)
-        partial_reason = _partial_reason(run, split, interruption, is_stopped)
+        partial_reason = _partial_reason(run, split, incomplete_reason, is_stopped)
         if not partial_reason and not is_guard:
-            partial_reason = _missing_baseline_reason(tasks, {record.task_id for record in baseline})
+            partial_reason = _missing_baseline_reason(tasks, {record.task_id for record in baseline_records})
         is_claim = plan.project.splits[split].role is Role.GATE and not partial_reason
         spending = (
             ledger.spending(claim_of(plan, run, split, draws, evidence_label.label)) if is_claim else None
         )
-        pairs = pair(comparable_records, candidate).with_left_out(reasons)
+        pairs = pair(comparable_records, candidate_records).with_left_out(reasons)
         pairs = pairs.with_ungated_checks(plan.trace_checks.ungated)
         if planned_suite.name in plan.baseline_sides:
             pairs = pairs.with_fresh_results(
@@ -242,7 +250,7 @@ def _label_evidence(
         return evidence_label
     cassette = plan.live.cassette if plan.live is not None else None
     if cassette is not None and cassette.header.suites.get(planned_suite.name) != planned_suite.lock.digest:
-        # The cassette's answers have no ledger entry for this split, and could be picked for their result.
+        # The cassette's answers have no ledger entry for this split, so they may be selected by result.
         reason = f"cassette {cassette.path.name} was not recorded on {planned_suite.name} under its lock"
         return EvidenceLabel(Label.DEVELOPMENT, reason)
     if not ledger.has_draws_of(planned_suite.name, split):
@@ -376,7 +384,7 @@ def _baseline_digests(origin: Provenance, plan: Plan) -> tuple[str, str]:
 
 
 def gated_splits(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
-    """Yield the splits of a suite that the gate judges, each with whether the split can only discard."""
+    """Yield the splits of a suite that the gate judges, each with whether the split is a guard."""
     roles = {split: project.splits[split].role for split in splits}
     deciding_role = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
     for split, role in roles.items():
@@ -384,13 +392,13 @@ def gated_splits(project: Project, splits: Iterable[str]) -> Iterable[tuple[str,
             yield split, role is Role.GUARD
 
 
-def _partial_reason(run: SuiteRun, split: str, interruption: str, is_stopped: bool) -> str:
+def _partial_reason(run: SuiteRun, split: str, incomplete_reason: str, is_stopped: bool) -> str:
     tasks = run.planned_suite.lock.splits[split]
     if missing_tasks := run.missing_tasks(split):
-        prefix = f"{interruption}; " if interruption else ""
+        prefix = f"{incomplete_reason}; " if incomplete_reason else ""
         names = _first_names(missing_tasks)
         return f"partial: {prefix}{len(missing_tasks)} of {len(tasks)} tasks did not run ({names})"
-    return f"partial: {interruption}" if is_stopped else ""
+    return f"partial: {incomplete_reason}" if is_stopped else ""
 
 
 def _missing_baseline_reason(tasks: Mapping[str, str], baseline_tasks: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Checks written tasks against the world of their suite: agents can solve each, but not by doing nothing."""
+"""Checks written tasks against their world: an agent can solve each task, but not by doing nothing."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ LIMITS = Limits(max_steps=100)
 """Limits of the simulations that check a task."""
 
 _ID = re.compile(r"(?=[\w#-]*\d)[\w#-]{2,}|\S+@\S+")
-"""A word by which an agent can find something: it has a digit, or is an e-mail address."""
+"""A word by which an agent can identify something: a word with a digit, or an e-mail address."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class TaskCheck:
 
 
 def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
-    """The world of the suite that has a file of written tasks, or else the project's default world.
+    """Return the world of the suite that uses a file of written tasks, or else the project's default world.
 
     Raises:
-        CaseError: no suite has the file, and the project has no default world.
+        CaseError: no suite uses the file, and the project has no default world.
     """
     for name in project.suite_names:
         suite = project.suite(name)
@@ -66,7 +66,7 @@ def _world_of(suite: Suite, worlds: Worlds) -> World:
 
 
 def task_files(project: Project) -> list[Path]:
-    """The files of written tasks that the project's suites name."""
+    """Return the files of written tasks that the project's suites name."""
     files = {
         project.root / spec.tasks: None
         for name in project.suite_names
@@ -87,27 +87,27 @@ def check_written_tasks(tasks: Iterable[WrittenTask], world: World) -> Iterator[
         yield TaskCheck(task, problems)
 
 
-def _find_problems(written: WrittenTask, world: World) -> Iterator[str]:
+def _find_problems(written_task: WrittenTask, world: World) -> Iterator[str]:
     tools = {tool.name: tool for tool in world.tools("assistant")}
-    call_problems = [*_call_problems(written, tools, world)]
+    call_problems = [*_call_problems(written_task, tools, world)]
     yield from call_problems
-    task = written.to_task()
+    task = written_task.to_task()
     try:
-        data_problems = [*_data_problems(written, task, world)]
+        data_problems = [*_data_problems(written_task, task, world)]
     except WorldError as error:
         yield str(error)
         return
     yield from data_problems
-    yield from _user_problems(written)
-    # The judge is not asked, so its statements do not count here.
-    unjudged = _without_judge(task)
-    if not call_problems and not data_problems and _is_complete(written):
-        yield from _oracle_problems(unjudged, world)
-    yield from _idle_problems(written, unjudged, world)
+    yield from _user_problems(written_task)
+    # The judge is not asked, so judged statements do not count here.
+    unjudged_task = _without_judge(task)
+    if not call_problems and not data_problems and _is_complete(written_task):
+        yield from _oracle_problems(unjudged_task, world)
+    yield from _idle_problems(written_task, unjudged_task, world)
 
 
-def _call_problems(written: WrittenTask, tools: Mapping[str, ToolSchema], world: World) -> Iterator[str]:
-    expect = written.expect
+def _call_problems(written_task: WrittenTask, tools: Mapping[str, ToolSchema], world: World) -> Iterator[str]:
+    expect = written_task.expect
     for key, calls in (("calls", expect.calls or ()), ("not_calls", expect.not_calls)):
         for call in calls:
             if call.name not in tools:
@@ -118,12 +118,12 @@ def _call_problems(written: WrittenTask, tools: Mapping[str, ToolSchema], world:
                 if problem:
                     yield f"{key}: {call.name}: {problem}"
     for call in expect.calls or ():
-        for banned in expect.not_calls:
-            is_banned = banned.name == call.name and (
-                banned.arguments is None
-                or (call.arguments is not None and banned.arguments.items() <= call.arguments.items())
+        for forbidden in expect.not_calls:
+            is_forbidden = forbidden.name == call.name and (
+                forbidden.arguments is None
+                or (call.arguments is not None and forbidden.arguments.items() <= call.arguments.items())
             )
-            if is_banned:
+            if is_forbidden:
                 yield f"{call.name!r} is expected and forbidden; remove one of the two"
 
 
@@ -148,13 +148,13 @@ def _argument_problem(call: ExpectedCall, tool: ToolSchema, world: World, *, is_
     return ""
 
 
-def _data_problems(written: WrittenTask, task: Task, world: World) -> Iterator[str]:
+def _data_problems(written_task: WrittenTask, task: Task, world: World) -> Iterator[str]:
     """Yield the problems of a task's data, of its expected data, and of its calls, which are made here.
 
     Raises:
         WorldError: the data of the task do not fit the database.
     """
-    expected = written.expect.data
+    expected = written_task.expect.data
     with contextlib.ExitStack() as stack:
         session = open_session(world, stack)
         session.initialise(task.initial_state)
@@ -163,34 +163,34 @@ def _data_problems(written: WrittenTask, task: Task, world: World) -> Iterator[s
                 session.call(call.name, dict(call.arguments), "assistant")
         if expected and isinstance(session, PlainSession) and not session.data_differences(expected):
             yield "data: the database is as expected from the start; expect a change, or write data: {}"
-        if not _is_complete(written):
+        if not _is_complete(written_task):
             return
         for action in task.actions:
             result = session.call(action.name, dict(action.arguments), "assistant")
             if result.error:
                 yield f"calls: {action.name} fails: {result.content[:200]}"
                 return
-        if not written.expect.calls or expected is None or not isinstance(session, PlainSession):
+        if not written_task.expect.calls or expected is None or not isinstance(session, PlainSession):
             return
-        if differing := session.data_differences(expected):
-            yield f"data: after the expected calls, {differing[0]}; correct one of the two"
+        if differences := session.data_differences(expected):
+            yield f"data: after the expected calls, {differences[0]}; correct one of the two"
 
 
-def _is_complete(written: WrittenTask) -> bool:
-    """Whether the expected calls can be made, and lead to whatever else is expected."""
-    calls = written.expect.calls
+def _is_complete(written_task: WrittenTask) -> bool:
+    """Whether the expected calls are complete, so that making them leads to the expected data."""
+    calls = written_task.expect.calls
     if calls is None:
-        return not written.expect.data  # data alone say what is right, but not which calls lead there
+        return not written_task.expect.data  # data alone say what is right, but not which calls lead there
     return all(call.arguments is not None for call in calls)
 
 
-def _user_problems(written: WrittenTask) -> Iterator[str]:
+def _user_problems(written_task: WrittenTask) -> Iterator[str]:
     """Yield a problem if the agent cannot learn from the user what the expected calls need."""
-    user, expect = written.user, written.expect
-    told = f"{user.goal} {user.opening or ''}"
-    if not user.knows and not _ID.search(told) and not written.history:
-        needs = [call for call in expect.calls or () if call.arguments]
-        if needs or expect.data:
+    user, expect = written_task.user, written_task.expect
+    user_text = f"{user.goal} {user.opening or ''}"
+    if not user.knows and not _ID.search(user_text) and not written_task.history:
+        calls_with_arguments = [call for call in expect.calls or () if call.arguments]
+        if calls_with_arguments or expect.data:
             yield (
                 "user.knows is empty and the goal names no id, so the agent cannot find out whom it serves; "
                 "add the facts that the agent needs"
@@ -198,31 +198,32 @@ def _user_problems(written: WrittenTask) -> Iterator[str]:
 
 
 def _oracle_problems(task: Task, world: World) -> Iterator[str]:
-    """Yield why an agent that makes the expected calls and says the expected texts does not pass."""
+    """Yield a problem if an agent that makes the expected calls and says the expected texts fails."""
     simulation, result = _simulate(task, world, OracleAgent(task))
     if simulation.termination_reason != TerminationReason.USER_STOP:
-        yield f"the user does not end the conversation with an agent that does it all ({_ending(simulation)})"
+        ending = _ending_text(simulation)
+        yield f"the user does not end the conversation with an agent that does it all ({ending})"
     elif not _passes(result):
-        missed = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
-        yield f"an agent that does all of it fails: {result.note or 'below 1: ' + ', '.join(missed)}"
+        unmet_parts = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
+        yield f"an agent that does all of it fails: {result.note or 'below 1: ' + ', '.join(unmet_parts)}"
 
 
-def _idle_problems(written: WrittenTask, task: Task, world: World) -> Iterator[str]:
+def _idle_problems(written_task: WrittenTask, task: Task, world: World) -> Iterator[str]:
     """Yield a problem if an agent that does nothing is scored wrongly."""
     simulation, result = _simulate(task, world, NopAgent())
     if simulation.termination_reason != TerminationReason.USER_STOP:
-        yield f"the user does not end a conversation in which nothing is done ({_ending(simulation)})"
+        yield f"the user does not end a conversation in which nothing is done ({_ending_text(simulation)})"
         return
     if result.status is not Status.MEASURED:
         yield f"it is not measured: {result.note}"
-    elif _passes(result) and not written.expect.wants_nothing and not _only_judged(written):
+    elif _passes(result) and not written_task.expect.wants_nothing and not _only_judged(written_task):
         yield "an agent that does nothing passes; expect something that only the right agent does"
-    elif not _passes(result) and written.expect.wants_nothing:
+    elif not _passes(result) and written_task.expect.wants_nothing:
         yield "an agent that does nothing fails, although nothing is expected"
 
 
-def _only_judged(written: WrittenTask) -> bool:
-    expect = written.expect
+def _only_judged(written_task: WrittenTask) -> bool:
+    expect = written_task.expect
     return bool(expect.judged) and not (expect.data or expect.calls or expect.says)
 
 
@@ -248,7 +249,7 @@ def _passes(result: Score) -> bool:
     return result.status is Status.MEASURED and (result.reward or 0.0) >= SUCCESS
 
 
-def _ending(simulation: Simulation) -> str:
+def _ending_text(simulation: Simulation) -> str:
     return f"{simulation.termination_reason} after {len(simulation.trace)} messages"
 
 

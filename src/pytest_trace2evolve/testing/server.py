@@ -48,7 +48,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """One fault, with the seconds of a rate limit's `Retry-After`."""
+    """A fault to inject; for a rate limit, `retry_after` is the `Retry-After` header in seconds."""
 
     fault: Fault
     retry_after: float | None = None
@@ -56,12 +56,12 @@ class Misbehaviour:
 
 @dataclass
 class FaultPlan:
-    """Draws a misbehaviour for each request, from a seed.
+    """Draws a fault, or none, at random for each request.
 
     Attributes:
         rates: The chance of each fault per request; the sum is at most 1.
-        seed: Equal seeds give equal draws in the order of requests.
-        retry_after: Seconds of a rate limit's `Retry-After`.
+        seed: The same seed gives the same faults in the order of the requests.
+        retry_after: The `Retry-After` header of a rate limit, in seconds.
     """
 
     rates: Mapping[Fault, float]
@@ -77,7 +77,7 @@ class FaultPlan:
         self._random = random.Random(self.seed)
 
     def draw(self) -> Misbehaviour | None:
-        """Return the next request's misbehaviour; None for a good answer."""
+        """Return the fault for the next request; None if there is none."""
         chance = self._random.random()
         for fault, rate in self.rates.items():
             chance -= rate
@@ -149,11 +149,11 @@ class ChatServer:
     Args:
         script: Answers each request.
         latency: Seconds before an answer.
-        faults: Draws misbehaviours; None for none. The attribute of this name may be replaced.
+        faults: The plan of faults to inject; None for no faults. The attribute `faults` may be replaced.
         keys: Accepted keys; None accepts any key.
-        models: Known model names; None accepts any name. `/v1/models` lists no model, like some endpoints.
-        requests_per_second: A rate limit over all callers; above it requests get 429.
-        tools: Whether the models accept tools; if not, requests with tools get 400.
+        models: Known model names; None accepts any name. `/v1/models` lists no model, as on some endpoints.
+        requests_per_second: A rate limit over all callers; requests above the limit get status 429.
+        tools: Whether the models accept tools; if not, requests with tools get status 400.
     """
 
     def __init__(
@@ -256,17 +256,17 @@ class ChatServer:
 
     async def _complete(self, connection: "_Connection", head: h11.Request, body: bytes) -> bool:
         try:
-            record = json.loads(body)
+            request_body = json.loads(body)
         except ValueError:
-            record = None
+            request_body = None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        if error := self._check_request(headers, record):
+        if error := self._check_request(headers, request_body):
             return await connection.send(error[0], _error_body(error[1]))
         if self._rate_limit is not None and (milliseconds := self._rate_limit_milliseconds(self._rate_limit)):
             return await connection.send(
                 429, _error_body("Rate limit reached."), [("retry-after-ms", milliseconds)]
             )
-        self.requests.append(record)
+        self.requests.append(request_body)
         while connection.reader.at_eof() or not self._take_answer():
             if connection.reader.at_eof():  # the client has gone, and must not use up an answer
                 return False
@@ -276,22 +276,24 @@ class ChatServer:
             await asyncio.sleep(self._latency)
         if misbehaviour is not None:
             self.count.faults[misbehaviour.fault.value] += 1
-        tools = record.get("tools") or []
-        reply = self._script(ChatRequest(record["model"], record["messages"], tools, record, headers))
-        completion = _completion(reply, record["model"], len(self.requests), len(body))
+        tools = request_body.get("tools") or []
+        reply = self._script(
+            ChatRequest(request_body["model"], request_body["messages"], tools, request_body, headers)
+        )
+        completion = _completion(reply, request_body["model"], len(self.requests), len(body))
         if misbehaviour is not None:
             return await connection.misbehave(misbehaviour, completion)
         if reply.error is not None:
             status, message = reply.error
             return await connection.send(status, _error_body(message), reply.headers.items())
-        if record.get("stream"):
-            asks_usage = bool((record.get("stream_options") or {}).get("include_usage"))
+        if request_body.get("stream"):
+            asks_usage = bool((request_body.get("stream_options") or {}).get("include_usage"))
             content = _stream(completion, asks_usage=asks_usage)
             is_open = await connection.send(200, content, reply.headers.items(), STREAM_TYPE)
         else:
             is_open = await connection.send(200, completion, reply.headers.items())
         self.count.served += 1
-        self.count.by_model[record["model"]] += 1
+        self.count.by_model[request_body["model"]] += 1
         self.count.prompt_tokens += completion["usage"]["prompt_tokens"]
         self.count.completion_tokens += completion["usage"]["completion_tokens"]
         return is_open
@@ -303,17 +305,17 @@ class ChatServer:
             self._answers_left -= 1
             return True
 
-    def _check_request(self, headers: Mapping[str, str], record: Any) -> tuple[int, str] | None:
+    def _check_request(self, headers: Mapping[str, str], request_body: Any) -> tuple[int, str] | None:
         """Return the status and message of a rejection; None if the request is valid."""
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if self._keys is not None and key not in self._keys:
             return 401, "Incorrect API key provided."
-        model = record.get("model") if isinstance(record, dict) else None
-        if not isinstance(model, str) or not isinstance(record.get("messages"), list):
+        model = request_body.get("model") if isinstance(request_body, dict) else None
+        if not isinstance(model, str) or not isinstance(request_body.get("messages"), list):
             return 400, "The request is not a chat completion."
         if self._models is not None and model not in self._models:
             return 404, f"The model '{model}' does not exist."
-        if not self._accepts_tools and record.get("tools"):
+        if not self._accepts_tools and request_body.get("tools"):
             return 400, f"The model '{model}' does not support tools."
         return None
 

@@ -22,14 +22,14 @@ class ParsedMessage:
     Attributes:
         asked_slots: The details that the message asks for.
         asks_for_request: Whether the message asks for the customer's request.
-        asks_for_confirmation: Whether it asks for a confirmation.
-        is_lookup_offer: Whether that confirmation would only let the agent look something up.
-        has_alternative: Whether it offers an alternative to confirming.
-        is_refusal: Whether it says that something cannot be done.
-        is_closing: Whether it says that something is done, or asks if the customer needs anything else.
-        says_all_done: Whether it says that everything is done.
-        announces_work: Whether it announces further work.
-        is_transfer: Whether it transfers the customer to a human.
+        asks_for_confirmation: Whether the message asks for a confirmation.
+        is_lookup_offer: Whether every requested confirmation would only let the agent look something up.
+        has_alternative: Whether the message offers an alternative to confirming.
+        is_refusal: Whether the message says that something cannot be done.
+        is_closing: Whether the message reports finished work, or asks if the customer needs anything else.
+        says_all_done: Whether the message says that everything is done.
+        announces_work: Whether the message announces further work.
+        is_transfer: Whether the message transfers the customer to a human.
         ids: The ids of orders (with '#') and of items in the message.
     """
 
@@ -114,7 +114,7 @@ def _matches(pattern: re.Pattern[str], text: str, exclusion: re.Pattern[str]) ->
 
 
 def _split_clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
-    """Yield the clauses without courtesies; list items are questions if the sentence before them is one."""
+    """Yield the clauses without courtesies; items of a list are questions if the list follows a question."""
     is_question_list = False
     context = ""
     for sentence in sentences:

@@ -1,6 +1,6 @@
 """Finds an agent's questions in any domain: requests for facts, proposals to agree to, and courtesies.
 
-The rules know phrases with which agents of any company speak, and no words of one domain.
+The rules contain phrases that agents of any company use, and no words of a single domain.
 """
 
 import functools
@@ -28,7 +28,7 @@ class Question:
 
 
 MAX_CHARACTERS = 4_000
-"""Maximum number of characters of a message that are parsed: its end, where the questions are."""
+"""Maximum number of characters that are parsed. Of a longer message, the end is parsed."""
 
 _SENTENCE = re.compile(
     r"(?<=[.!?])(?<!\bdr\.)(?<!\bmr\.)(?<!\bms\.)(?<!\bmrs\.)(?<!\bst\.)(?<!\bno\.)\s+|\n+"
@@ -90,7 +90,7 @@ _YES_NO = re.compile(
 )
 
 _COURTESY_WORDS = frozenset(["please", "kindly", "thank", "thanks", "you", "hello", "hi", "sorry"])
-"""Words of a sentence that ask for nothing by themselves."""
+"""Words that ask for nothing by themselves."""
 
 
 # Cached because a user reads the whole conversation again before each answer.
@@ -98,16 +98,16 @@ _COURTESY_WORDS = frozenset(["please", "kindly", "thank", "thanks", "you", "hell
 def find_questions(text: str) -> tuple[Question, ...]:
     """Return the questions of a message, in their order."""
     plain = re.sub(r"[*_`#>]+(?=\s|\w|$)", "", text[-MAX_CHARACTERS:].replace("’", "'").lower())
-    found = []
+    questions = []
     for part in _SENTENCE.split(plain):
         sentence = part.strip(" -•\t")
         if sentence and (kind := _kind_of(sentence)) is not None:
-            found.append(Question(kind, sentence))
-    return tuple(found)
+            questions.append(Question(kind, sentence))
+    return tuple(questions)
 
 
 def _kind_of(sentence: str) -> Ask | None:
-    """The kind of question that a sentence is; None for a statement."""
+    """Return the kind of a question; None if the sentence is a statement."""
     is_asked = sentence.rstrip("\"')*").endswith("?")
     if _ANYTHING_ELSE.search(sentence) and (is_asked or not _REQUEST.search(sentence)):
         return Ask.ANYTHING_ELSE
@@ -162,7 +162,7 @@ _HEADS: Mapping[str, tuple[str, ...]] = {
     "payment": ("payment", "pay"),
     "refund": ("refund", "refunded", "money back", "reimburse"),
 }
-"""Words and phrases for a word of a fact's name."""
+"""Words and phrases that agents use for a word of a fact's name."""
 
 _WHOLE: Mapping[str, tuple[str, ...]] = {
     "date of birth": ("date of birth", "dob", "d.o.b", "born", "birthday", "birth date", "birthdate"),
@@ -172,18 +172,18 @@ _WHOLE: Mapping[str, tuple[str, ...]] = {
     "phone number": ("phone", "telephone", "mobile", "cell"),
     "phone": ("phone", "telephone", "mobile", "cell", "contact number"),
 }
-"""Phrases that ask for a fact of this name, without any of its words."""
+"""Phrases that ask for the fact of a name, even without the words of the name."""
 
 _TIMES = ("when", "what day", "which day", "what time", "which time", "what date", "which date")
 _WHEN = re.compile(r"^(?:and |so |ok(?:ay)?,? )?when\b")
 
 _TIME_NAMES = frozenset({"date", "time", "day", "start", "when", "slot"})
-"""Last words of the names of facts for which agents ask with "when"."""
+"""Last words of the names of facts that agents ask for with "when"."""
 
 _GENERIC = frozenset(
     {"id", "number", "code", "reference", "name", "date", "time", "details", "day", "method"}
 )
-"""Last words of names that do not say what is named, such as in `booking_id`."""
+"""Last words of names that are shared by many facts, such as "id" in `booking_id`."""
 
 _NEUTRAL = frozenset(
     """
@@ -192,7 +192,7 @@ _NEUTRAL = frozenset(
     right s share tell that the their these this to us valid verify what what's whole with you your which
     """.split()  # noqa: SIM905 - a list of this length is unreadable
 )
-"""Words before the last word of a name that do not make another name, as "maiden" does in "maiden name"."""
+"""Words that do not change the meaning of the next word, unlike "maiden" in "maiden name"."""
 
 
 def asked_facts(question: str, names: Iterable[str]) -> list[str]:
@@ -200,14 +200,14 @@ def asked_facts(question: str, names: Iterable[str]) -> list[str]:
     names = list(names)
     question = question.replace("e-mail", "email").replace("-", " ")
     if _WHEN.search(question):
-        timed = [name for name in names if re.split(r"[\s_-]+", name.lower())[-1] in _TIME_NAMES]
-        names = timed or names
+        time_names = [name for name in names if re.split(r"[\s_-]+", name.lower())[-1] in _TIME_NAMES]
+        names = time_names or names
     scores: dict[str, int] = {}
     spots: dict[str, set[int]] = {}
     for name in names:
-        score, found = _match(question, name)
+        score, matched_spots = _match(question, name)
         if score:
-            scores[name], spots[name] = score, found
+            scores[name], spots[name] = score, matched_spots
     # A word that belongs to a better match does not ask for another fact too, such as "name" in "pet name".
     return [
         name
@@ -220,32 +220,32 @@ def asked_facts(question: str, names: Iterable[str]) -> list[str]:
 
 
 def _match(question: str, name: str) -> tuple[int, set[int]]:
-    """How well a question asks for a fact, 0 if it does not, and the places of the matching words."""
+    """Return a score for a match of a question and a fact (0 for no match), and the matching places."""
     phrase = " ".join(re.split(r"[\s_-]+", name.lower()))
     words = phrase.split()
     spots = {spot for text in _WHOLE.get(phrase, ()) for spot in _places(question, text)}
     if spots:
         return 4, spots
-    whole = _places(question, phrase) if len(words) > 1 else set()
-    if whole:
-        return 4, {spot + step for spot in whole for step in range(len(phrase))}
+    phrase_spots = _places(question, phrase) if len(words) > 1 else set()
+    if phrase_spots:
+        return 4, {spot + step for spot in phrase_spots for step in range(len(phrase))}
     head, modifiers = words[-1], [word for word in words[:-1] if word not in ("of", "the", "in")]
     modifier_spots = {spot for word in modifiers for spot in _word_places(question, word)}
     head_spots = _word_places(question, head)
     if head in _TIME_NAMES:
         head_spots |= {spot for text in _TIMES for spot in _places(question, text)}
     if not modifiers:
-        good = {spot for spot in head_spots if head not in _GENERIC or _is_bare(question, spot)}
-        return (3 if good else 0), good
-    joined = {spot for spot in head_spots if _is_bare(question, spot, modifiers)}
-    if modifier_spots and joined:
-        return 3, modifier_spots | joined
+        matching_spots = {spot for spot in head_spots if head not in _GENERIC or _is_bare(question, spot)}
+        return (3 if matching_spots else 0), matching_spots
+    joined_spots = {spot for spot in head_spots if _is_bare(question, spot, modifiers)}
+    if modifier_spots and joined_spots:
+        return 3, modifier_spots | joined_spots
     if head_spots:
-        bare = {spot for spot in head_spots if _is_bare(question, spot)}
-        return (2 if bare else 0), bare
+        matching_spots = {spot for spot in head_spots if _is_bare(question, spot)}
+        return (2 if matching_spots else 0), matching_spots
     # "Which booking?" asks for booking_id, but "the account" in a question about its PIN does not.
-    asked = {spot for spot in modifier_spots if _is_object(question, spot)}
-    return (1 if asked and head in _GENERIC else 0), asked
+    object_spots = {spot for spot in modifier_spots if _is_object(question, spot)}
+    return (1 if object_spots and head in _GENERIC else 0), object_spots
 
 
 def _word_places(question: str, word: str) -> set[int]:
@@ -258,7 +258,7 @@ def _places(question: str, phrase: str) -> set[int]:
 
 
 def _is_bare(question: str, spot: int, modifiers: Iterable[str] = ()) -> bool:
-    """Whether the word before a word does not make it another name; `modifiers` belong to the name."""
+    """Whether a word keeps its meaning after the previous word; `modifiers` belong to the name."""
     before = re.findall(r"[a-z0-9'-]+", question[:spot])
     if not before or before[-1] in _NEUTRAL or before[-1].endswith("'s"):
         return True
@@ -266,7 +266,7 @@ def _is_bare(question: str, spot: int, modifiers: Iterable[str] = ()) -> bool:
 
 
 def _is_object(question: str, spot: int) -> bool:
-    """Whether a word is what a question asks for, as in "which booking" or "your booking"."""
+    """Whether a question asks for what a word names, as in "which booking" or "your booking"."""
     before = re.findall(r"[a-z0-9'-]+", question[:spot])[-2:]
     after = re.findall(r"^[a-z-]+\s+([a-z0-9'-]+)", question[spot:])
     follows = after[0] if after else ""

@@ -1,4 +1,4 @@
-"""A scripted user for any domain, who answers from a table of facts and agrees to what fits the goal.
+"""A scripted user for any domain, who answers from a table of facts and agrees to proposals that fit a goal.
 
 The next message depends only on the script and the trace, so the same agent gets the same conversation. The
 conversation always ends, whatever the agent does.
@@ -61,15 +61,15 @@ _VERBS: Mapping[str, "re.Pattern[str]"] = {
         "reset": r"reset(?:ting)?",
     }.items()
 }
-"""Verbs with which agents propose to do something, by what they mean."""
+"""Patterns of verbs that propose an action, by their meaning."""
 
-_ADAPTS = frozenset({"move", "change", "upgrade", "downgrade", "switch", "book"})
-"""Verbs that may mean the same if the proposal also names the value that the user wants."""
+_CHANGE_VERBS = frozenset({"move", "change", "upgrade", "downgrade", "switch", "book"})
+"""Verbs that may mean the same if the proposal also names a value that the user wants."""
 
 _IDENTITY = re.compile(
     r"name|mail|phone|birth|address|zip|post|pin|password|(?:^|_)(?:id|number|code|reference)$"
 )
-"""Names of facts that say who the user is or what it is about, and not what the user wants."""
+"""Names of facts that identify the user or a record, and do not say what the user wants."""
 
 _KINDS = tuple(
     re.compile(rf"\b(?:{words})\b")
@@ -82,7 +82,7 @@ _KINDS = tuple(
         r"(?:dr|mr|mrs|ms|prof)\. ?\w+",
     )
 )
-"""Values of a kind of which a proposal must name the known one, if it names any and the user knows one."""
+"""Kinds of values. A proposal with values of a kind must name one that the user knows, if there is one."""
 
 _DONE = re.compile(
     r"(?:\b(?:has|have|is|are|was|were|been|got)|'ve|'s)\b(?: now| all| been| already| also| successfully"
@@ -100,7 +100,7 @@ _MONEY = re.compile(
 )
 
 _STEM = 5
-"""Letters that decide whether two words are of one family, such as cancel and cancellation."""
+"""Number of first letters that related words share, such as "cancel" and "cancellation"."""
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9'@.#-]*", re.IGNORECASE)
 
@@ -112,8 +112,8 @@ class _State:
     sent: int = 1
     idle: int = 0
     refusals: int = 0
-    agreed: bool = False
-    given: Counter[str] = field(default_factory=Counter)
+    has_agreed: bool = False
+    answer_counts: Counter[str] = field(default_factory=Counter)
 
 
 class SlotUser:
@@ -121,7 +121,7 @@ class SlotUser:
 
     Args:
         script: The user's script.
-        history: The number of messages before the simulation, which the task holds.
+        history: The number of messages that the task places before the simulation.
     """
 
     def __init__(self, script: SlotScript, *, history: int = 0) -> None:
@@ -159,38 +159,40 @@ class SlotUser:
         requests = [question.text for question in questions if question.kind is Ask.FACT]
         facts = {name: None for request in requests for name in asked_facts(request, self._script.knows)}
         # A request that names the fact itself, such as "Please confirm your id B17", asks for a yes.
-        told = [name for name in facts if self._script.knows[name].lower() not in text.lower()]
+        facts_to_tell = [name for name in facts if self._script.knows[name].lower() not in text.lower()]
         is_done = self._reports_success(text)
-        if Ask.AGREEMENT in kinds and not told:
-            return self._to_proposal(state, text, questions)
-        if told:
-            answer = "; ".join(f"{name.replace('_', ' ')}: {self._script.knows[name]}" for name in told)
+        if Ask.AGREEMENT in kinds and not facts_to_tell:
+            return self._answer_proposal(state, text, questions)
+        if facts_to_tell:
+            answer = "; ".join(
+                f"{name.replace('_', ' ')}: {self._script.knows[name]}" for name in facts_to_tell
+            )
             if Ask.AGREEMENT in kinds and self._fits(text, questions):
-                answer, state.agreed = f"Yes. {answer}", True
-            return self._said(state, answer)
+                answer, state.has_agreed = f"Yes. {answer}", True
+            return self._give_answer(state, answer)
         if facts:
-            return self._to_proposal(state, text, questions)
+            return self._answer_proposal(state, text, questions)
         if is_done or (Ask.ANYTHING_ELSE in kinds and not parsed.is_refusal):
             return f"No, that is all. Thank you. {STOP_MARK}"
-        if parsed.is_refusal and not state.agreed:
+        if parsed.is_refusal and not state.has_agreed:
             state.refusals += 1
             if state.refusals > 1:
                 return f"All right, thank you. {STOP_MARK}"
             return f"Are you sure? {self._script.goal}"
         if Ask.HELP in kinds:
-            return self._said(state, self._script.goal)
+            return self._give_answer(state, self._script.goal)
         if Ask.ANYTHING_ELSE in kinds or parsed.is_closing or parsed.says_all_done:
             return f"No, that is all. Thank you. {STOP_MARK}"
         if requests:
-            return self._said(state, "I do not know that.")
-        return self._waited(state)
+            return self._give_answer(state, "I do not know that.")
+        return self._wait(state)
 
-    def _to_proposal(self, state: _State, text: str, questions: Sequence[Question]) -> str:
+    def _answer_proposal(self, state: _State, text: str, questions: Sequence[Question]) -> str:
         """Agree to a proposal that fits the goal, and decline any other."""
         if self._fits(text, questions):
-            state.agreed = True
-            return self._said(state, "Yes, please.")
-        return self._said(state, f"No, that is not what I want. {self._script.goal}")
+            state.has_agreed = True
+            return self._give_answer(state, "Yes, please.")
+        return self._give_answer(state, f"No, that is not what I want. {self._script.goal}")
 
     def _fits(self, text: str, questions: Sequence[Question]) -> bool:
         """Whether a proposal names nothing that contradicts the facts, and something that the goal names."""
@@ -205,19 +207,21 @@ class SlotUser:
             )
             if is_about_fact and any(self._script.knows[name].lower() not in text.lower() for name in names):
                 return False  # "Is your name Bob?"
-        asked = " ".join(proposals) or text.lower()
-        content = {word for word in _words(asked) if word not in _PROCEDURAL}
-        if verbs := _verbs_in(asked):
+        asked_text = " ".join(proposals) or text.lower()
+        content = {word for word in _words(asked_text) if word not in _PROCEDURAL}
+        if verbs := _verbs_in(asked_text):
             is_wanted = bool(verbs & self._verbs) or bool(
                 {_stem(word) for word in content} & self._agreed_stems()
             )
-            return is_wanted or (bool(verbs & _ADAPTS and self._verbs & _ADAPTS) and self._names_wanted(text))
-        is_reference = not content or _REFERENCE.search(asked)
+            return is_wanted or (
+                bool(verbs & _CHANGE_VERBS and self._verbs & _CHANGE_VERBS) and self._names_wanted(text)
+            )
+        is_reference = not content or _REFERENCE.search(asked_text)
         if is_reference:
             # "Do you want that one?" is about the sentences before it.
-            offered = _OFFER.search(text.lower())
-            return not offered or self._is_known(text)
-        return self._is_known(asked)
+            is_offer = _OFFER.search(text.lower())
+            return not is_offer or self._is_known(text)
+        return self._is_known(asked_text)
 
     def _names_wanted(self, text: str) -> bool:
         """Whether a text names a known value that says what the user wants."""
@@ -255,7 +259,7 @@ class SlotUser:
         return False
 
     def _reports_success(self, text: str) -> bool:
-        """Whether a message says that what the user wants is done."""
+        """Whether a message says that the user's request is done."""
         for sentence in re.split(r"(?<=[.!?])\s+|\n+", text.lower().replace("’", "'")):
             if sentence.endswith("?") or _NOT_DONE.search(sentence):
                 continue
@@ -265,16 +269,18 @@ class SlotUser:
                     return True
         return False
 
-    def _said(self, state: _State, answer: str) -> str:
+    def _give_answer(self, state: _State, answer: str) -> str:
         """Give an answer; after too many repeats, give up because the agent does not listen."""
-        state.given[answer] += 1
+        state.answer_counts[answer] += 1
         state.idle = 0
-        return answer if state.given[answer] <= MAX_SAME else f"This leads nowhere. Goodbye. {STOP_MARK}"
+        return (
+            answer if state.answer_counts[answer] <= MAX_SAME else f"This leads nowhere. Goodbye. {STOP_MARK}"
+        )
 
-    def _waited(self, state: _State) -> str:
+    def _wait(self, state: _State) -> str:
         state.idle += 1
         if state.idle >= MAX_IDLE:
-            return f"That is all, thank you. {STOP_MARK}" if state.agreed else f"I give up. {STOP_MARK}"
+            return f"That is all, thank you. {STOP_MARK}" if state.has_agreed else f"I give up. {STOP_MARK}"
         return "All right."
 
 
@@ -285,7 +291,7 @@ def _is_end(reply: str) -> bool:
 def _messages_to_user(history: Sequence[Message], start: int) -> Iterator[str]:
     """The agent's messages to the user after the opening, including empty messages.
 
-    With a history of `start` messages, which the task holds, only its last message counts.
+    Of the `start` messages that the task places before the simulation, only the last one counts.
     """
     is_open = start > 0
     for message in history[max(0, start - 1) :]:
@@ -306,7 +312,7 @@ def _verbs_in(text: str) -> frozenset[str]:
 
 
 def _content_words(text: str) -> list[str]:
-    return [word for word in (found.lower() for found in _WORD.findall(text)) if word not in _PROCEDURAL]
+    return [word for word in (token.lower() for token in _WORD.findall(text)) if word not in _PROCEDURAL]
 
 
 def _stem(word: str) -> str:
@@ -315,8 +321,8 @@ def _stem(word: str) -> str:
 
 def _is_id(word: str) -> bool:
     """Whether a word looks like an id: letters and digits, or at least four digits."""
-    digits = sum(char.isdigit() for char in word)
-    letters = sum(char.isalpha() for char in word)
+    digits = sum(character.isdigit() for character in word)
+    letters = sum(character.isalpha() for character in word)
     return "@" not in word and digits > 0 and (letters > 0 or digits >= 4)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_trace2evolve.errors import ConfigError
 
 GIT_SECONDS = 60
-"""Seconds that a git command may take."""
+"""Maximum number of seconds that a git command may take."""
 
 
 def git_output(root: Path, *arguments: str) -> bytes | None:
@@ -25,7 +25,7 @@ def git_output(root: Path, *arguments: str) -> bytes | None:
 def checked_out(root: Path, ref: str) -> tuple[Path, str]:
     """Return a folder with the project as it was at a commit, and the commit's full id.
 
-    The folder lies in `.trace2evolve/commits` and is made once.
+    The folder lies in `.trace2evolve/commits`, and later calls reuse it.
 
     Raises:
         ConfigError: the commit does not exist or cannot be read.
@@ -38,7 +38,7 @@ def checked_out(root: Path, ref: str) -> tuple[Path, str]:
     commit = output.decode().strip()
     folder = root / ".trace2evolve" / "commits" / commit
     if not folder.is_dir():
-        # In a folder inside the repository, git archives that folder alone.
+        # If the project is a folder inside the repository, git archives only that folder.
         archive = git_output(root, "archive", "--format=tar", commit)
         if archive is None:
             raise ConfigError(f"commit {ref!r} cannot be read by git archive in {root}")

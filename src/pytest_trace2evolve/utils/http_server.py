@@ -63,7 +63,7 @@ class Connection:
         headers: Iterable[tuple[str, str]] = (),
         content_type: str = JSON_TYPE,
     ) -> bool:
-        """Send a complete answer, bytes unchanged and anything else as JSON; return True (stay connected)."""
+        """Send an answer: bytes unchanged, any other body as JSON. Returns True, to keep the connection."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_head(status, len(content), content_type, list(headers))
         self.writer.write(self.state.send(h11.Data(data=content)) or b"")

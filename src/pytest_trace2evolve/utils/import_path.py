@@ -19,7 +19,7 @@ def is_url(name: str) -> bool:
 
 
 def is_own_agent(name: str) -> bool:
-    """Whether a name is that of a project's own agent: an import path or a URL."""
+    """Whether a name is an import path or a URL, and therefore that of a project's own agent."""
     return is_url(name) or is_import_path(name)
 
 
@@ -27,19 +27,19 @@ def project_paths(root: Path, folder: Path) -> tuple[Path, ...]:
     """The folders in which the modules of a project are looked up.
 
     Args:
-        root: The project's root. Folders of it that this process imports from count too, such as those that
-            pytest's setting `pythonpath` adds.
+        root: The project's root. Folders inside it from which this process imports count too, such as those
+            that pytest's setting `pythonpath` adds.
         folder: A copy of the project's files; the root itself for the current ones.
     """
     paths = [folder, folder / "src"]
     for entry in sys.path:
         path = Path(entry)
-        if path.is_absolute() and path.is_relative_to(root) and not _IS_ENVIRONMENT.search(entry):
+        if path.is_absolute() and path.is_relative_to(root) and not _ENVIRONMENT_FOLDER.search(entry):
             paths.append(folder / path.relative_to(root))
     return tuple(path for path in dict.fromkeys(paths) if path.is_dir())
 
 
-_IS_ENVIRONMENT = re.compile(r"site-packages|dist-packages|lib[\\/]python\d|\.trace2evolve")
+_ENVIRONMENT_FOLDER = re.compile(r"site-packages|dist-packages|lib[\\/]python\d|\.trace2evolve")
 
 
 def load_object(path: str, folder: Path) -> Any:

@@ -47,7 +47,7 @@ MAX_LINE_BYTES = 8 << 20
 """Maximum bytes of one line of a file that is read line by line."""
 
 MIN_SIMILARITY = 0.6
-"""The similarity from which an unknown key is taken for a known one, misspelled."""
+"""The minimum similarity at which an unknown key counts as a misspelled known key."""
 
 MAX_DEPTH = 100
 """Maximum levels of nesting in TOML. The JSON parser stops at 200."""
@@ -59,7 +59,7 @@ _MAX_EXPANSION_RATIO = 100
 """Maximum number of expanded bytes per compressed byte; real results have 10 to 30."""
 
 _SMALL_BYTES = 16 << 20
-"""Bytes of content up to which parsing needs at most about 500 MB of memory, whatever the content."""
+"""Maximum bytes of content for which parsing needs at most about 500 MB of memory, whatever the content."""
 
 _CHUNK_BYTES = 1 << 20
 _MAX_MEMBERS = 1_000
@@ -69,8 +69,8 @@ _MAX_DOTS = 1_000
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _LARGE_EXPONENT = re.compile(rb"\d[eE]\+?\d{3,}(?:[\s,\]}]|$)")
 _MANY_DIGITS = re.compile(rb"\d{200}")
-"""Every text with a number that overflows matches one of these two patterns, and few other texts do. Two
-searches take half the time of one combined search."""
+"""Every text with a number that overflows matches this pattern or `_LARGE_EXPONENT`, and few other texts do.
+Two searches take half the time of one combined search."""
 
 _BYTE_ORDER_MARKS = {
     b"\xef\xbb\xbf": "starts with a byte order mark; save it as UTF-8 without one",
@@ -121,7 +121,7 @@ def describe_failure(failure: BaseException) -> str:
 def first_problem(error: ValidationError, record_name: str = "file") -> str:
     """Return pydantic's first problem in one line: its location, its cause and a shortened value.
 
-    An unknown key that resembles a missing one comes first, because it is the missing key, misspelled.
+    An unknown key that resembles a missing key comes first, because it is probably a misspelling of that key.
 
     Args:
         record_name: The location to report if the problem concerns the whole record.
@@ -153,15 +153,15 @@ def main_problem(error: ValidationError) -> pydantic_core.ErrorDetails:
     return first
 
 
-def _key_remedy(name: str, known: Sequence[str]) -> str:
-    similar = similar_names(name, known, max_names=1, cutoff=MIN_SIMILARITY)
+def _key_remedy(name: str, known_names: Sequence[str]) -> str:
+    similar = similar_names(name, known_names, max_names=1, cutoff=MIN_SIMILARITY)
     if similar:
         return f"did you mean {similar[0]!r}?"
-    return f"known are {', '.join(known)}" if known else "remove it"
+    return f"known are {', '.join(known_names)}" if known_names else "remove it"
 
 
 def known_keys(title: str, location: Sequence[int | str]) -> list[str]:
-    """Return the keys of the record at a location in the model with a title, as an error names the model."""
+    """Return the keys of the record at a location in the model whose class has the name `title`."""
     models = [model for model in _subclasses(BaseModel) if model.__name__ == title]
     types: list[Any] = [*models]
     for part in location:
@@ -178,7 +178,7 @@ def _subclasses(cls: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 def _records_in(hint: Any) -> Iterator[type[BaseModel]]:
-    """The models that a value of a type hint can be, leaving out items of collections."""
+    """Yield the models that a value of a type hint can be, without the items of collections."""
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         yield hint
     elif get_origin(hint) is Annotated:
@@ -189,7 +189,7 @@ def _records_in(hint: Any) -> Iterator[type[BaseModel]]:
 
 
 def _types_inside(hint: Any, part: int | str) -> Iterator[Any]:
-    """The type hints of a part of a value: a field, an item, or a choice of a union, which pydantic names."""
+    """Yield the type hints of a part of a value: a field, an item, or a choice of a union named by `part`."""
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         fields = hint.model_fields.items()
         yield from (field.annotation for name, field in fields if part in (name, field.alias))
@@ -462,7 +462,7 @@ def parse_json(data: str | bytes | bytearray, *, require_unique: bool = False, a
 
 
 def _check_number_of_values(data: bytes | bytearray) -> None:
-    """Reject a large text of tiny values, which would take thirty times its size once parsed."""
+    """Reject a large text of tiny values, which would take thirty times its size in memory."""
     if len(data) <= _SMALL_BYTES:
         return
     containers = data.count(b"{") + data.count(b"[")

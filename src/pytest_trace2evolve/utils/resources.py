@@ -31,7 +31,7 @@ TEMPLATE_PARTS = (
     LIBRARY_PATH,
     MODEL_PATH,
 )
-"""Everything that ships, as paths that are the same in the repository and in the template."""
+"""The files and folders that ship, as paths that are the same in the repository and in the template."""
 
 _REINSTALL_HINT = "reinstall pytest-trace2evolve from its wheel"
 

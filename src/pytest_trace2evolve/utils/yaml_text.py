@@ -1,7 +1,7 @@
-"""Parses YAML that people write: no tags, no repeated keys, and text where YAML 1.1 would guess.
+"""Parses YAML that people write: rejects repeated keys, and reads text where YAML 1.1 guesses types.
 
-Only `true` and `false` are booleans, so `no` and `on` are texts. Dates, times (`12:30`), and numbers that
-start with a zero or a plus (`02139`, `+4930901820`) are texts too.
+Only `true` and `false` are booleans, so `no` and `on` are texts. Dates, times (`12:30`), and numbers with a
+leading zero or plus (`02139`, `+4930901820`) are texts too.
 """
 
 import re
@@ -40,15 +40,15 @@ def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_
         """Reads dates as text, and rejects repeated keys."""
 
     def construct_mapping(loader: Any, node: Any) -> Any:
-        seen: set[Any] = set()
+        seen_keys: set[Any] = set()
         for key_node, _ in node.value:
             key = loader.construct_object(key_node, deep=True)
             if isinstance(key, list | dict):
                 continue  # PyYAML rejects such a key itself
-            if key in seen:
+            if key in seen_keys:
                 line = first_line + key_node.start_mark.line
                 raise error(f"{source}, line {line}: {key!r} occurs twice in one mapping; remove one")
-            seen.add(key)
+            seen_keys.add(key)
         return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_mapping)
@@ -59,9 +59,9 @@ def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_
         return number
 
     tags = {"bool": _BOOLEAN, "int": _INTEGER, "float": _FLOAT, "timestamp": None, "value": None}
-    replaced = {f"tag:yaml.org,2002:{name}" for name in tags}
+    replaced_tags = {f"tag:yaml.org,2002:{name}" for name in tags}
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced_tags]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     for name, pattern in tags.items():

@@ -1,4 +1,4 @@
-"""A world whose tools are those of an MCP server, which talks over stdio; see `World.from_mcp`."""
+"""A world with the tools of an MCP server that communicates over stdio; see `World.from_mcp`."""
 
 import asyncio
 import atexit
@@ -33,16 +33,16 @@ SESSION_VAR = "TRACE2EVOLVE_SESSION"
 """The environment variable that names a session's own folder."""
 
 END_SECONDS = 6.0
-"""Seconds that all servers have to end when Python exits."""
+"""Seconds that each server gets to end when Python exits."""
 
 _REQUEST_ERRORS = (-32700, -32600, -32601, -32602)
-"""Codes with which a server answers a wrong request; the agent sees these errors, as it sees a tool's."""
+"""Codes of errors for invalid requests. The agent sees these errors like the errors of a tool."""
 
 T = TypeVar("T")
 
 
 class WorldLostError(WorldError, InfrastructureError):
-    """A server cannot be started, ended, or does not answer, so the simulation is lost and not scored."""
+    """A server does not start, does not answer, or has ended, so the simulation is lost and not scored."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ServerSettings:
     start_timeout: float
     timeout: float
 
-    def lost(self, text: str) -> WorldLostError:
+    def lost_error(self, text: str) -> WorldLostError:
         return WorldLostError(f"world {self.world!r}: {text}")
 
 
@@ -87,8 +87,8 @@ _running: "set[Server]" = set()
 
 @atexit.register
 def _stop_servers() -> None:
-    ended = [server.stop() for server in list(_running)]
-    for future in ended:
+    futures = [server.stop() for server in list(_running)]
+    for future in futures:
         with contextlib.suppress(Exception):
             future.result(timeout=END_SECONDS)
 
@@ -122,19 +122,19 @@ class Server:
         loop = _event_loop()
         self._stop = asyncio.Event()
         self._ready: Future[None] = Future()
-        self._served = asyncio.run_coroutine_threadsafe(self._serve(), loop)
+        self._serve_future = asyncio.run_coroutine_threadsafe(self._serve(), loop)
         _running.add(self)
         try:
             self._ready.result(timeout=settings.start_timeout)
         except TimeoutError:
             self.stop()
-            raise settings.lost(
+            raise settings.lost_error(
                 f"its MCP server did not start within {settings.start_timeout:g} seconds{self._last_output()}"
             ) from None
         except Exception as error:
             self.stop()
-            cause = " ".join(f"{_root(error)}".split()) or type(error).__name__
-            raise settings.lost(
+            cause = " ".join(f"{_first_error(error)}".split()) or type(error).__name__
+            raise settings.lost_error(
                 f"its MCP server {shlex.join(settings.command)} does not start: {cause}"
                 f"{self._last_output()}; correct the command"
             ) from None
@@ -154,10 +154,10 @@ class Server:
                 timeout=settings.start_timeout,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise settings.lost(f"{text} cannot be run: {error}") from None
+            raise settings.lost_error(f"{text} cannot be run: {error}") from None
         if process.returncode:
             output = process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise settings.lost(f"{text} ended with exit status {process.returncode}: {output[-200:]}")
+            raise settings.lost_error(f"{text} ended with exit status {process.returncode}: {output[-200:]}")
 
     async def _serve(self) -> None:
         from mcp import ClientSession, StdioServerParameters, stdio_client
@@ -220,7 +220,7 @@ class Server:
         return ToolResult(content=storable_text(_text(result)), error=bool(result.is_error))
 
     def data(self, tool: str) -> Any:
-        """The JSON that a tool returns.
+        """Return the JSON value that a tool returns.
 
         Raises:
             WorldLostError: the tool fails, or does not return JSON.
@@ -229,7 +229,7 @@ class Server:
         if not result.error:
             with contextlib.suppress(ValueError):
                 return json.loads(result.content)
-        raise self._settings.lost(f"its state tool {tool!r} returned no JSON: {result.content[:200]}")
+        raise self._settings.lost_error(f"its state tool {tool!r} returned no JSON: {result.content[:200]}")
 
     def reset(self) -> None:
         """Call the tool that restores the initial data, if there is one.
@@ -239,14 +239,14 @@ class Server:
         """
         tool = self._settings.reset_tool
         if tool is not None and (result := self.call(tool, {})).error:
-            raise self._settings.lost(f"its reset tool {tool!r} failed: {result.content[:200]}")
+            raise self._settings.lost_error(f"its reset tool {tool!r} failed: {result.content[:200]}")
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, _event_loop()).result()
 
     def _fail(self, text: str) -> NoReturn:
         """End the server after an error, which every later call raises too."""
-        self._error = self._settings.lost(" ".join(f"{text}{self._last_output()}".split()))
+        self._error = self._settings.lost_error(" ".join(f"{text}{self._last_output()}".split()))
         self.stop()
         raise self._error
 
@@ -258,12 +258,12 @@ class Server:
         return f" (its output ends with {storable_text(lines[-1][-200:])!r})" if lines else ""
 
     def stop(self) -> "Future[None]":
-        """Let the server end; does not wait for it."""
+        """Ask the server to end, but do not wait for it."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             _event_loop().call_soon_threadsafe(self._stop.set)
         if not self._ready.done():
-            self._served.cancel()
-        return self._served
+            self._serve_future.cancel()
+        return self._serve_future
 
 
 async def _list_tools(session: Any) -> list[Any]:
@@ -276,7 +276,7 @@ async def _list_tools(session: Any) -> list[Any]:
             return tools
 
 
-def _root(error: BaseException) -> BaseException:
+def _first_error(error: BaseException) -> BaseException:
     """The first exception in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -327,23 +327,23 @@ class McpWorld(World):
         self._lock = threading.Lock()
         self._description: _Description | None = None
 
-    def _described(self) -> "_Description":
-        """The server's tools and initial data; the first call starts the server once."""
+    def _get_description(self) -> "_Description":
+        """Return the server's tools and initial data. The first call starts a server to read them."""
         with self._lock:
             if self._description is None:
-                self._description = self._describe()
+                self._description = self._read_description()
         return self._description
 
-    def _describe(self) -> "_Description":
+    def _read_description(self) -> "_Description":
         server = Server(self.settings)
         try:
-            hidden = {name for name in (self.settings.reset_tool, self.state) if name is not None}
-            named = {tool.name: tool for tool in server.tools}
-            for name in (*hidden, *(self._reads or ())):
-                if name not in named:
+            hidden_names = {name for name in (self.settings.reset_tool, self.state) if name is not None}
+            tools_by_name = {tool.name: tool for tool in server.tools}
+            for name in (*hidden_names, *(self._reads or ())):
+                if name not in tools_by_name:
                     raise WorldError(
                         f"world {self.domain!r}: its MCP server has no tool {name!r}; "
-                        f"{name_suggestion(name, named)}"
+                        f"{name_suggestion(name, tools_by_name)}"
                     )
             server.reset()
             return _Description(
@@ -353,8 +353,8 @@ class McpWorld(World):
                         description=tool.description or "",
                         parameters={key: value for key, value in tool.input_schema.items() if key != "title"},
                     )
-                    for tool in named.values()
-                    if tool.name not in hidden
+                    for tool in tools_by_name.values()
+                    if tool.name not in hidden_names
                 ),
                 reads=frozenset(
                     tool.name for tool in server.tools if getattr(tool.annotations, "read_only_hint", False)
@@ -368,27 +368,27 @@ class McpWorld(World):
             server.stop()
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
-        """The agent's tools, without those that reset and read the database; the user has none."""
-        return self._described().schemas if requestor == "assistant" else []
+        """The agent's tools, without those that reset or return the database. The user has no tools."""
+        return self._get_description().schemas if requestor == "assistant" else []
 
     def changes_state(self, name: str) -> bool:
-        """Whether a tool may change the database: every tool may that is not read-only."""
-        return self.has_tool(name) and name not in self._described().reads
+        """Whether a tool may change the database. Every tool that is not declared as a read may."""
+        return self.has_tool(name) and name not in self._get_description().reads
 
     def open(self, *, solo: bool = False) -> "McpSession":
-        """A session with a process of its own."""
+        """Return a session with its own server process."""
         return McpSession(self)
 
     def data_digest(self) -> str:
-        """Digest of the initial database; of nothing if no tool returns it."""
-        return digest(self._described().data)
+        """Digest of the initial database; of `None` if no tool returns it."""
+        return digest(self._get_description().data)
 
     def version(self) -> str:
         """The server's name and version."""
-        return self._described().version
+        return self._get_description().version
 
     def fingerprint(self) -> str:
-        """Digest of the command, and of the files of the project that it names."""
+        """Digest of the command's arguments, the project's files that it names, and the server's version."""
         words = self.settings.command
         names = [*words, *(f"{word.replace('.', '/')}.py" for word in words)]
         paths = [self.settings.folder / name for name in names]
@@ -398,7 +398,7 @@ class McpWorld(World):
 
 @dataclass(frozen=True)
 class _Description:
-    """What a server says about itself, and its initial data."""
+    """The tools, the version and the initial data of a server."""
 
     schemas: tuple[ToolSchema, ...]
     reads: frozenset[str]
@@ -407,33 +407,33 @@ class _Description:
 
 
 class McpSession(PlainSession):
-    """A process of a server, which starts when it is first needed."""
+    """A session with its own server process, which starts when it is first needed."""
 
     def __init__(self, world: McpWorld) -> None:
         self._world = world
-        self._started: Server | None = None
+        self._running_server: Server | None = None
         self._initial: Any = None
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the database can be compared, because a tool returns it."""
+        """Whether a tool returns the database, so that it can be compared."""
         return self._world.state is not None
 
     @property
     def _server(self) -> Server:
-        if self._started is None:
+        if self._running_server is None:
             server = Server(self._world.settings)
             weakref.finalize(self, server.stop)
-            self._started = server
+            self._running_server = server
             server.reset()
             if self._world.state is not None:
                 self._initial = server.data(self._world.state)
-        return self._started
+        return self._running_server
 
     def close(self) -> None:
         """End the process."""
-        if self._started is not None:
-            self._started.stop()
+        if self._running_server is not None:
+            self._running_server.stop()
 
     def data(self) -> Any:
         """The current database as JSON."""

@@ -36,7 +36,7 @@ DATABASE_EQUALS = "database_equals"
 """The assertion that compares the database with the expected one; every world of a project's own has it."""
 
 MAX_KEPT_STATES = 64
-"""The number of initial states of tasks that a world keeps, because several sessions open each of them."""
+"""Maximum number of tasks' initial states that a world keeps for further sessions of the same tasks."""
 
 GUIDELINES = """\
 You play a customer who talks to a support agent. The scenario below says who you are, what you want and what
@@ -60,7 +60,7 @@ class World:
 
     Attributes:
         provider: The name of the world in messages.
-        domain: The same name.
+        domain: The same name as `provider`.
     """
 
     def __init__(self, name: str, policy: str, guidelines: str, rules: Rules | None) -> None:
@@ -84,7 +84,7 @@ class World:
         """Make a world from a class whose public methods are the agent's tools.
 
         Each session gets an instance of the class with its own copy of the database. If the constructor
-        takes an argument, it gets the database. Otherwise the instance's attribute `db` is set to it.
+        takes an argument, it gets the database. Otherwise the attribute `db` is set to the database.
 
         Args:
             tools: The class. Schemas come from type hints, descriptions from docstrings.
@@ -95,8 +95,8 @@ class World:
             name: The world's name; by default the name of the class, without `Tools`, in lower case.
             guidelines: Instructions for a model that plays the user.
             rules: Rules whose breaches are counted in every trace.
-            reads: Tools that never change the database. Reports count them as reads, and they need no replay
-                when a trace is scored. Every other tool may change the database.
+            reads: Tools that never change the database. Reports count their calls as reads, and scoring does
+                not replay them. Every other tool may change the database.
 
         Raises:
             WorldError: the class has no tools, a file cannot be read, or the data do not fit the model.
@@ -107,7 +107,7 @@ class World:
         name = name or (tools.__name__.removesuffix("Tools") or tools.__name__).lower()
         data_type = DataType(_database_hint(tools), f"the database of {tools.__name__}")
         source = f"the data {data}" if isinstance(data, str | Path) else "the data"
-        database = data_type.validate(_loaded(data, folder), source)
+        database = data_type.validate(_load_data(data, folder), source)
         return ToolsWorld(
             tools,
             database,
@@ -143,9 +143,9 @@ class World:
 
         Args:
             command: The command that starts the server.
-            reset: Restores the initial data at the start of a session: the name of a tool, or a command (a
-                list, or a text with spaces), which runs before the server starts. None for a server that
-                starts with its initial data.
+            reset: The name of a tool, or a command (a list, or a text with spaces), that restores the initial
+                data at the start of a session. A command runs before the server starts. None for a server
+                that starts with its initial data.
             state: The name of a tool that returns the database as JSON. Without it, the database cannot be
                 compared, so tasks can only expect calls and texts.
             policy: The text that the agent must follow, or the path of a file with it.
@@ -154,8 +154,8 @@ class World:
             rules: Rules whose breaches are counted in every trace.
             reads: Tools that never change the database; by default those that the server annotates as
                 read-only.
-            folder: The folder in which commands run, and that relative paths start from; by default that of
-                the calling file.
+            folder: The folder in which commands run and from which relative paths start; by default the
+                folder of the calling file.
             timeout: Seconds in which the server must answer each call.
             start_timeout: Seconds in which the server must start.
 
@@ -189,7 +189,7 @@ class World:
         return {}
 
     def policy(self, *, solo: bool = False) -> str:
-        """The text that the agent must follow. Raises `WorldError` for solo mode, which the world lacks."""
+        """Return the text that the agent must follow. Raises `WorldError` in solo mode."""
         if solo:
             raise WorldError(f"world {self.domain!r} has no solo mode")
         return self._policy
@@ -203,7 +203,7 @@ class World:
         raise NotImplementedError
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """Tools that are known to change nothing are of type READ, all others of type WRITE."""
+        """Return the type of each tool: READ if it is known to change nothing, else WRITE."""
         return {
             tool.name: ToolType.WRITE if self.changes_state(tool.name) else ToolType.READ
             for tool in self.tools("assistant")
@@ -218,7 +218,7 @@ class World:
         raise NotImplementedError
 
     def open(self, *, solo: bool = False) -> "PlainSession":
-        """A session with its own database."""
+        """Open a session with its own database."""
         raise NotImplementedError
 
     def data_digest(self) -> str:
@@ -230,7 +230,7 @@ class World:
         return self._rules
 
     def version(self) -> str:
-        """An empty text, because the lock identifies the code instead."""
+        """Return an empty text, because the lock identifies the code instead."""
         return ""
 
 
@@ -263,7 +263,7 @@ class PlainSession(WorldSession):
         return is_equal == assertion.assert_value
 
     def data_differences(self, changes: Mapping[str, Any]) -> list[str]:
-        """The places in which the database differs from the one that a task expects.
+        """Return the places in which the database differs from the one that a task expects.
 
         A missing key equals a null.
 
@@ -328,7 +328,7 @@ class ToolsWorld(World):
         self._lock = threading.Lock()
         self._digest = digest(to_json(database))
         self.attribute = ""
-        # A class that cannot be created is an error now, not in every simulation.
+        # An instance is created here, so that an unusable class is reported before the simulations.
         self.attribute = _database_attribute(*self.create(self._initial))
 
     def create(self, initial: Snapshot) -> tuple[Any, Any]:
@@ -362,14 +362,14 @@ class ToolsWorld(World):
         """
         key = canonical_json(to_json(update))
         with self._lock:
-            known = self._states.get(key)
-        if known is None:
-            known = Snapshot(self.data_type.merge(self._initial.copy(), update, "the task's data"))
+            state = self._states.get(key)
+        if state is None:
+            state = Snapshot(self.data_type.merge(self._initial.copy(), update, "the task's data"))
             with self._lock:
                 if len(self._states) >= MAX_KEPT_STATES:
                     self._states.pop(next(iter(self._states)))
-                self._states[key] = known
-        return known
+                self._states[key] = state
+        return state
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The agent's tools; the user has none."""
@@ -380,11 +380,11 @@ class ToolsWorld(World):
         return name in self.methods
 
     def changes_state(self, name: str) -> bool:
-        """Whether a tool may change the database: every tool may that is not declared as `reads`."""
+        """Whether a tool may change the database. Tools declared in `reads` may not."""
         return name in self.methods and name not in self._reads
 
     def open(self, *, solo: bool = False) -> "ToolsSession":
-        """A session with its own copy of the database."""
+        """Open a session with its own copy of the database."""
         return ToolsSession(self, self._initial)
 
     def data_digest(self) -> str:
@@ -434,14 +434,14 @@ class ToolsSession(PlainSession):
         """Merge a task's data into the database.
 
         Raises:
-            WorldError: the data do not fit, or the task has initialization actions, which this world lacks.
+            WorldError: the data do not fit, or the task has data for the user or initialization actions.
         """
         agent_data = initial_data(state)
         if agent_data:
             self._initial, self._tools = self._world.state_of(agent_data), None
 
     def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
-        """Call a tool; an exception gives an error result, as in τ²."""
+        """Call a tool. If the tool raises an exception, the result is an error, as in τ²."""
         tools = self.tools
         try:
             return ToolResult(content=rendered(self._invoke(tools, name, arguments)))
@@ -465,7 +465,7 @@ class ToolsSession(PlainSession):
         if method is None:
             raise ValueError(f"Tool '{name}' not found.")
         result = getattr(tools, name)(**method.convert(arguments))
-        return _awaited(result) if inspect.isawaitable(result) else result
+        return _run_coroutine(result) if inspect.isawaitable(result) else result
 
 
 def initial_data(state: InitialState | None) -> dict[str, Any]:
@@ -485,18 +485,18 @@ def initial_data(state: InitialState | None) -> dict[str, Any]:
 
 
 def rendered(result: Any) -> str:
-    """The text that a model reads: a text unchanged, anything else as JSON."""
+    """Return the text that a model reads: a text unchanged, anything else as JSON."""
     return result if type(result) is str else json.dumps(to_json(result), ensure_ascii=False)
 
 
-def _awaited(result: Any) -> Any:
-    """The result of a tool that is a coroutine, from a thread of its own, since a loop runs in this one."""
+def _run_coroutine(result: Any) -> Any:
+    """Return the result of an asynchronous tool. It runs in a new thread, because a loop runs in this one."""
 
-    async def finished() -> Any:
+    async def wait_for_result() -> Any:
         return await result
 
     with ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-tool") as thread:
-        return thread.submit(lambda: asyncio.run(finished())).result()
+        return thread.submit(lambda: asyncio.run(wait_for_result())).result()
 
 
 def _folder_of(cls: type) -> Path:
@@ -516,7 +516,7 @@ def _constructor_parameters(cls: type) -> list[inspect.Parameter]:
 
 
 def _database_hint(cls: type) -> Any:
-    """The type of the database, by the constructor's hint or the hint of `db`; None for any mapping.
+    """Return the type of the database by the hint of the constructor or of `db`; None for any mapping.
 
     Raises:
         WorldError: the hint cannot be read.
@@ -536,14 +536,14 @@ def _database_hint(cls: type) -> Any:
 
 
 def _classes_in(hint: Any) -> list[type]:
-    """The classes that a type hint names."""
+    """Return the classes that a type hint names."""
     if inspect.isclass(hint) and not typing.get_args(hint):
         return [hint]
     return [cls for argument in typing.get_args(hint) for cls in _classes_in(argument)]
 
 
 def _database_attribute(tools: object, database: Any) -> str:
-    """The name of the attribute that holds the database."""
+    """Return the name of the attribute that holds the database."""
     names = ["db", *getattr(tools, "__dict__", ())]
     names += [name for base in type(tools).__mro__ for name in getattr(base, "__slots__", ())]
     values = {name: getattr(tools, name, None) for name in names if isinstance(name, str)}
@@ -559,8 +559,8 @@ def _database_attribute(tools: object, database: Any) -> str:
     )
 
 
-def _loaded(data: str | Path | Mapping[str, Any] | BaseModel | None, folder: Path) -> Any:
-    """The content of a data file, or the given data."""
+def _load_data(data: str | Path | Mapping[str, Any] | BaseModel | None, folder: Path) -> Any:
+    """Return the content of a data file, or data that are not a path unchanged."""
     if data is None:
         return {}
     if not isinstance(data, str | Path):
@@ -569,13 +569,13 @@ def _loaded(data: str | Path | Mapping[str, Any] | BaseModel | None, folder: Pat
     if path.suffix not in (".json", ".yaml", ".yml"):
         raise WorldError(f"{path}: is neither JSON nor YAML by its name; name it .json, .yaml or .yml")
     text = read_text(path, WorldError, max_bytes=MAX_RECORD_BYTES)
-    loaded = _parsed_json(text, path) if path.suffix == ".json" else parse_yaml(text, path, WorldError)
-    if not isinstance(loaded, dict):
-        raise WorldError(f"{path}: holds a {type(loaded).__name__}, not a mapping; correct the file")
-    return loaded
+    content = _parse_json_file(text, path) if path.suffix == ".json" else parse_yaml(text, path, WorldError)
+    if not isinstance(content, dict):
+        raise WorldError(f"{path}: holds a {type(content).__name__}, not a mapping; correct the file")
+    return content
 
 
-def _parsed_json(text: str, path: Path) -> Any:
+def _parse_json_file(text: str, path: Path) -> Any:
     with convert_failures(path, WorldError, "correct the file"):
         return parse_json(text, require_unique=True)
 

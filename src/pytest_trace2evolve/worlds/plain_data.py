@@ -25,7 +25,7 @@ TOLERANCE = 1e-9
 
 
 class Snapshot:
-    """A value of which copies are made; the copies share nothing with the value or with each other."""
+    """A value that can be copied; the copies share nothing with the value or with each other."""
 
     def __init__(self, value: Any) -> None:
         try:
@@ -33,11 +33,11 @@ class Snapshot:
             pickle.loads(data)
             self._load: Callable[[], Any] = lambda: pickle.loads(data)
         except Exception:  # a class that cannot be pickled, such as one that a function defines
-            own = copy.deepcopy(value)
-            self._load = lambda: copy.deepcopy(own)
+            original = copy.deepcopy(value)
+            self._load = lambda: copy.deepcopy(original)
 
     def copy(self) -> Any:
-        """A copy. It is made four times faster without garbage collections, which would find nothing."""
+        """Return a copy. Pausing garbage collection, which would find nothing, makes it four times faster."""
         with _pause_garbage_collection():
             return self._load()
 
@@ -58,7 +58,7 @@ class DataType:
 
     Args:
         hint: A type hint, such as a pydantic model or `dict[str, Booking]`; None for any JSON object.
-        name: The database in messages.
+        name: The name of the database in messages.
     """
 
     def __init__(self, hint: Any, name: str) -> None:
@@ -84,20 +84,20 @@ class DataType:
             raise WorldError(f"{source} do not fit {self._name}: {first_problem(error, 'data')}") from None
 
     def merge(self, database: Any, update: Mapping[str, Any], source: str) -> Any:
-        """A copy of a database with the changes of a task.
+        """Return a copy of a database with the changes of a task.
 
         Mappings are merged, a null removes the key (or is its value, if the type requires the key), and any
-        other value replaces the old one. The keys may be written as text.
+        other value replaces the old one. Keys of the changes may be written as text.
 
         Raises:
-            WorldError: the changed data do not fit.
+            WorldError: the changed_data data do not fit.
         """
         plain = database if self._adapter is None else to_json(database)
-        changed = _merge(copy.deepcopy(plain) if self._adapter is None else plain, update)
+        changed_data = _merge(copy.deepcopy(plain) if self._adapter is None else plain, update)
         if self._adapter is None:
-            return changed
+            return changed_data
         try:
-            return self._adapter.validate_python(changed)
+            return self._adapter.validate_python(changed_data)
         except ValidationError as error:
             with contextlib.suppress(ValidationError):
                 return self._adapter.validate_python(_merge(plain, update, keeps_nulls=True))
@@ -133,13 +133,13 @@ def to_json(value: Any) -> Any:
 
 
 def _base_value(value: str | int | float) -> str | int | float:
-    """The value of an instance of a subclass of str, int or float, as an instance of that class."""
+    """Convert an instance of a subclass of str, int or float to that base class."""
     base = next(base for base in (str, int, float) if isinstance(value, base))
     return base.__str__(value) if base is str else base(value)
 
 
 def json_key(key: Any) -> str:
-    """The key of a mapping as a key of a JSON object."""
+    """Convert the key of a mapping to a key of a JSON object."""
     if isinstance(key, str) and not isinstance(key, Enum):
         return key
     plain = to_json(key)
@@ -162,7 +162,7 @@ def _is_number(value: Any) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """A JSON value without the keys whose value is null."""
+    """Return a JSON value without the keys whose value is null."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -178,16 +178,16 @@ def differences(expected: Any, actual: Any, place: str = "") -> Iterator[str]:
         for key in [*expected, *(key for key in actual if key not in expected)]:
             inner = f"{place}.{key}" if place else str(key)
             if key not in actual:
-                yield f"{inner} is missing, expected {_shown(expected[key])}"
+                yield f"{inner} is missing, expected {_format_value(expected[key])}"
             elif key not in expected:
-                yield f"{inner} is {_shown(actual[key])}, expected nothing"
+                yield f"{inner} is {_format_value(actual[key])}, expected nothing"
             else:
                 yield from differences(expected[key], actual[key], inner)
         return
-    yield f"{place or 'the database'} is {_shown(actual)}, expected {_shown(expected)}"
+    yield f"{place or 'the database'} is {_format_value(actual)}, expected {_format_value(expected)}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
@@ -195,13 +195,13 @@ def _shown(value: Any) -> str:
 def _merge(old: Any, new: Any, *, keeps_nulls: bool = False) -> Any:
     if not isinstance(new, Mapping):
         return copy.deepcopy(new)
-    kept = dict(old) if isinstance(old, Mapping) else {}
+    merged = dict(old) if isinstance(old, Mapping) else {}
     # A key that is text in a task may be another type in the database, such as a number.
-    keys = {json_key(key): key for key in kept}
+    keys = {json_key(key): key for key in merged}
     for name, value in new.items():
         key = keys.get(json_key(name), name)
-        if value is None and key in kept and not keeps_nulls:
-            del kept[key]
+        if value is None and key in merged and not keeps_nulls:
+            del merged[key]
         else:
-            kept[key] = _merge(kept.get(key), value, keeps_nulls=keeps_nulls)
-    return kept
+            merged[key] = _merge(merged.get(key), value, keeps_nulls=keeps_nulls)
+    return merged

@@ -1,4 +1,4 @@
-"""Finds providers of worlds by name, and is the only place that opens worlds."""
+"""Finds providers of worlds by name, and opens their worlds. No other module opens worlds."""
 
 import functools
 import importlib
@@ -94,8 +94,8 @@ class Worlds:
     def code(self, provider: str, domain: str) -> Code:
         """Return the code behind the tools of a domain's world.
 
-        This is the world's attribute `fingerprint` if there is one, or else the definitions to which the
-        world's factory refers.
+        A declared `fingerprint` stands for the code. Otherwise, the code is the definitions to which the
+        world's `code_roots` refer, or its factory if the world has no `code_roots`.
         """
         from pytest_trace2evolve.evidence.identity import code_of
 
@@ -144,7 +144,7 @@ class Worlds:
         return cast(WorldFactory, getattr(importlib.import_module(module), name))
 
     def _origin(self, provider: str) -> object:
-        """The object of a project or a package from which worlds come."""
+        """Return the object of a project or a package from which a provider's worlds come."""
         if is_import_path(provider):
             return load_object(provider, self._folder or Path.cwd())
         return self._extra[provider] if provider in self._extra else self._find_factory(provider)
@@ -153,11 +153,11 @@ class Worlds:
         """Import a world, or a function that opens one, from the project.
 
         Raises:
-            WorldError: it cannot be imported, or is neither.
+            WorldError: the path cannot be imported, or names neither a world nor such a function.
         """
         folder = self._folder or Path.cwd()
         try:
-            value = load_object(path, folder)
+            imported_object = load_object(path, folder)
         except WorldError as error:
             raise WorldError(f"world {path!r}: {error}") from None
         except (Exception, SystemExit) as error:  # a module of the project can raise anything
@@ -165,14 +165,14 @@ class Worlds:
             raise WorldError(
                 f"world {path!r} cannot be imported from {folder}: {cause}; correct the path or the module"
             ) from error
-        if is_world(value):
-            return lambda domain: cast(World, value)
-        factory = to_factory(value, path)
+        if is_world(imported_object):
+            return lambda domain: cast(World, imported_object)
+        factory = to_factory(imported_object, path)
 
         def open_world(domain: str) -> World:
             # A function of the project may take the domain or nothing.
             try:
-                world: object = factory(domain) if _takes_domain(value) else value()
+                world: object = factory(domain) if _takes_domain(imported_object) else imported_object()
             except WorldError:
                 raise
             except Exception as error:
@@ -194,10 +194,11 @@ def is_world(value: object) -> bool:
 
 
 def to_factory(value: object, name: str) -> WorldFactory:
-    """Return a factory as it is, and a factory for a world.
+    """Return a factory unchanged; for a world, return a factory that opens it.
 
     Raises:
-        WorldError: the value is neither, or the world does not have the requested domain.
+        WorldError: the value is neither a world nor a factory. The factory of a world raises it for a domain
+            that the world does not have.
     """
     if is_world(value):
         world = cast(World, value)

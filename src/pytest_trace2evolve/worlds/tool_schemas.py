@@ -1,4 +1,4 @@
-"""Tool schemas from the public methods of a class: type hints give the types, docstrings the descriptions."""
+"""Makes tool schemas from the type hints and docstrings of the public methods of a class."""
 
 import inspect
 import re
@@ -66,12 +66,13 @@ def _problem(error: ValidationError, schema: ToolSchema) -> str:
 def tool_methods(cls: type) -> dict[str, ToolMethod]:
     """Return the tools of a class by name: its public methods, in the order of their definition.
 
-    Inherited methods are tools too, but not those of pydantic's or other libraries' base classes.
+    Inherited methods are tools too, except those of base classes of pydantic and other libraries.
 
     Raises:
-        WorldError: the class has no public method, or a method has no type hint or one without a JSON schema.
+        WorldError: the class has no public method, or a method cannot be a tool, for example because a
+            parameter has no type hint.
     """
-    found: dict[str, ToolMethod] = {}
+    methods: dict[str, ToolMethod] = {}
     for base in reversed(cls.__mro__[:-1]):
         if base.__module__.partition(".")[0] in _LIBRARIES:
             continue
@@ -80,12 +81,12 @@ def tool_methods(cls: type) -> dict[str, ToolMethod]:
             if isinstance(function, staticmethod | classmethod):
                 function = function.__func__
             if not name.startswith("_") and inspect.isfunction(function):
-                found[name] = _tool_method(cls, name, function)
-    if not found:
+                methods[name] = _tool_method(cls, name, function)
+    if not methods:
         raise WorldError(
             f"{cls.__name__} has no public method; each public method becomes a tool of the agent"
         )
-    return found
+    return methods
 
 
 def _tool_method(cls: type, name: str, function: Any) -> ToolMethod:
@@ -97,27 +98,30 @@ def _tool_method(cls: type, name: str, function: Any) -> ToolMethod:
         raise WorldError(
             f"{cls.__name__}.{name}: models reject this name of a tool; use ASCII, at most 64 letters"
         )
-    description, described = parse_docstring(_docstring(cls, name))
+    description, parameter_descriptions = parse_docstring(_docstring(cls, name))
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except Exception as error:  # a hint is any expression
+    except Exception as error:  # a hint may be any expression
         raise WorldError(f"{cls.__name__}.{name}: its type hints cannot be read ({error})") from None
     is_static = isinstance(inspect.getattr_static(cls, name), staticmethod)
     fields: dict[str, Any] = {}
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
         if position == 0 and not is_static:
             continue  # self or cls
-        where = f"{cls.__name__}.{name}: parameter {parameter.name!r}"
+        label = f"{cls.__name__}.{name}: parameter {parameter.name!r}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise WorldError(f"{where} has no name in a call of a tool; use a named parameter")
+            raise WorldError(f"{label} has no name in a call of a tool; use a named parameter")
         if parameter.name not in hints:
-            raise WorldError(f"{where} has no type hint; add one, because the tool's schema is made from it")
+            raise WorldError(f"{label} has no type hint; add one, because the tool's schema is made from it")
         default = ... if parameter.default is parameter.empty else parameter.default
         # The alias lets a parameter have any name, even one of pydantic's own, such as `copy`.
         options: dict[str, Any] = {"alias": parameter.name}
-        if text := described.get(parameter.name):
+        if text := parameter_descriptions.get(parameter.name):
             options["description"] = text
-        fields[f"argument_{position}"] = (_bare_hint(hints[parameter.name]), Field(default, **options))
+        fields[f"argument_{position}"] = (
+            _hint_with_descriptions(hints[parameter.name]),
+            Field(default, **options),
+        )
     try:
         arguments = create_model("parameters", __config__=ConfigDict(extra="forbid"), **fields)
         with warnings.catch_warnings():  # a default that has no JSON form is left out of the schema
@@ -144,8 +148,8 @@ def _docstring(cls: type, name: str) -> str:
     return ""
 
 
-def _bare_hint(hint: Any) -> Any:
-    """A hint in which a text in `Annotated` is a description, as other libraries have it."""
+def _hint_with_descriptions(hint: Any) -> Any:
+    """Return a hint with the texts in its `Annotated` as descriptions, as other libraries read them."""
     if typing.get_origin(hint) is not typing.Annotated:
         return hint
     inner, *notes = typing.get_args(hint)
@@ -177,10 +181,10 @@ def own_annotation(owner: Any, name: str) -> bool:
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     """Split a docstring into the description and the descriptions of its parameters.
 
-    Google style (`Args:`) and reStructuredText fields (`:param name:`) are understood.
+    Google style (`Args:`) and reStructuredText fields (`:param name:`) are supported.
     """
     description: list[str] = []
-    described: dict[str, str] = {}
+    parameter_descriptions: dict[str, str] = {}
     section, current, indent = "", "", 0
     for line in text.splitlines():
         stripped = line.strip()
@@ -188,7 +192,7 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
             section, current = heading[1], ""
         elif field := _FIELD.match(stripped):
             section, current = "Args", field[1]
-            described[current] = field[2]
+            parameter_descriptions[current] = field[2]
         elif stripped.startswith(":") and ":" in stripped[1:]:
             section, current = "Returns", ""
         elif not section:
@@ -198,8 +202,8 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
             argument = _ARGUMENT.match(stripped)
             if argument and (not current or depth <= indent):
                 current, indent = argument[1], depth
-                described[current] = argument[2]
+                parameter_descriptions[current] = argument[2]
             elif current:
-                described[current] = f"{described[current]} {stripped}".strip()
+                parameter_descriptions[current] = f"{parameter_descriptions[current]} {stripped}".strip()
     paragraphs = re.split(r"\n\s*\n", "\n".join(description).strip())
-    return "\n\n".join(" ".join(part.split()) for part in paragraphs).strip(), described
+    return "\n\n".join(" ".join(part.split()) for part in paragraphs).strip(), parameter_descriptions

@@ -19,12 +19,12 @@ class ToolkitSession(WorldSession):
 
     Args:
         agent: The agent's toolkit, whose `db` attribute is an overlay or a private copy.
-        user: The user's toolkit, like `agent`, or None.
-        tools: Names of the callable tools of each side that has any.
+        user: The user's toolkit, with a `db` attribute like the agent's; None if there is none.
+        tools: Names of the tools that each side may call; a side without tools may be missing.
         writers: Names of the tools that can change a database.
         functions: Tools that are not methods of a toolkit, by name; they use no database.
         record_tools: Names of the tools that return a record as a dictionary.
-        sorted_tools: Names of the tools whose result upstream sorts by key but the toolkit does not.
+        sorted_tools: Names of the tools whose results τ² sorts by key and the toolkit does not.
         mode: The write mode of the overlays.
         sync: Copies the changes of one toolkit to the other; called after each call.
         solo: Whether the agent may call the user's tools.

@@ -1,11 +1,11 @@
-"""The agent. It follows rules, to work without a key; call your own agent in `make` instead of `run`."""
+"""The agent. It follows rules, so that it works without a key. Return your own agent from `make` instead."""
 
 import json
 import re
 
 
 def make(tools, candidate):
-    # return my_agent(tools, prompt=candidate.prompt, model=candidate.model)  # your own agent goes here
+    # return my_agent(tools, prompt=candidate.prompt, model=candidate.model)  # for your own agent
     call, loans = {tool.__name__: tool for tool in tools}, []
 
     def run(message):
