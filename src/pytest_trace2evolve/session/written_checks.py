@@ -170,8 +170,9 @@ def _data_problems(written: WrittenTask, task: Task, world: World) -> Iterator[s
             if result.error:
                 yield f"calls: {action.name} fails: {result.content[:200]}"
                 return
-        is_checked = written.expect.calls and expected is not None and isinstance(session, PlainSession)
-        if is_checked and (differing := session.data_differences(expected)):
+        if not written.expect.calls or expected is None or not isinstance(session, PlainSession):
+            return
+        if differing := session.data_differences(expected):
             yield f"data: after the expected calls, {differing[0]}; correct one of the two"
 
 
