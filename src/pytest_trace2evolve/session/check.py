@@ -412,15 +412,15 @@ def check_tools(project: Project, worlds: Worlds) -> Iterator[Finding]:
     for (provider, domain), suites in _own_worlds(project, worlds).items():
         path = project.suite_path(suites[0].name)
         subject = f"world {provider}" if is_import_path(provider) else f"world {domain} (provider {provider})"
-        has_rules = False
+        is_reported = True  # by `check_rules`, unless the world has no rules
         try:
             world = worlds.open(provider, domain)
-            has_rules = rules_of(world) is not None
+            is_reported = rules_of(world) is not None
             problems = list(tool_problems(world, _world_tasks(project, suites, worlds)))
         except (MissingExtraError, WorldError, ImportError):  # another check reports it
             continue
         except Exception as error:  # from the project's own code
-            if not has_rules:  # otherwise `check_rules` reports it
+            if not is_reported:
                 text = f"{subject}: its tools were not checked: {_error_line(error)}"
                 yield Finding(path, text, is_warning=True)
             continue
