@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_used_is_told(cases: CaseProject, change, expected
         ('{ cases = "/etc/cases.jsonl" }', "a file of cases must be inside the project's root"),
         ('{ cases = "../cases.jsonl" }', "a file of cases must be inside the project's root"),
         ("{ cases = 3 }", "splits.heldout"),
-        ('{ case = "x" }', 'or { cases = "FILE" }'),
+        ('{ case = "x" }', '{ cases = "FILE" } or'),
     ],
 )
 def test_a_split_that_means_no_file_is_told(cases: CaseProject, split: str, expected: str) -> None:

@@ -467,7 +467,9 @@ class Redactor:
             CARD: self._card,
             IBAN: self._iban,
             DOMAIN: lambda text, scope: "example.com",
-            IP: lambda text, scope: make_replacement(IP, plain_ip(text), functools.partial(made_ip, ":" in text)),
+            IP: lambda text, scope: make_replacement(
+                IP, plain_ip(text), functools.partial(made_ip, ":" in text)
+            ),
             ADDRESS: lambda text, scope: make_replacement(ADDRESS, plain_address(text), address_maker(text)),
             BIRTH: lambda text, scope: make_replacement(BIRTH, text, made_birth_date),
             SECRET: lambda text, scope: make_replacement(SECRET, text, lambda number: f"secret{number}"),

@@ -26,7 +26,7 @@ from pytest_trace2evolve.importing.conversation import (
 from pytest_trace2evolve.importing.documents import Document
 from pytest_trace2evolve.utils.reading import parse_json
 
-Found = Iterator[Conversation | Damage]
+Conversations = Iterator[Conversation | Damage]
 Item = dict[str, Any]
 
 
@@ -40,7 +40,7 @@ class _Group:
     damage: str = ""
 
 
-def _read_groups(groups: dict[str, _Group]) -> Found:
+def _read_groups(groups: dict[str, _Group]) -> Conversations:
     for group in groups.values():
         if group.damage:
             yield Damage(group.place, group.damage)
@@ -66,7 +66,7 @@ def is_otel(item: Item) -> bool:
     return (has_context or "traceId" in item or "trace_id" in item) and "attributes" in item
 
 
-def read_otel(documents: Iterable[Document | Damage]) -> Found:
+def read_otel(documents: Iterable[Document | Damage]) -> Conversations:
     """Yield the conversations of spans, from an OTLP export or from the SDK's console exporter."""
     groups: dict[str, _Group] = {}
     traces: dict[str, str] = {}
@@ -371,7 +371,7 @@ def is_langfuse(item: Item) -> bool:
     return has_type and ("traceId" in item or "trace_id" in item)
 
 
-def read_langfuse(documents: Iterable[Document | Damage]) -> Found:
+def read_langfuse(documents: Iterable[Document | Damage]) -> Conversations:
     """Yield the conversations of traces with observations, or of observations alone."""
     groups: dict[str, _Group] = {}
     number = 0
@@ -484,4 +484,4 @@ def turns_of_generation(model_input: Any, answer: Any) -> list[Turn]:
     return turns
 
 
-Reader = Callable[[Iterable[Document | Damage]], Found]
+Reader = Callable[[Iterable[Document | Damage]], Conversations]

@@ -411,15 +411,17 @@ def check_tools(project: Project, worlds: Worlds) -> Iterator[Finding]:
     for (provider, domain), suites in _own_worlds(project, worlds).items():
         path = project.suite_path(suites[0].name)
         subject = f"world {provider}" if is_import_path(provider) else f"world {domain} (provider {provider})"
+        is_reported = True  # by `check_rules`, unless the world has no rules
         try:
-            problems = list(
-                tool_problems(worlds.open(provider, domain), _world_tasks(project, suites, worlds))
-            )
+            world = worlds.open(provider, domain)
+            is_reported = rules_of(world) is not None
+            problems = list(tool_problems(world, _world_tasks(project, suites, worlds)))
         except (MissingExtraError, WorldError, ImportError):  # another check reports it
             continue
         except Exception as error:  # from the project's own code
-            text = f"{subject}: its tools were not checked: {_error_line(error)}"
-            yield Finding(path, text, is_warning=True)
+            if not is_reported:
+                text = f"{subject}: its tools were not checked: {_error_line(error)}"
+                yield Finding(path, text, is_warning=True)
             continue
         for problem in problems:
             yield Finding(path, f"{subject}: {problem.text}", is_warning=not problem.is_certain)
