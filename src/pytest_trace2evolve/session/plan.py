@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, CandidateSetup, LiveSettings, RaySettings
+from pytest_trace2evolve.errors import MissingExtraError
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan
 from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
 from pytest_trace2evolve.gate.protocols import Policy
@@ -72,6 +73,7 @@ class Options:
     Attributes:
         own_agent_settings: The settings of the models if the agent is an agent of the project.
         embedded_settings: The embedded model, if no option names an agent.
+        embedded_problem: The error to raise if the embedded model is used, because its packages are missing.
         unused_option: An option of live runs that was given without a model; empty if there is none.
         is_fresh: Whether the run makes every simulation itself instead of reusing those of earlier runs.
         max_reruns: The maximum number of fresh simulations that confirm regressions.
@@ -95,6 +97,7 @@ class Options:
     live: LiveSettings | None = None
     own_agent_settings: LiveSettings | None = None
     embedded_settings: LiveSettings | None = None
+    embedded_problem: MissingExtraError | None = None
     unused_option: str = ""
     is_fresh: bool = False
     budgets: Budgets = NO_BUDGETS
