@@ -18,6 +18,7 @@ from pytest_trace2evolve.utils import resources
 from tests.attack.sessions import Sessions
 
 TEMPLATE = resources.template_folder() / resources.LIBRARY_PATH
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 CODE = (".py", ".yaml", ".yml", ".toml")
 WRITTEN = {
     ".github/workflows/agents.yml",
@@ -97,6 +98,35 @@ def test_the_template_works_at_once_without_a_key(tmp_path: Path, sessions: Sess
     same = ("--candidate", "v0", "--t2e-baseline", "v0", "--t2e-goal", "no-regression")
     unchanged = sessions.run(tmp_path, "pytest", *same)
     assert unchanged.status == 0, unchanged.text
+
+
+WITHOUT_LOCAL = """
+import sys
+sys.modules.update(dict.fromkeys(("safetensors", "torch", "transformers")))
+import pytest
+sys.exit(pytest.main())
+"""
+"""A session of an installation without the extra `local`."""
+
+
+@pytest.mark.parametrize(
+    ("purpose", "text"),
+    [
+        ("own", "1 failed, 3 passed"),
+        ("support", "'safetensors' is not installed; run: pip install 'pytest-trace2evolve[local]'"),
+    ],
+)
+def test_the_template_needs_no_extra(purpose: str, text: str, tmp_path: Path, sessions: Sessions) -> None:
+    assert sessions.run(tmp_path, "trace2evolve", "init", "--for", purpose).status == 0
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOCAL, "--candidate", "v0", "-p", "pytest_trace2evolve.plugin"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert text in done.stdout + done.stderr
 
 
 def test_a_second_init_changes_nothing(tmp_path: Path, sessions: Sessions) -> None:

@@ -170,7 +170,8 @@ def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: 
         files = ", ".join(_relative_path(baseline.path, start) for baseline in promotion.baselines)
         return f"run {run_verdict.run} is already promoted: {files}; nothing was changed"
     lines = [
-        f"candidate {run_verdict.candidate.id}, run {run_verdict.run}, policy {run_verdict.policy}, goal {run_verdict.goal.value}"
+        f"candidate {run_verdict.candidate.id}, run {run_verdict.run}, policy {run_verdict.policy}, "
+        f"goal {run_verdict.goal.value}"
     ]
     for baseline in promotion.baselines:
         lines.append(_new_baseline_text(baseline, start, dry_run=dry_run))
@@ -189,7 +190,8 @@ def _commit_command(promotion: "Promotion", root: Path, start: Path) -> str:
     paths = [*(baseline.path for baseline in promotion.baselines), candidate]
     beaten_names = " and ".join(dict.fromkeys(baseline.beaten_name for baseline in promotion.baselines))
     suites = ", ".join(baseline.suite for baseline in promotion.baselines)
-    message = f"Promote {run_verdict.candidate.id} on {suites}: takes over from {beaten_names} (run {run_verdict.run})"
+    candidate_id, run = run_verdict.candidate.id, run_verdict.run
+    message = f"Promote {candidate_id} on {suites}: takes over from {beaten_names} (run {run})"
     files = shlex.join(_relative_path(path, start) for path in paths)
     return f"git add {files} && git commit -m {shlex.quote(message)}"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, CandidateSetup, LiveSettings, RaySettings
+from pytest_trace2evolve.errors import MissingExtraError
 from pytest_trace2evolve.evidence.saving import SaveMode, SavePlan
 from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
 from pytest_trace2evolve.gate.protocols import Policy
@@ -71,9 +72,9 @@ class Options:
     """The options of a run as plain values; None means not given.
 
     Attributes:
-        own_agent_settings: The settings of live runs with an agent of the project's own.
+            own_agent_settings: The settings of live runs with an agent of the project's own.
         embedded_settings: The settings of the embedded model; None if an option names an agent.
-        unused_option: An option of live runs that was given without a model; empty if there is none.
+                unused_option: An option of live runs that was given without a model; empty if there is none.
         is_fresh: Whether the run makes every simulation itself instead of reusing those of earlier runs.
         max_reruns: The maximum number of fresh simulations that confirm regressions.
         stages: Trials per task after each stage.
@@ -96,6 +97,7 @@ class Options:
     live: LiveSettings | None = None
     own_agent_settings: LiveSettings | None = None
     embedded_settings: LiveSettings | None = None
+    embedded_problem: MissingExtraError | None = None
     unused_option: str = ""
     is_fresh: bool = False
     budgets: Budgets = NO_BUDGETS

@@ -247,7 +247,8 @@ def use_own_agent(
     names = {candidate.agent} if candidate.agent else defaults
     own_names = sorted(name for name in names if name is not None and is_own_agent(name))
     if not own_names:
-        if options.live is None and options.embedded_settings is None and options.unused_option:
+        has_embedded = options.embedded_settings is not None or options.embedded_problem is not None
+        if options.live is None and not has_embedded and options.unused_option:
             raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
         return options
     if len(names) > 1:
@@ -263,7 +264,8 @@ def use_own_agent(
     # A baseline whose candidate names no agent was measured with the default agent, so keep that agent here.
     own_defaults = sorted(name for name in defaults if name is not None and is_own_agent(name))
     function = replace(settings.function, path=(own_defaults or own_names)[0])
-    return replace(options, agent=None, live=replace(settings, function=function), embedded_settings=None)
+    live = replace(settings, function=function)
+    return replace(options, agent=None, live=live, embedded_settings=None, embedded_problem=None)
 
 
 def use_embedded_model(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
@@ -278,17 +280,23 @@ def use_embedded_model(options: Options, suites: Sequence[Suite]) -> tuple[Optio
     Raises:
         ConfigError: the embedded model is not used, and an option was given that needs a model.
     """
-    if options.embedded_settings is None:
+    if options.embedded_settings is None and options.embedded_problem is None:
         return options, list(suites)
     if not suites:
-        return replace(options, live=options.embedded_settings), []
+        return _with_embedded_model(options), []
     if not any(suite.default_agent for suite in suites):
         served_suites = [suite for suite in suites if suite.is_scripted]
         if served_suites and (len(served_suites) == len(suites) or not options.suites):
-            return replace(options, live=options.embedded_settings), served_suites
+            return _with_embedded_model(options), served_suites
     if options.unused_option:
         raise ConfigError(f"{options.unused_option} has no effect without --t2e-model")
     return options, list(suites)
+
+
+def _with_embedded_model(options: Options) -> Options:
+    if options.embedded_problem is not None:
+        raise options.embedded_problem
+    return replace(options, live=options.embedded_settings)
 
 
 def _check_options(options: Options) -> None:

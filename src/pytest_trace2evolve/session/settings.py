@@ -19,7 +19,7 @@ from pytest_trace2evolve.engine.live import (
     read_model_folder,
     with_adapter,
 )
-from pytest_trace2evolve.errors import ConfigError, shorten
+from pytest_trace2evolve.errors import ConfigError, MissingExtraError, shorten
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE_PRICE, PRICES_NAME, Price, read_prices
@@ -109,9 +109,15 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
     uses_embedded = not (is_agent_named or values.t2e_results or values.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if uses_embedded else values.t2e_model
     prices = read_prices(context.root / PRICES_NAME)
-    live = None
+    live, embedded_problem = None, None
     if model is not None or values.t2e_playback is not None:
-        live = _live_settings(values, model, base_folder, prices, context.server_addresses)
+        try:
+            live = _live_settings(values, model, base_folder, prices, context.server_addresses)
+        except MissingExtraError as error:
+            # The suites may have agents of their own, which is not known yet.
+            if not (uses_embedded and can_embed):
+                raise
+            embedded_problem = error
     own_agent = None
     if live is not None and live.cassette is not None and is_own_agent(live.cassette.agent_name):
         live = _played_agent(_own_agent(values, live, context, prices), live.cassette)
@@ -136,6 +142,7 @@ def read_options(values: Any, context: Context, *, can_embed: bool = True) -> Op
         live=None if uses_embedded else live,
         own_agent_settings=own_agent,
         embedded_settings=live if uses_embedded and can_embed else None,
+        embedded_problem=embedded_problem,
         unused_option=_first_set_flag(values, _MODEL_OPTIONS) if values.t2e_model is None else "",
         budgets=Budgets(
             cost=values.t2e_max_cost,
