@@ -34,7 +34,7 @@ def adopt_orphans() -> None:
 def kill_tree(pid: int, mark: str, *, has_ended: bool = False) -> None:
     """Kill the leader of a process group, its group and, on Linux, all processes that the leader started.
 
-    The leader is killed last, because its descendants could no longer be descendants after its end.
+    The leader is killed last, because its descendants could no longer be identified after its end.
 
     Args:
         pid: The leader's process id.

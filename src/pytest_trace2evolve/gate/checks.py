@@ -36,7 +36,8 @@ from pytest_trace2evolve.gate.significance import fisher, holm, mcnemar, sign_fl
 
 ACTION_WATCH_SHARE = 0.5
 """The share of `watch_alpha` up to which p-values leave the shares of actions undecided. With all of
-`watch_alpha`, at 114 tasks of 4 trials, fewer than nine of ten equally good agents would be promoted."""
+`watch_alpha`, fewer than nine of ten agents as good as their baseline would be promoted at 114 tasks of 4
+trials."""
 
 _ACTION_GROUP = "actions"
 """The name of the group of the three shares of gold actions."""
@@ -81,7 +82,7 @@ class Rules:
     has_fixed_tasks: bool = False
 
     def weight(self, metric: str) -> float:
-        """Return a metric's level as a share of `harm_alpha`. The group of actions has its largest weight."""
+        """Return a metric's level as a share of `harm_alpha`; for the group of actions, the largest level."""
         if metric == _ACTION_GROUP:
             return max(self.weight(name) for name in ACTION_METRICS)
         return self.weights.get(metric, 1.0)
@@ -124,7 +125,8 @@ class Outcome:
 def evaluate(comparisons: Comparisons, rules: Rules, plugin_p: Mapping[str, Floats] | None = None) -> Outcome:
     """Compute the findings, adjusted p-values and status codes of all checks.
 
-    `plugin_p` holds the p-values of harm of plugins' checks by id, in shape (R,). They share the error rate.
+    `plugin_p` holds the p-values of harm of plugins' checks by id, in shape (R,). These
+    checks share the error rate.
     """
     findings = compute_findings(comparisons, rules)
     harm_p = {name: finding.harm_p for name, finding in findings.items() if rules.weight(name) > 0}

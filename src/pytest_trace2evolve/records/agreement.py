@@ -31,7 +31,8 @@ class JudgeIdentity(Record):
 class Agreement(Record):
     """How often a judge agrees with hand labels.
 
-    The counts are of traces. `kept` and `broken` are answers of the judge. `right`: the label agrees.
+    The counts are of traces. In their names, `kept` and `broken` are answers of the judge, and `right` means that
+    the label agrees.
 
     Attributes:
         labels: Digest of the labels and of their traces.

@@ -168,7 +168,7 @@ def _check_signature(trace_check: TraceCheck) -> None:
 
 
 def _register(trace_check: TraceCheck, namespace: dict[str, Any]) -> None:
-    """Add a check to its module's list, in key of an earlier check with the same id and location."""
+    """Add a check to its module's list, in place of an earlier check with the same id and location."""
     checks: list[TraceCheck] = namespace.setdefault(REGISTRY, [])
     key = trace_check.id, trace_check.location
     checks[:] = [other for other in checks if (other.id, other.location) != key]

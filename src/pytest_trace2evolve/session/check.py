@@ -356,7 +356,7 @@ def check_frozen_dates(project: Project) -> Iterator[Finding]:
 def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime | None:
     """Return the author's date of the first commit with a candidate's text; a rebase keeps this date.
 
-    Returns None if the text was never committed_candidate, or if the history is shallow.
+    Returns None if the text was never committed, or if the history is shallow.
     """
     if _git_output(root, "rev-parse", "--is-shallow-repository") != "false\n":
         return None

@@ -72,9 +72,10 @@ class Options:
     """The options of a run as plain values; None means not given.
 
     Attributes:
-            own_agent_settings: The settings of live runs with an agent of the project's own.
+        own_agent_settings: The settings of live runs with an agent of the project's own.
         embedded_settings: The settings of the embedded model; None if an option names an agent.
-                unused_option: An option of live runs that was given without a model; empty if there is none.
+        embedded_problem: The error to raise if the embedded model is used but its packages are missing.
+        unused_option: An option of live runs that was given without a model; empty if there is none.
         is_fresh: Whether the run makes every simulation itself instead of reusing those of earlier runs.
         max_reruns: The maximum number of fresh simulations that confirm regressions.
         stages: Trials per task after each stage.

@@ -90,7 +90,7 @@ class DataType:
         other value replaces the old one. Keys of the changes may be written as text.
 
         Raises:
-            WorldError: the changed_data data do not fit.
+            WorldError: the changed data do not fit.
         """
         plain = database if self._adapter is None else to_json(database)
         changed_data = _merge(copy.deepcopy(plain) if self._adapter is None else plain, update)
