@@ -197,9 +197,8 @@ class Child:
         """Read the parent's lines; end the process when the parent closes the stream or is killed."""
         try:
             for line in self._stream:
-                request_or_result = json.loads(line)
-                target = self._requests if "do" in request_or_result else self._results
-                target.put(request_or_result)
+                parsed_line = json.loads(line)
+                (self._requests if "do" in parsed_line else self._results).put(parsed_line)
         except OSError:  # the agent closed the stream
             os._exit(1)
         except ValueError:  # the parent was killed in the middle of a line

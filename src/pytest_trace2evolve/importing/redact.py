@@ -424,8 +424,10 @@ class Redactor:
                     yield Span(*match.span(), kind)
         yield from loose_spans(text, scope.kept_ids)
         for start, end in name_spans(text, by_form=by_form):
-            words = {folded(word) for word in LETTERS.findall(text, start, end)}
-            if scope.product_words and words <= scope.product_words:
+            if (
+                scope.product_words
+                and {folded(word) for word in LETTERS.findall(text, start, end)} <= scope.product_words
+            ):
                 continue
             for match in LETTERS.finditer(text, start, end):
                 if _is_name_part(match[0]):

@@ -2,8 +2,8 @@
 
 `plan_scaffold` selects the files to write, and `write_scaffold` writes them. A file is new, already there
 with the shipped content, or left alone because its content differs. The user's pytest settings and
-`.gitignore` are never changed; a note says which line to add. The only existing file that changes is the lock, to which
-missing suites are added.
+`.gitignore` are never changed; a note says which line to add. The only existing file that changes is the
+lock, to which missing suites are added.
 """
 
 import configparser

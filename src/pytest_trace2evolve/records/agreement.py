@@ -29,10 +29,10 @@ class JudgeIdentity(Record):
 
 
 class Agreement(Record):
-    """How often a judge agrees with hand labels.
+    """The measured agreement of a judge with hand labels.
 
-    The counts are of traces. In their names, `kept` and `broken` are answers of the judge, and `right` means that
-    the label agrees.
+    The counts are of traces. In their names, `kept` and `broken` are answers of the judge, and `right` means
+    that the label agrees.
 
     Attributes:
         labels: Digest of the labels and of their traces.

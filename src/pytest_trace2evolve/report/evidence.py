@@ -170,8 +170,10 @@ def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: 
         files = ", ".join(_relative_path(baseline.path, start) for baseline in promotion.baselines)
         return f"run {run_verdict.run} is already promoted: {files}; nothing was changed"
     lines = [
-        f"candidate {run_verdict.candidate.id}, run {run_verdict.run}, policy {run_verdict.policy}, "
-        f"goal {run_verdict.goal.value}"
+        (
+            f"candidate {run_verdict.candidate.id}, run {run_verdict.run}, policy {run_verdict.policy}, "
+            f"goal {run_verdict.goal.value}"
+        )
     ]
     for baseline in promotion.baselines:
         lines.append(_new_baseline_text(baseline, start, dry_run=dry_run))
