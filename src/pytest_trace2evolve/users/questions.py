@@ -89,9 +89,6 @@ _YES_NO = re.compile(
     r"|\bif you(?:'d| would) like\b"
 )
 
-_COURTESY_WORDS = frozenset(["please", "kindly", "thank", "thanks", "you", "hello", "hi", "sorry"])
-"""Words that ask for nothing by themselves."""
-
 
 # Cached because a user reads the whole conversation again before each answer.
 @functools.lru_cache(maxsize=256)
