@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: install test test-fast check demo dist clean
+.PHONY: install test test-fast test-libraries check demo dist clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --group dev --group agents --editable ".[all]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --group dev --editable ".[all]"
 	@touch $(STAMP)
 
 check: install
@@ -27,17 +27,31 @@ check: install
 ROOM = $(shell cd /dev/shm 2>/dev/null && [ "$$(df -Pk . | awk 'NR == 2 { print $$4 }')" -gt 4000000 ] \
   && one=$$(mktemp -p .) && { chmod +x $$one && $$one && echo /dev/shm; rm -f $$one; })
 
-# langsmith comes with LangGraph, and its plugin takes longer to load than all others together.
 test: check
 	$(if $(ROOM),TMPDIR=$(ROOM)) $(BIN)/pytest tests -n 2 --dist worksteal --timeout 300 \
-	  -p no:langsmith_plugin -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
+	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
+
+# Agents of other frameworks, and logs made with the real SDKs. These packages have an environment of their own:
+# they bring a pytest plugin that takes longer to load than all others together.
+LIBRARIES := build/libraries
+LIBRARY_TESTS := tests/agents/test_frameworks.py tests/importing/test_sdk_logs.py tests/hotel_story
+
+$(LIBRARIES)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LIBRARIES)
+	$(LIBRARIES)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(LIBRARIES)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt \
+	  --group dev --group agents --group logs --editable .
+	@touch $@
+
+test-libraries: $(LIBRARIES)/.installed
+	$(if $(ROOM),TMPDIR=$(ROOM)) $(LIBRARIES)/bin/pytest $(LIBRARY_TESTS) -n 2 --timeout 300 -q \
+	  -p no:langsmith_plugin
 
 # The rooms whose tests start no session, server or training.
 FAST := records scoring gate evidence project engine models agents judges formats unit
 
 test-fast: install
-	$(BIN)/pytest $(addprefix tests/,$(FAST)) -n 2 --dist worksteal --timeout 300 -q \
-	  -p no:langsmith_plugin
+	$(BIN)/pytest $(addprefix tests/,$(FAST)) -n 2 --dist worksteal --timeout 300 -q
 
 DEMO := .trace2evolve/demo
 
