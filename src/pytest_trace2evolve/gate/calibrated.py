@@ -315,7 +315,7 @@ def _format_breaches(comparisons: Comparisons, finding: Finding) -> str:
 
 
 def format_check_counts(pairs: Pairs, check_id: str) -> str:
-    """Format the numbers of simulations that broke a check of one's own, and of those without a result."""
+    """Format the numbers of simulations that broke an own check, and of those without a result."""
     sides = pairs.sides
     checked_counts = [int(side.checked[CHECK_PREFIX + check_id].sum()) for side in sides]
     broken_counts = [int(side.broken_counts(check_id, counts_unchecked=False).sum()) for side in sides]
@@ -331,12 +331,12 @@ def format_check_counts(pairs: Pairs, check_id: str) -> str:
 
 
 def applies_to_any(pairs: Pairs, check_id: str) -> bool:
-    """Whether a check of one's own applies to any simulation of either side."""
+    """Whether one of the project's own checks applies to any simulation of either side."""
     return any(side.matched[APPLIES_PREFIX + check_id].sum() > 0 for side in pairs.sides)
 
 
 def ungated_check_results(pairs: Pairs) -> list[CheckResult]:
-    """The results of the checks of one's own that decide nothing, with the reasons."""
+    """The results of the project's own checks that decide nothing, with the reasons."""
     return [
         CheckResult(id=name, status=CheckStatus.NOT_APPLICABLE, unit=SHARE_UNIT, detail=reason)
         for name, reason in pairs.ungated_checks.items()

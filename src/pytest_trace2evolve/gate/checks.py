@@ -43,7 +43,7 @@ _ACTION_GROUP = "actions"
 """The name of the group of the three shares of gold actions."""
 
 _CHECK_GROUP = "own checks"
-"""The name of the group of all checks of one's own. It is not a valid check id."""
+"""The name of the group of the project's own checks. It is not a valid check id."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Rules:
         harm_alpha: Significance level at which the whole policy may discard a candidate that is no worse.
         watch_alpha: The largest p-value that leaves a check undecided. p-values are adjusted for the shares
             of actions (among themselves, at `ACTION_WATCH_SHARE` of the level), for the invariants (over
-            their kinds) and for the checks of one's own (among themselves).
+            their kinds) and for the project's own checks (among themselves).
         drop_alpha: The largest unadjusted p-value of the reward that fails its check (goal `no-regression`).
         recorded_drop_alpha: The same if no broken task could be confirmed.
         is_guard: Whether the split is a guard. In a guard, every unadjusted p-value up to `watch_alpha`
-            leaves its check undecided. The checks of one's own are adjusted among themselves in guards too.
+            leaves its check undecided. The project's own checks are adjusted among themselves in guards too.
         blocks_on_suspected: Whether a suspected task prevents a promotion.
         has_fixed_tasks: Whether the verdict is about exactly these tasks, so that only their trials add noise
             (estimand `suite`).
@@ -168,8 +168,8 @@ def _adjust_p_values(
     """Return p-values adjusted within their group, and p-values adjusted over the whole policy.
 
     The three shares of gold actions are one group, because they ask one question about the same calls. The
-    checks of one's own are another group. Every other check is a group by itself. Holm's method is applied
-    over the groups, and then within each group at its level.
+    the project's own checks are another group. Every other check is a group by itself. Holm's method is
+    applied over the groups, and then within each group at its level.
     """
     groups = {_ACTION_GROUP: ACTION_METRICS, _CHECK_GROUP: check_ids}
     adjusted_in_group, group_of, group_p = dict(p), {name: name for name in p}, dict(p)
@@ -299,7 +299,7 @@ def _invariant_finding(comparisons: Comparisons, rules: Rules) -> Finding:
 
 
 def _check_finding(comparisons: Comparisons, check_id: str, group_size: int, rules: Rules) -> Finding:
-    """The increase of the share of a task's trials that break a check of one's own.
+    """The increase of the share of a task's trials that break one of the project's own checks.
 
     The p-value of harm counts trials without a result in favour of the candidate. The check is blocked if it
     would not pass with these trials counted against the candidate, or if there are too many of them.

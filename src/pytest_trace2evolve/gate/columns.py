@@ -36,10 +36,10 @@ INVARIANT_METRICS: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind
 only if at least one of its simulations broke the invariant."""
 
 CHECK_PREFIX = "checks."
-"""The beginning of the names of shares of checks of one's own."""
+"""The beginning of the names of shares of the project's own checks."""
 
 APPLIES_PREFIX = "applies."
-"""The beginning of the names of shares of trials to which a check of one's own applies."""
+"""The beginning of the names of shares of trials to which one of the project's own checks applies."""
 
 _CHECK_SHARES: Mapping[str, tuple[float, float]] = {
     CheckOutcome.KEPT: (1.0, 1.0),
@@ -63,9 +63,9 @@ class Columns:
         shares: By kind, the share of gold actions matched; NaN if the task has none or the share is unknown.
             The key `INVARIANTS` exists only if any simulation was checked for invariants; its value is 1 for
             a simulation that broke none. A key of `INVARIANT_METRICS` exists only if any simulation broke
-            that invariant; its value is 1 for a simulation that kept it. A check of one's own has two keys if
-            any simulation was measured by the check. The key with `CHECK_PREFIX` has the value 0 for a
-            simulation that broke the check, else 1. The key with `APPLIES_PREFIX` has the value 1 for a
+            that invariant; its value is 1 for a simulation that kept it. One of the project's own checks has
+            two keys if any simulation was measured by the check. The key with `CHECK_PREFIX` has the value 0
+            for a simulation that broke the check, else 1. The key with `APPLIES_PREFIX` has the value 1 for a
             simulation that the check applied to, else 0. Both values are NaN for a simulation without a
             result of the check.
         has_actions: By kind, whether the task is known to name such actions.
@@ -122,7 +122,7 @@ ActionTotals = tuple[tuple[str, int, int | None], ...]
 """Gold actions of a simulation: for each tool type the total and the matched number (None if unknown)."""
 
 CheckOutcomes = tuple[tuple[str, str], ...]
-"""The outcomes of checks of one's own on a simulation, with the checks' ids."""
+"""The outcomes of the project's own checks on a simulation, with the checks' ids."""
 
 _INVARIANT_BITS: Mapping[str, int] = {name: 1 << bit for bit, name in enumerate(INVARIANT_METRICS)}
 
@@ -247,7 +247,7 @@ class ColumnsBuilder:
         )
 
     def _check_shares(self, measured: Flags) -> dict[str, Floats]:
-        """Return the shares of checks of one's own, by the prefix with the check's id."""
+        """Return the shares of the project's own checks, by the prefix with the check's id."""
         patterns = [dict(outcomes) for outcomes in self._check_outcomes]
         indices = np.array(self._check_outcomes_index, dtype=np.int64)
         shares: dict[str, Floats] = {}

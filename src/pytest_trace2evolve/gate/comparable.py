@@ -3,8 +3,8 @@
 The compared fields are provider, domain, suite and solo mode (`user implementation`); tasks, criteria,
 policy, tool schemas and data by the digest of the suite's lock, or by its parts if both sides recorded them;
 the scorer's version; the judge; the user simulator with its settings and guidelines; the budgets of steps,
-tool errors and time; the code or rubrics of checks of one's own. Versions of packages are recorded but never
-compared.
+tool errors and time; the code or rubrics of the project's own checks. Versions of packages are recorded but
+never compared.
 """
 
 from collections.abc import Iterator, Mapping

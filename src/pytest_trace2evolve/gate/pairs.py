@@ -36,8 +36,8 @@ METRICS = (REWARD, PASS_RATE, *ACTION_METRICS, REGRESSIONS, MAX_STEPS, INVARIANT
 """The metrics that policy `calibrated` checks, in the order in which they are printed."""
 
 MIN_MEASURED = 0.9
-"""The minimum share of measured simulations on each side for a promotion. A check of one's own needs results
-for the same share of simulations to pass."""
+"""The minimum share of measured simulations on each side for a promotion. One of the project's own checks
+needs results for the same share of simulations to pass."""
 
 PASS_HAT = (1, 2, 4, 8, 16)
 """The k for which pass^k is reported."""
@@ -58,7 +58,8 @@ class Tally:
             trials that broke no invariant; a name of `INVARIANT_METRICS` counts the trials that kept that
             invariant. A side that was not checked for invariants lacks these keys. A kind that no trial of
             the side broke has no key either. A name with `CHECK_PREFIX` counts the trials that did not break
-            a check of one's own; a name with `APPLIES_PREFIX` counts the trials to which the check applied.
+            one of the project's own checks; a name with `APPLIES_PREFIX` counts the trials to which the check
+            applied.
         checked: By kind, the number of trials in which that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -130,15 +131,15 @@ class Tally:
 
     @property
     def check_ids(self) -> list[str]:
-        """The ids of the checks of one's own that were run on the side."""
+        """The ids of the project's own checks that were run on the side."""
         return [name.removeprefix(CHECK_PREFIX) for name in self.matched if name.startswith(CHECK_PREFIX)]
 
     def unchecked_counts(self, check_id: str) -> Counts:
-        """By task, the number of measured trials without a result of a check of one's own."""
+        """By task, the number of measured trials without a result of one of the project's own checks."""
         return np.asarray(self.measured - self.checked[CHECK_PREFIX + check_id])
 
     def broken_counts(self, check_id: str, *, counts_unchecked: bool) -> Floats:
-        """By task, the number of measured trials that broke a check of one's own.
+        """By task, the number of measured trials that broke one of the project's own checks.
 
         `counts_unchecked` is whether trials without a result count as broken.
         """
@@ -147,7 +148,7 @@ class Tally:
         return np.asarray(self.checked[metric] - self.matched[metric] + unchecked)
 
     def without_checks(self, check_ids: Iterable[str]) -> "Tally":
-        """The tally without some checks of one's own."""
+        """The tally without some of the project's own checks."""
         names = {prefix + name for name in check_ids for prefix in (CHECK_PREFIX, APPLIES_PREFIX)}
         matched = {kind: sums for kind, sums in self.matched.items() if kind not in names}
         checked = {kind: counts for kind, counts in self.checked.items() if kind not in names}
@@ -171,7 +172,7 @@ class Tally:
         Args:
             has_actions: By kind, whether a task may name such actions, or is checked for invariants.
             is_favourable: Whether to fill in successes with all actions matched, and all invariants and
-                checks of one's own kept; otherwise failures at max steps with none matched or kept.
+                the project's own checks kept; otherwise failures at max steps with none matched or kept.
         """
         missing_counts = self.missing_counts
         successes = missing_counts if is_favourable else np.zeros_like(missing_counts)
@@ -301,11 +302,11 @@ class Comparisons:
 
     @property
     def check_ids(self) -> list[str]:
-        """The ids of the checks of one's own that were run on both sides."""
+        """The ids of the project's own checks that were run on both sides."""
         return [name for name in self.baseline.check_ids if name in self.candidate.check_ids]
 
     def check_difference(self, check_id: str, *, is_favourable: bool) -> Floats:
-        """By task, the change in the share of trials that keep a check of one's own.
+        """By task, the change in the share of trials that keep one of the project's own checks.
 
         The change is NaN for a task that is not measured on both sides.
 
@@ -376,7 +377,7 @@ class Pairs:
         fresh_p: p-values of the tasks' fresh trials, shape (N,); NaN for a task without fresh trials. None if
             nothing could be confirmed.
         fresh_worst_p: The same, but with every lost fresh trial counted as a sign of a regression.
-        ungated_checks: By id, the reason why a check of one's own decides nothing.
+        ungated_checks: By id, the reason why one of the project's own checks decides nothing.
     """
 
     names: tuple[str, ...]
@@ -429,7 +430,7 @@ class Pairs:
         return replace(self, left_out={**self.left_out, **reasons})
 
     def with_ungated_checks(self, reasons: Mapping[str, str]) -> "Pairs":
-        """Leave checks of one's own out of the decision. Checks that neither side recorded are ignored."""
+        """Leave own checks out of the decision. Checks that neither side recorded are ignored."""
         recorded_ids = {name for side in self.sides for name in side.check_ids}
         known_reasons = {name: reason for name, reason in reasons.items() if name in recorded_ids}
         return replace(
@@ -515,7 +516,7 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
 
 
 def _one_sided_checks(baseline: Tally, candidate: Tally) -> dict[str, str]:
-    """The checks of one's own that were run on one side only, with the reasons to leave them out."""
+    """The project's own checks that were run on one side only, with the reasons to leave them out."""
     ids_of_sides = {"baseline": baseline.check_ids, "candidate": candidate.check_ids}
     return {
         name: f"not gated: the {other} was not measured by it; measure the {other} again"

@@ -1,4 +1,4 @@
-"""The settings of a model and of its retries, without a client library."""
+"""Settings of a model and its retries. This module imports no client library."""
 
 import os
 import random

@@ -44,7 +44,7 @@ Change = Literal["agent", "model", "parameters"]
 
 
 def _check_iso_day(value: object) -> object:
-    """Check the form of a day, because pydantic would read a bare number as seconds since 1970."""
+    """Check that a date is written as YYYY-MM-DD; pydantic reads a string of digits as seconds since 1970."""
     if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
         raise ValueError("a day must be written as YYYY-MM-DD")
     return value
@@ -128,7 +128,7 @@ class Candidate(Record):
 
     @property
     def digest(self) -> str:
-        """Identifies the candidate: its texts, its settings, the declared changes, the adapters' weights."""
+        """A digest of the candidate's texts, settings, declared changes and adapter weights."""
         text = digest_text(self.instruction)
         if self.changes:
             text = digest([text, {"changes": sorted(set(self.changes))}])

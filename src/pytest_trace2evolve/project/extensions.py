@@ -1,7 +1,7 @@
 """Extensions: the worlds, agents, checks and environments that hooks register, for pytest and for commands.
 
-Checks of one's own need no hook: `check` and `judged_check` declare them in a `conftest.py` of the project or
-in the module that `[tool.trace2evolve]` names. A pytest session reads the hooks of its own
+The project's own checks need no hook: `check` and `judged_check` declare them in a `conftest.py` of the
+project or in the module that `[tool.trace2evolve]` names. A pytest session reads the hooks of its own
 configuration (`read_hook`). A command has no session: it lets pytest load the project's `conftest.py` and
 plugins, and reads the same hooks (`load_extensions`).
 """

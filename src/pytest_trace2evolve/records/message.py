@@ -115,9 +115,9 @@ def _scalar_problem(item: Any) -> str:
 def storable_message(message: Message, role: Requestor) -> Message:
     """Return a participant's message in the form in which it is stored and read back.
 
-    Its fields may have any type. Texts are changed by `storable_text`. Arguments of other types, such as
-    tuples and dates, become the JSON that pydantic writes for them. Arguments that have no JSON form become
-    `MALFORMED_ARGUMENTS`.
+    The fields of the message may hold values of any type. Texts are changed by `storable_text`. Arguments of
+    other types, such as tuples and dates, become the JSON that pydantic writes for them. Arguments that have
+    no JSON form become `MALFORMED_ARGUMENTS`.
 
     Raises:
         ValueError: the role differs, a call names a different requestor, or a field has a wrong type or

@@ -1,4 +1,4 @@
-"""Checks of one's own on traces: their declaration by `check` and `judged_check`, and their outcomes.
+"""The project's own checks on traces: their declaration by `check` and `judged_check`, and their outcomes.
 
 The `conftest.py` of a project imports this module, so it imports only `errors` and the standard library.
 """
@@ -44,7 +44,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class TraceCheck:
-    """A check of one's own, which a function or a judge carries out on every simulation.
+    """One of the project's own checks, which a function or a judge carries out on every simulation.
 
     Attributes:
         id: The name of the check in evidence, reports and policies.

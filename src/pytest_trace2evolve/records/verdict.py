@@ -80,7 +80,7 @@ class Label(StrEnum):
 
 
 SHARE_UNIT = "share of simulations"
-"""The unit of checks of one's own."""
+"""The unit of the project's own checks."""
 
 
 class CheckResult(Record):
@@ -88,7 +88,7 @@ class CheckResult(Record):
 
     `detectable` is the smallest effect that this number of tasks and trials would have shown in four of five
     comparisons. `detectable`, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
-    `unit` is set for checks of one's own.
+    `unit` is set for the project's own checks.
     """
 
     id: str

@@ -233,7 +233,7 @@ def _print_overview(page: Page, summary: RunSummary, figures: SplitFigures) -> N
 
 
 def _print_metrics(page: Page, titled_metrics: Sequence[tuple[str, Metrics]]) -> None:
-    """Print additional figures: trials, actions, invariants and checks of one's own."""
+    """Print additional figures: trials, actions, invariants and the project's own checks."""
     if not titled_metrics:
         return
     ks = sorted({k for _, metrics in titled_metrics for k in metrics.pass_hat if k in (1, 2, 4, 8, 16)})
@@ -304,7 +304,7 @@ def _print_verdict(
 def _check_lines(verdict: Verdict, baseline: str, *, is_verbose: bool) -> list[tuple[CheckStatus, str, str]]:
     """Return status, name and answer of each applicable check. Harm checks that passed share one line.
 
-    Checks of one's own that do not apply or decide nothing are reported too.
+    The project's own checks that do not apply or decide nothing are reported too.
     """
     claim_lines: list[tuple[CheckStatus, str, str]] = []
     open_lines: list[tuple[CheckStatus, str, str]] = []

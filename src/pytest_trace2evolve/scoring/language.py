@@ -232,7 +232,7 @@ class Claim:
     """A statement that something is done.
 
     Attributes:
-        promises: Indices of the searched promises that the claim may mean.
+        promises: Indices, in the `promises` given to `find_claims`, of those that the claim matches.
         text: The clause with the claim.
         is_about_past: Whether the claim may be about an earlier time, as in `already` or `previously`.
     """

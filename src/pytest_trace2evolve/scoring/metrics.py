@@ -58,7 +58,7 @@ class Trials:
 
 
 class InvariantCounts(Record):
-    """The numbers of simulations that were checked for invariants, broke any, and broke each of them."""
+    """How many simulations were checked for invariants, and how many broke any and each of them."""
 
     simulations: int
     broke: int

@@ -98,7 +98,7 @@ def find_baselines(
             baseline of the nearest ancestor that has one.
         lineage: The candidate and its ancestors.
         base_folder: The folder that paths start from.
-        trace_checks: The checks of one's own that results files are measured by.
+        trace_checks: The project's own checks that results files are measured by.
 
     Raises:
         ConfigError: `name_or_path` is neither a path nor a saved baseline of any suite.

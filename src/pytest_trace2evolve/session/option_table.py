@@ -1,6 +1,6 @@
 """The options of a run, declared once for the command line, the API, validation and the docs.
 
-Only the standard library is imported here, since pytest loads this module in every session.
+This module imports no third-party package, because pytest loads it in every session.
 """
 
 from collections.abc import Callable, Sequence

@@ -152,7 +152,7 @@ class Plan:
         agent: The agent of cases that belong to no suite; None if no agent was named.
         draw_id: The id of the run's draw, for simulations outside the store.
         ray: The Ray cluster that makes simulations; None if this process makes them.
-        trace_checks: The checks of one's own that the simulations are measured by.
+        trace_checks: The project's own checks that the simulations are measured by.
     """
 
     project: Project

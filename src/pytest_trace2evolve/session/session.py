@@ -436,7 +436,7 @@ class Session:
         return run
 
     def _check_failure_notes(self) -> list[str]:
-        """Describe the simulations that checks of one's own have no result for."""
+        """Describe the simulations that the project's own checks have no result for."""
         notes = []
         for name, planned_suite in self.plan.suites.items():
             failures = [failure for suite, failure in self._check_failures if suite == name]

@@ -41,7 +41,7 @@ class ToolProblem:
 def tool_problems(world: World, tasks: Iterable[Task]) -> Iterator[ToolProblem]:
     """Make the expected calls of tasks twice, and yield a problem for each tool that cannot be replayed.
 
-    The source of every other tool is searched for functions such as `uuid4`.
+    Also report each remaining tool whose source calls a function such as `uuid4`.
     """
     reported_tools: set[str] = set()
     for _, task in zip(range(MAX_TASKS), (task for task in tasks if task.actions), strict=False):

@@ -1,4 +1,4 @@
-"""Plans a run's checks of one's own: which are carried out, how they are identified, which may decide."""
+"""Plans a run's the project's own checks: which are carried out, how they are identified, which may decide."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ class JudgeAnswers:
 
 @dataclass(frozen=True)
 class TraceChecks:
-    """The checks of one's own that a run carries out.
+    """The project's own checks that a run carries out.
 
     Attributes:
         checks: The checks by id. Judged checks are left out without a judge.

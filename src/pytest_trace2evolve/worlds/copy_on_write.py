@@ -39,7 +39,7 @@ class WriteMode:
 
 
 def clone(value: Any) -> Any:
-    """Deep-copy a database value: models, dictionaries and lists of atoms, enumerations and dates."""
+    """Copy the models, dictionaries and lists of a database value; immutable values are shared."""
     value_type = type(value)
     if value_type in _ATOMIC_TYPES:
         return value

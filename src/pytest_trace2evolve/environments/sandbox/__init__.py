@@ -1,1 +1,1 @@
-"""Runs generated modules in a process without network, files and credentials."""
+"""Runs generated modules in a process that has no access to the network, files or credentials."""
