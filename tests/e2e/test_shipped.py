@@ -108,7 +108,9 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
         return done.stdout
 
     where = run(
-        "-c", "from pytest_trace2evolve.utils import resources; print(resources.template())", folder=tmp_path
+        "-c",
+        "from pytest_trace2evolve.utils import resources; print(resources.template_folder())",
+        folder=tmp_path,
     )
     assert where == f"{installed / 'pytest_trace2evolve' / 'template'}\n"
     told = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
