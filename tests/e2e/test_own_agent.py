@@ -84,7 +84,7 @@ class OwnAgentPage:
         elif block.startswith(("PROMOTE", "DISCARD")):
             printed = [line.split() for line in self._output.splitlines()]
             for line in block.splitlines():
-                assert line.split() in printed or not DECIDES_ON_SUITES, self._output
+                assert line.split() in printed, self._output
         else:
             for line in block.splitlines():
                 self._command(line)
@@ -112,10 +112,7 @@ class OwnAgentPage:
         done = self._sessions.run(self.root, program, *arguments, environment=self._environment)
         self._output = done.text
         status, text = EXPECTED.get(line, (0, "note: baseline "))
-        if DECIDES_ON_SUITES:
-            assert (done.status, text in done.text) == (status, True), f"{line}\n{done.text}"
-        else:
-            assert done.status in (0, 1, 10), f"{line}\n{done.text}"
+        assert (done.status, text in done.text) == (status, True), f"{line}\n{done.text}"
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +121,7 @@ def sessions() -> Iterator[Sessions]:
         yield found
 
 
+@pytest.mark.skipif(not DECIDES_ON_SUITES, reason="suites have no estimand yet")
 def test_the_tutorial_leads_from_an_empty_folder_to_a_gated_change(
     tmp_path: Path, sessions: Sessions
 ) -> None:
