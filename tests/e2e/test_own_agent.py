@@ -71,7 +71,7 @@ class OwnAgentPage:
     def __init__(self, root: Path, sessions: Sessions, endpoint: str) -> None:
         self.root = root
         self._sessions = sessions
-        self._environment = {"OPENAI_BASE_URL": endpoint, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+        self._environment = {"OPENAI_BASE_URL": endpoint, "PYTEST_ADDOPTS": "--t2e-concurrency=2"}
         self._output = ""
 
     def run(self, block: str) -> None:
