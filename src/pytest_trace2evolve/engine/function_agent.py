@@ -111,7 +111,12 @@ class _Streams(asyncio.SubprocessProtocol):
 
 
 class Child:
-    """A child process that runs an agent."""
+    """A child process that runs an agent.
+
+    Attributes:
+        token: The secret in the base URL of the process.
+        is_waiting: Whether the agent raised an exception, after which the process waits for the next request.
+    """
 
     def __init__(
         self,
@@ -121,6 +126,7 @@ class Child:
         token: str,
     ) -> None:
         self.token = token
+        self.is_waiting = False
         self._function = function
         self._transport = transport
         self._streams = streams
@@ -157,7 +163,9 @@ class Child:
                 more, or another program killed the process.
             Trace2EvolveError: a request of the agent to its model ended the simulation or the run.
         """
+        self.is_waiting = False
         event = await self._exchange(request, exchange)
+        self.is_waiting = event["event"] == "failed"
         if exchange.failure is not None:
             raise exchange.failure
         if event["event"] == "failed" and event.get("stage") == "import":
@@ -365,7 +373,7 @@ class FunctionAgent(OwnAgent):
         """Return the child process to the pool, or end it if the simulation ended in the middle of a turn."""
         child, self._child = self._child, None
         if child is not None:
-            await self._pool.put(child, self._exchange, is_reusable=self._is_idle)
+            await self._pool.put(child, self._exchange, is_reusable=self._is_idle or child.is_waiting)
 
 
 class ChildPool:

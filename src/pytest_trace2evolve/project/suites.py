@@ -315,7 +315,9 @@ def _expand_short_keys(
         if not isinstance(world, str) or not is_import_path(world):
             raise SuiteError(f"{path}: world {world!r} is not an import path such as 'app.hotel:world'")
         module, _, name = world.partition(":")
-        domain = module.rpartition(".")[2] if name == "world" else name
+        # `hotel` for app.hotel:world, and `desk` for desk.world:world.
+        names = [part for part in (*module.split("."), name) if part != "world"]
+        domain = names[-1] if names else name
         settings = {"domain": domain, **settings, "provider": world}
     if "agent" in settings:
         if "default_agent" in settings:

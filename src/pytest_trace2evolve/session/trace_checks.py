@@ -1,4 +1,4 @@
-"""Plans a run's the project's own checks: which are carried out, how they are identified, which may decide."""
+"""Plans the own checks of a run: which are carried out, how they are identified, and which may decide."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
