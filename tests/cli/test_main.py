@@ -72,7 +72,8 @@ def test_the_help_imports_no_command() -> None:
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     modules = done.stdout.splitlines()[-1].split()
     assert sorted(name for name in modules if name.startswith("pytest_trace2evolve.cli.")) == [
-        f"pytest_trace2evolve.cli.{name}" for name in ("commands", "improve_commands", "main", "parser")
+        f"pytest_trace2evolve.cli.{name}"
+        for name in ("commands", "import_commands", "improve_commands", "main", "parser")
     ]
     assert not {"numpy", "pytest", "rich", "scipy", "torch"} & set(modules)
 

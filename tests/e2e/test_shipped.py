@@ -142,6 +142,7 @@ def test_the_workflow_gates_each_candidate_that_changed(tmp_path: Path) -> None:
     surroundings = {
         **clean,
         "BASE": "base",
+        "GOAL": "no-regression",
         "RUNNER_TEMP": str(tmp_path / "temp"),
         "CALLS": str(tmp_path / "calls"),
         "GIT_CONFIG_GLOBAL": os.devnull,

@@ -332,7 +332,7 @@ def test_an_edited_verdict_refuses(project: DeskProject, command: Command) -> No
     [
         ({"schema_version": 9}, "*verdict.json: format 9 is not 1, which this version reads"),
         ({"partial": "perhaps"}, "*verdict.json: damaged at partial: *; run it again"),
-        ({"extra": 1}, "*verdict.json: damaged at extra: *; run it again"),
+        ({"extra": 1}, "*verdict.json: damaged at unknown key 'extra'; *; run it again"),
     ],
 )
 def test_a_damaged_verdict_refuses(

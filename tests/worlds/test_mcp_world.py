@@ -196,5 +196,5 @@ def test_a_closed_session_leaves_no_process(world: World) -> None:
     session = world.open()
     folder = session.call("session_folder", {}, "assistant").content
     session.close()
-    session._started.stop().result(timeout=10)
+    session._running_server.stop().result(timeout=10)
     assert not Path(folder).exists()

@@ -6,7 +6,13 @@ A task holds its script under `user_scenario.script`. The script says what the c
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 from pydantic_core import PydanticCustomError
 
 from pytest_trace2evolve.errors import CaseError
@@ -95,6 +101,14 @@ class EvaluationCriteria(Tau2Record):
     nl_assertions: list[str] | None = None
     reward_basis: list[RewardBasis] | None = None
     forbidden_calls: list[ForbiddenCall] | None = None
+
+    @model_serializer(mode="wrap")
+    def _omit_absent_calls(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out absent `forbidden_calls`, so that the dumps and digests of all other tasks stay the same."""
+        record: dict[str, Any] = dump(self)
+        if record.get("forbidden_calls") is None:
+            record.pop("forbidden_calls", None)
+        return record
 
     @property
     def basis(self) -> tuple[RewardBasis, ...]:

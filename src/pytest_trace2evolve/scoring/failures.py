@@ -20,8 +20,8 @@ from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation
 from pytest_trace2evolve.scoring.differences import find_differences
 from pytest_trace2evolve.scoring.reward import (
     check_communication,
-    check_forbidden_calls,
     compares_state,
+    made_forbidden_calls,
     matches,
     replay_sessions,
     tool_calls,
@@ -74,7 +74,7 @@ def explain_failure(
         text = f"the databases cannot be compared again: {type(error).__name__}: {error}"
         problem = _cut(" ".join(text.split()))
     failed_checks += _missing_calls(task, criteria, trace, world.tool_types())
-    failed_checks += _forbidden_calls(task, trace)
+    failed_checks += _forbidden_calls(task, criteria, trace)
     failed_checks += _missing_texts(task, criteria, trace)
     failed_checks += (
         FailedCheck(_cut(f"not true: {check.wanted}"), _cut(check.note))
@@ -196,12 +196,13 @@ def _nearest_call(action: Action, calls: Sequence[ToolCall]) -> ToolCall | None:
     )
 
 
-def _forbidden_calls(task: Task, trace: Sequence[Message]) -> Iterator[FailedCheck]:
+def _forbidden_calls(
+    task: Task, criteria: EvaluationCriteria, trace: Sequence[Message]
+) -> Iterator[FailedCheck]:
     """Yield the calls that the task forbids and that the agent made."""
-    for check in check_forbidden_calls(task, trace):
-        if not check.met:
-            text = call_text(check.wanted["name"], check.wanted.get("arguments") or {})
-            yield FailedCheck(_cut(f"forbidden call: {text}"))
+    for forbidden in criteria.forbidden_calls or ():
+        for call in made_forbidden_calls(forbidden, task, trace):
+            yield FailedCheck(_cut(f"forbidden call: {call_text(call.name, call.arguments)}"))
 
 
 def _missing_texts(

@@ -162,31 +162,37 @@ def check_forbidden_calls(task: Task, trace: Sequence[Message]) -> tuple[Check, 
     """One check per forbidden call, which is met if the agent did not make the call.
 
     A call counts even if its tool raised an error. Calls of the task's message history do not count, because
-    they are not the agent's. If the forbidden call has arguments, a call counts only if it has all of them.
+    they are not the agent's. If arguments are forbidden, a call counts if it has all of them.
     """
     criteria = task.evaluation_criteria
-    forbidden_calls = (criteria.forbidden_calls or []) if criteria else []
-    if not forbidden_calls:
-        return ()
+    return tuple(
+        _forbidden_check(forbidden, is_made=any(made_forbidden_calls(forbidden, task, trace)))
+        for forbidden in (criteria.forbidden_calls or [] if criteria else [])
+    )
+
+
+def made_forbidden_calls(
+    forbidden: ForbiddenCall, task: Task, trace: Sequence[Message]
+) -> Iterator[ToolCall]:
+    """Yield the calls of the agent that a task forbids."""
     history = task.history
-    # A trace begins with the history, unless another program wrote the trace without it.
+    # A trace begins with the history, except one that another program wrote without it.
     has_history = len(trace) >= len(history) and all(
         (own.role, own.content) == (earlier.role, earlier.content)
         for own, earlier in zip(trace, history, strict=False)
     )
-    own_part = trace[len(history) :] if has_history else trace
-    calls = [call for call in tool_calls(own_part) if call.requestor == "assistant"]
-    return tuple(_forbidden_check(forbidden, calls) for forbidden in forbidden_calls)
-
-
-def _forbidden_check(forbidden: ForbiddenCall, calls: Sequence[ToolCall]) -> Check:
     arguments = forbidden.arguments or {}
     action = Action(name=forbidden.name, arguments=arguments, compare_args=list(arguments))
-    made_call = next((call for call in calls if matches(action, call)), None)
+    for call in tool_calls(trace[len(history) :] if has_history else trace):
+        if call.requestor == "assistant" and matches(action, call):
+            yield call
+
+
+def _forbidden_check(forbidden: ForbiddenCall, *, is_made: bool) -> Check:
     return Check(
         wanted=forbidden.model_dump(mode="json", exclude_none=True),
-        met=made_call is None,
-        note="" if made_call is None else "the agent must not make this call",
+        met=not is_made,
+        note="the agent must not make this call" if is_made else "",
     )
 
 
@@ -258,7 +264,7 @@ def compares_state(task: Task) -> bool:
 
 def open_session(world: World, stack: contextlib.ExitStack, *, solo: bool = False) -> WorldSession:
     """Open a session. If it must be closed, for example because it holds a process, the stack closes it."""
-    session = world.open(solo=solo) if solo else world.open()
+    session = world.open(solo=solo)
     if callable(close := getattr(session, "close", None)):
         stack.callback(close)
     return session

@@ -110,6 +110,8 @@ def make_plan(
             options.gate or DEFAULT_POLICY, project, resources.checks, resources.trace_checks
         )
     trace_checks = plan_trace_checks(resources.trace_checks, project, judge)
+    if options.replays:
+        _check_options(options)
     recorded_runs = read_replays(options.replays)
     selected_suites = _select_suites(options, project, suite_names, recorded_runs)
     options = replace(options, default_agent=options.default_agent or project.settings.agent)

@@ -257,7 +257,7 @@ def is_written(path: Path) -> bool:
     """Whether a file holds written tasks, and not synthetic cases."""
     if path.suffix in (".yaml", ".yml"):
         return True
-    with contextlib.suppress(OSError, ValueError), path.open(encoding="utf-8") as file:
+    with contextlib.suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as file:
         first: Any = json.loads(file.readline(1 << 20))
         return isinstance(first, dict) and "user" in first
     return False

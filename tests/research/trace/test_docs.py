@@ -60,7 +60,7 @@ def test_calibration_agrees_with_the_page_of_environments() -> None:
     assert "100 scenarios × 16 rollouts each, at difficulty 1" in " ".join(environments.split())
     page = " ".join(TEXT.split())
     assert f"[{CALIBRATION_ROLLOUTS:,} rollouts each]" in page
-    assert f"{calibration_of(plan, ROUTED):,} for the three selected ones" in page
+    assert f"{calibration_of(plan, ROUTED):,} rollouts for the three selected environments" in page
     assert f"{calibration_of(plan, 'control'):,} for the control" in page
 
 
