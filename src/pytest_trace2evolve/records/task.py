@@ -104,7 +104,7 @@ class EvaluationCriteria(Tau2Record):
 
     @model_serializer(mode="wrap")
     def _omit_absent_calls(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out absent `forbidden_calls`, so that the dumps and digests of all other tasks stay the same."""
+        """Leave out absent `forbidden_calls`, so that the digests of all other tasks stay the same."""
         record: dict[str, Any] = dump(self)
         if record.get("forbidden_calls") is None:
             record.pop("forbidden_calls", None)

@@ -61,7 +61,7 @@ def test_calibration_agrees_with_the_page_of_environments() -> None:
     page = " ".join(TEXT.split())
     assert f"[{CALIBRATION_ROLLOUTS:,} rollouts each]" in page
     assert f"{calibration_of(plan, ROUTED):,} rollouts for the three selected environments" in page
-    assert f"{calibration_of(plan, 'control'):,} for the control" in page
+    assert f"{calibration_of(plan, 'control'):,} for the environment of the control" in page
 
 
 def test_numbers_of_the_page_are_the_plans() -> None:
