@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
-from pytest_trace2evolve.records.message import STOP_MARK, Message
+from pytest_trace2evolve.records.message import STOP_MARK, TRANSFER_MARK, Message
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Slot
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.users.scripted import MAX_REPEATS, TRANSFER_MARK, ScriptedUser
+from pytest_trace2evolve.users.scripted import MAX_REPEATS, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says, finding, talk
 

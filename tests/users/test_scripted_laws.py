@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case
 from pytest_trace2evolve.cases.strategies import cases, pressure
-from pytest_trace2evolve.records.message import STOP_MARK, Message, ToolCall
+from pytest_trace2evolve.records.message import STOP_MARK, TRANSFER_MARK, Message, ToolCall
 from pytest_trace2evolve.records.task import Script, Slot
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
-from pytest_trace2evolve.users.scripted import TRANSFER_MARK, ScriptedUser
+from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import RIGHT, Manner, Mannered, finding, talk
 

@@ -5,9 +5,9 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.records.message import GREETING, STOP_MARK, USER_STOP_MARKS, Message
+from pytest_trace2evolve.records.message import GREETING, STOP_MARK, TRANSFER_MARK, USER_STOP_MARKS, Message
 from pytest_trace2evolve.records.task import SlotScript
-from pytest_trace2evolve.users.slots import TRANSFER, SlotUser
+from pytest_trace2evolve.users.slots import SlotUser
 from tests.users.slot_messages import DEVELOPED, HELD_OUT, SCRIPTS
 
 
@@ -20,7 +20,7 @@ def reaction(domain: str, text: str) -> str:
         Message(role="assistant", content=text),
     ]
     answer = SlotUser(script).reply(trace).content or ""
-    if answer == TRANSFER:
+    if answer == TRANSFER_MARK:
         return "transfer"
     if STOP_MARK in answer:
         return "end"

@@ -6,7 +6,6 @@ never change, so two branches that both added entries merge without conflict. Th
 
 import contextlib
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from pytest_trace2evolve.records.ledger import (
 )
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import folder_lock, write_atomic
+from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.utils.reading import (
     MAX_RECORD_BYTES,
     describe_failure,
@@ -42,9 +42,6 @@ from pytest_trace2evolve.utils.reading import (
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
 """The maximum lead of a different machine's clock. Entries dated later count as dated in the future."""
-
-GIT_TIMEOUT = 10.0
-"""Seconds to wait for git."""
 
 _RESTORE = "restore it from git"
 
@@ -355,10 +352,5 @@ def _repository_digest(folder: Path) -> str | None:
 
 
 def _run_git(folder: Path, *arguments: str) -> str | None:
-    try:
-        result = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=GIT_TIMEOUT
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None
+    text = git_text(folder, *arguments)
+    return None if text is None else text.strip()

@@ -18,6 +18,7 @@ from pytest_trace2evolve.importing.conversation import (
     turns_of,
 )
 from pytest_trace2evolve.importing.documents import Document, read_documents
+from pytest_trace2evolve.records.message import USER_STOP_MARKS
 
 LogItems = Iterator[Conversation | Damage]
 
@@ -230,11 +231,8 @@ def _simulation(place: str, simulation: Any) -> Conversation:
     return conversation_of(place, turns)
 
 
-_STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
-
-
 def _without_stop(text: str) -> str:
-    for mark in _STOPS:
+    for mark in USER_STOP_MARKS:
         text = text.replace(mark, "")
     return text.strip()
 

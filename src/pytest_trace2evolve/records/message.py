@@ -22,7 +22,10 @@ Requestor = Literal["assistant", "user"]
 STOP_MARK = "###STOP###"
 """The mark by which a participant ends a simulation."""
 
-USER_STOP_MARKS = (STOP_MARK, "###TRANSFER###", "###OUT-OF-SCOPE###")
+TRANSFER_MARK = "###TRANSFER###"
+"""The message of a user who was transferred to a human; it ends a simulation, as in τ²."""
+
+USER_STOP_MARKS = (STOP_MARK, TRANSFER_MARK, "###OUT-OF-SCOPE###")
 """Marks in a user's message that end a simulation."""
 
 GREETING = "Hi! How can I help you today?"

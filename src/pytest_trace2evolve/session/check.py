@@ -3,7 +3,6 @@
 To add a check, write a generator of findings and name it in `check_project`.
 """
 
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,6 +42,7 @@ from pytest_trace2evolve.scoring.invariants import AnsweredCall
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
 from pytest_trace2evolve.session.tool_checks import tool_problems
+from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.utils.import_path import is_import_path
 from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
@@ -122,7 +122,7 @@ def check_frozen(project: Project, commit: str) -> Iterator[Finding]:
         path = root / name
         if path.suffix != ".md" or path.parent != root / "candidates" or not path.exists():
             continue
-        old_text = _git_output(root, "show", f"{commit}:./{name}")
+        old_text = git_text(root, "show", f"{commit}:./{name}")
         try:
             old_candidate, new_candidate = parse_candidate(old_text or "", path), read_candidate(path)
         except CandidateError:  # invalid then or now; another check reports the latter
@@ -151,14 +151,11 @@ def _frozen_change(old_candidate: Candidate, new_candidate: Candidate) -> str:
 
 def _changed_candidates(root: Path, commit: str) -> list[str] | None:
     """Return the paths of candidate files that differ from a commit; None if the repository has no commit."""
-    if _git_output(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
+    if git_text(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
         return None
-    if (
-        _git_output(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        is None
-    ):
+    if git_text(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}") is None:
         raise ConfigError(f"--against {commit!r} is not a commit here; fetch it, or name a different one")
-    output = _git_output(
+    output = git_text(
         root, "diff", "--relative", "--name-only", "--no-renames", "-z", commit, "--", "candidates"
     )
     return [name for name in (output or "").split("\0") if name]
@@ -358,15 +355,15 @@ def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime
 
     Returns None if the text was never committed, or if the history is shallow.
     """
-    if _git_output(root, "rev-parse", "--is-shallow-repository") != "false\n":
+    if git_text(root, "rev-parse", "--is-shallow-repository") != "false\n":
         return None
     name = path.relative_to(root).as_posix()
-    output = _git_output(root, "log", "--reverse", "--format=%H %aI", "--", name) or ""
+    output = git_text(root, "log", "--reverse", "--format=%H %aI", "--", name) or ""
     for line in output.splitlines():
         commit, _, author_date = line.partition(" ")
         try:
             committed_candidate = parse_candidate(
-                _git_output(root, "show", f"{commit}:./{name}") or "",
+                git_text(root, "show", f"{commit}:./{name}") or "",
                 path,
                 partial(_committed_text, root, commit),
             )
@@ -379,7 +376,7 @@ def _first_commit_time(root: Path, path: Path, candidate: Candidate) -> datetime
 
 def _committed_text(root: Path, commit: str, name: str) -> str:
     """Return the text of a file at a commit; empty if the commit does not have it."""
-    return (_git_output(root, "show", f"{commit}:./{name}") or "").strip()
+    return (git_text(root, "show", f"{commit}:./{name}") or "").strip()
 
 
 def check_rules(project: Project, worlds: Worlds) -> Iterator[Finding]:
@@ -490,12 +487,3 @@ def _error_line(error: Exception) -> str:
         return first_problem(error, error.title)
     text = " ".join(str(error).split())
     return text if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: {text}"
-
-
-def _git_output(root: Path, *arguments: str) -> str | None:
-    """Return the output of a git command; None if git fails or is not installed."""
-    try:
-        process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return process.stdout.decode("utf-8", "replace") if process.returncode == 0 else None

@@ -1,7 +1,6 @@
 """Writes the results of a run: evidence, headers, baselines, verdict, ledger entries and scoreboard lines."""
 
 import json
-import subprocess
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +31,7 @@ from pytest_trace2evolve.session.plan import MAX_FRESH_SIMULATIONS, SIDES, Plan,
 from pytest_trace2evolve.session.run_verdict import write_verdict
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, suite_evidence
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.git import git_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -298,13 +298,7 @@ def _save_baseline(
 
 
 def _git_commit(plan: Plan) -> str:
-    try:
-        process = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=plan.project.root, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return process.stdout.strip() if process.returncode == 0 else "unknown"
+    return (git_text(plan.project.root, "rev-parse", "HEAD") or "unknown").strip()
 
 
 def _scoreboard_line(plan: Plan, planned_suite: PlannedSuite, verdict: Verdict) -> ScoreboardLine:

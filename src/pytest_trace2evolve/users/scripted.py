@@ -9,12 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve.records.message import STOP_MARK, Message
+from pytest_trace2evolve.records.message import STOP_MARK, TRANSFER_MARK, Message
 from pytest_trace2evolve.records.task import RequiredOutcome, Script, Slot, Turn
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
-
-TRANSFER_MARK = "###TRANSFER###"
-"""The message of a customer who was transferred to a human; it ends a simulation, as in τ²."""
 
 MAX_IDLE_MESSAGES = 3
 """Consecutive messages without a question, a grant or a refusal, after which the customer moves on."""

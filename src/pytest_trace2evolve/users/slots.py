@@ -10,13 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve.records.message import STOP_MARK, USER_STOP_MARKS, Message
+from pytest_trace2evolve.records.message import STOP_MARK, TRANSFER_MARK, USER_STOP_MARKS, Message
 from pytest_trace2evolve.records.task import SlotScript
 from pytest_trace2evolve.users.message_parser import parse_message
 from pytest_trace2evolve.users.questions import Ask, Question, asked_facts, find_questions
-
-TRANSFER = "###TRANSFER###"
-"""The message of a user who was transferred to a human; it ends a simulation, as in τ²."""
 
 MAX_IDLE = 3
 """Consecutive messages without a question, a proposal or a result, after which the user gives up."""
@@ -153,7 +150,7 @@ class SlotUser:
     def _answer(self, state: _State, text: str) -> str:
         parsed = parse_message(text)
         if parsed.is_transfer:
-            return TRANSFER
+            return TRANSFER_MARK
         questions = find_questions(text)
         kinds = {question.kind for question in questions}
         requests = [question.text for question in questions if question.kind is Ask.FACT]

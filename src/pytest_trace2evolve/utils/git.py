@@ -22,6 +22,12 @@ def git_output(root: Path, *arguments: str) -> bytes | None:
     return process.stdout if process.returncode == 0 else None
 
 
+def git_text(root: Path, *arguments: str) -> str | None:
+    """Return the output of a git command as text; None if git fails or is not installed."""
+    output = git_output(root, *arguments)
+    return None if output is None else output.decode("utf-8", "replace")
+
+
 def checked_out(root: Path, ref: str) -> tuple[Path, str]:
     """Return a folder with the project as it was at a commit, and the commit's full id.
 
