@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,7 +54,7 @@ you know.
 """The default instructions for a model that plays the user."""
 
 
-class World:
+class World(ABC):
     """A domain of a project's own; a suite names it by its import path, such as `app.hotel:world`.
 
     Make one with `World.from_tools` or `World.from_mcp`.
@@ -198,9 +199,9 @@ class World:
         """The instructions for a model that plays the user."""
         return self._guidelines
 
+    @abstractmethod
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The agent's tools; the user has none."""
-        raise NotImplementedError
 
     def tool_types(self) -> Mapping[str, ToolType]:
         """Return the type of each tool: READ if it is known to change nothing, else WRITE."""
@@ -213,17 +214,17 @@ class World:
         """Whether the agent can call a tool of this name."""
         return any(tool.name == name for tool in self.tools("assistant"))
 
+    @abstractmethod
     def changes_state(self, name: str) -> bool:
         """Whether a tool may change the database."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, *, solo: bool = False) -> "PlainSession":
         """Open a session with its own database."""
-        raise NotImplementedError
 
+    @abstractmethod
     def data_digest(self) -> str:
         """Digest of the initial database."""
-        raise NotImplementedError
 
     def rules(self) -> Rules | None:
         """The rules whose breaches are counted; None if there are none."""
@@ -237,17 +238,17 @@ class World:
 class PlainSession(WorldSession):
     """A session of a world of a project's own."""
 
+    @abstractmethod
     def data(self) -> Any:
         """The current database as JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expected_data(self, changes: Mapping[str, Any]) -> Any:
         """The initial database of the task with the changes that the task expects, as JSON.
 
         Raises:
             WorldError: the changes do not fit the database.
         """
-        raise NotImplementedError
 
     def check(self, assertion: Assertion) -> bool:
         """Whether an assertion holds.
