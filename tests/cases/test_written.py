@@ -53,6 +53,11 @@ def written(tmp_path: Path, text: str, name: str = "tasks.yaml") -> list[Written
             "- id: t\n  user: {goal: x, knows: {a: }}\n" + EXPECT,
             r"user\.knows\.a: Input should be a valid string",
         ),
+        (
+            "- id: t\n  user: {goal: x, knows: {'_': y}}\n" + EXPECT,
+            r"user\.knows\._\.\[key\]: String should match",
+        ),
+        (START + "  expect: {says: [',']}\n", r"expect\.says\.0: String should match pattern"),
         (START + "  expect: {says: no}\n", r"expect\.says: Input should be a valid tuple"),
         ("- id: t\n  draft: {source: x}\n", r"task t: is a draft that nobody accepted; review it with"),
         ("- 5\n", r"task 1: the task: Input should be a valid dictionary"),

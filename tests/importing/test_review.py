@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
+from pytest_trace2evolve.cases.written import parse_written_task
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.errors import LogError
-from pytest_trace2evolve.importing.review import read_drafts, review
+from pytest_trace2evolve.errors import CaseError, LogError
+from pytest_trace2evolve.importing.conversation import conversation_of, turns_of
+from pytest_trace2evolve.importing.drafts import DraftSettings, drafts_of
+from pytest_trace2evolve.importing.redact import Redactor
+from pytest_trace2evolve.importing.review import read_drafts, review, write_drafts
+from pytest_trace2evolve.utils.yaml_text import parse_yaml
 
 DRAFTS = """\
 # Drafts: a person reviews each one.
@@ -27,10 +32,12 @@ DRAFTS = """\
   tags: [cancel]
 - id: cancel-2
   user: {goal: Cancel it}
+  expect: {data: {}}
   draft: {source: a.jsonl}
 - id: talk-3
   user:
     goal: Ask
+  expect: {data: {}}
   draft:
     source: a.jsonl
 """
@@ -149,7 +156,7 @@ def test_a_failing_disk_changes_nothing(fails_at: int, folder: Path, monkeypatch
         (["--accept", "x", "--into", "t.yaml"], "no draft 'x'; known are cancel-1, cancel-2, talk-3"),
         (["--accept", "talk", "--reject", "talk", "--into", "t.yaml"], "is both accepted and rejected"),
         (["--accept", "talk", "--into", "other.yaml"], "holds another task 'talk-3'; rename the draft"),
-        (["--accept", "talk", "--into", "broken.yaml"], "broken.yaml: line 2: not valid YAML"),
+        (["--accept", "talk", "--into", "broken.yaml"], "broken.yaml, line 2: is not YAML"),
         (["--accept", "talk", "--into", "text.yaml"], "text.yaml: holds no list of tasks"),
     ],
 )
@@ -173,8 +180,8 @@ def test_wrong_choices_are_reported_and_change_nothing(
         ("- {id: a, draft: {}}\n- {id: a, draft: {}}\n", "holds the id 'a' twice"),
         ("- &x {id: a, draft: {}}\n- *x\n", "line 2: has an alias"),
         ("- 5\n", "task 1 is no object"),
-        ("- !!python/object/apply:os.system [ls]\n", "not valid YAML"),
-        ("[" * 5000, "not valid YAML"),
+        ("- !!python/object/apply:os.system [ls]\n", "is not YAML"),
+        ("[" * 5000, "is not YAML"),
     ],
 )
 def test_damaged_drafts_are_reported(text: str, cause: str, tmp_path: Path) -> None:
@@ -185,11 +192,45 @@ def test_damaged_drafts_are_reported(text: str, cause: str, tmp_path: Path) -> N
     assert cause in str(raised.value)
 
 
-def test_a_draft_without_a_goal_is_not_accepted(folder: Path) -> None:
-    (folder / "drafts.yaml").write_text("- id: a\n  user: {}\n  draft: {}\n", encoding="utf-8")
-    with pytest.raises(LogError, match=r"'a' has no user\.goal"):
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ("user: {}\n  expect: {data: {}}", r"task a: user\.goal: Field required"),
+        ("user: {goal: x}\n  expect: {}", "task a: expects nothing"),
+    ],
+)
+def test_a_draft_that_is_no_valid_task_is_not_accepted(fields: str, cause: str, folder: Path) -> None:
+    (folder / "drafts.yaml").write_text(f"- id: a\n  {fields}\n  draft: {{}}\n", encoding="utf-8")
+    with pytest.raises(CaseError, match=cause):
         review(folder / "drafts.yaml", folder / "tasks.yaml", ["a"])
     assert not (folder / "tasks.yaml").exists()
+
+
+def test_texts_that_look_like_numbers_or_booleans_stay_texts(folder: Path) -> None:
+    facts = "{zip: 02134, at: 12:30, gift: no, price: 12.50, code: '1.5e3'}"
+    draft = f"- id: a\n  user: {{goal: x, knows: {facts}}}\n  expect: {{data: {{}}}}\n  draft: {{}}\n"
+    (folder / "drafts.yaml").write_text(draft, encoding="utf-8")
+    (folder / "tasks.yaml").write_text("[{id: mine, user: {goal: Mine}}]\n", encoding="utf-8")
+    review(folder / "drafts.yaml", folder / "tasks.yaml", ["a"])
+    text = (folder / "tasks.yaml").read_text(encoding="utf-8")
+    accepted = parse_yaml(text, "tasks.yaml", CaseError)[1]
+    knows = parse_written_task(accepted, "a").user.knows
+    assert knows == {"zip": "02134", "at": "12:30", "gift": "no", "price": "12.50", "code": "1.5e3"}
+
+
+def test_a_comment_above_a_draft_stays_with_it(folder: Path) -> None:
+    text = DRAFTS.replace("- id: cancel-2", "# ask the hotel\n- id: cancel-2")
+    (folder / "drafts.yaml").write_text(text, encoding="utf-8")
+    review(folder / "drafts.yaml", folder / "tasks.yaml", ["talk-3"], ["cancel-1"])
+    assert "# ask the hotel\n- id: cancel-2" in (folder / "drafts.yaml").read_text(encoding="utf-8")
+    review(folder / "drafts.yaml", folder / "tasks.yaml", ["cancel-2"])
+
+
+def test_drafts_are_not_written_as_json_lines(folder: Path) -> None:
+    with pytest.raises(LogError, match="drafts are YAML"):
+        write_drafts(folder / "drafts.jsonl", [])
+    with pytest.raises(LogError, match="drafts are YAML"):
+        read_drafts(folder / "drafts.jsonl")
 
 
 def test_without_a_terminal_the_drafts_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,3 +262,24 @@ def test_the_end_of_the_input_ends_the_review(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr("sys.stdin", Terminal("s\n"))
     assert main(["cases", "review", "drafts.yaml", "--into", "tasks.yaml"]) == 0
     assert ids(folder / "drafts.yaml") == ["cancel-1", "cancel-2", "talk-3"]
+
+
+def test_a_history_with_parallel_calls_and_an_empty_message_is_a_valid_task() -> None:
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "xy"]
+    messages = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "y", "content": "second"},
+        {"role": "tool", "tool_call_id": "x", "content": "first"},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "What do you need?"},
+        {"role": "user", "content": "Please cancel it."},
+    ]
+    conversation = conversation_of("", turns_of(messages))
+    (draft,) = drafts_of([conversation], Redactor(), DraftSettings("a.jsonl", "openai", until=2))
+    assert [message["content"] for message in draft["history"][2:]] == [
+        "first",
+        "second",
+        "What do you need?",
+    ]
+    parse_written_task({key: value for key, value in draft.items() if key != "draft"}, "a")

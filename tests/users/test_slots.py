@@ -168,3 +168,10 @@ def test_a_refusal_ends_the_conversation_the_second_time() -> None:
     ]
     assert said[2].endswith(STOP_MARK)
     assert len(said) == 3
+
+
+def test_a_short_value_within_a_longer_word_does_not_count_as_named() -> None:
+    script = SlotScript(goal="Book a table.", opening="Book a table.", knows={"guests": "2"})
+    question = "For how many guests should I book the table on 12 June?"
+    trace = [Message(role="user", content=script.opening), Message(role="assistant", content=question)]
+    assert SlotUser(script).reply(trace).content == "guests: 2"

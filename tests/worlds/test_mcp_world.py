@@ -20,7 +20,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.reference import GoldUser
-from pytest_trace2evolve.worlds.mcp_server import WorldLostError
+from pytest_trace2evolve.worlds.mcp_server import McpWorld, WorldLostError
 
 SERVER = "mcp_hotel.py"
 FOLDER = Path(__file__).parent.parent
@@ -190,6 +190,17 @@ def test_the_identity_follows_the_files_of_the_command(tmp_path: Path) -> None:
     with (tmp_path / SERVER).open("a") as file:
         file.write("\n# changed\n")
     assert before != hotel(folder=tmp_path).fingerprint()
+
+
+def test_the_identity_follows_a_program_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(McpWorld, "version", lambda world: "1")
+    world = World.from_mcp("./serve", folder=tmp_path)
+    (tmp_path / "serve").write_text("first")
+    before = world.fingerprint()
+    (tmp_path / "serve").write_text("second")
+    assert before != world.fingerprint()
 
 
 def test_a_closed_session_leaves_no_process(world: World) -> None:

@@ -507,3 +507,18 @@ def test_a_session_of_a_large_database_is_copied_once_and_without_deepcopy(
     session.call("cancel_booking", {"booking_id": "B17"}, "assistant")
     assert len(copies) == 1
     assert time.perf_counter() - start < 5
+
+
+def test_a_tool_that_changes_a_stored_argument_leaves_the_call_as_it_was() -> None:
+    class Basket:
+        db: dict  # type: ignore[type-arg]
+
+        def add(self, item: dict) -> None:  # type: ignore[type-arg]
+            self.db["items"].append(item)
+            item["options"]["count"] += 1
+
+    arguments = {"item": {"options": {"count": 1}}}
+    session = World.from_tools(Basket, data={"items": []}).open()
+    session.call("add", arguments, "assistant")
+    assert session.data() == {"items": [{"options": {"count": 2}}]}
+    assert arguments == {"item": {"options": {"count": 1}}}

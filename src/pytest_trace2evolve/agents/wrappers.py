@@ -7,6 +7,7 @@ wrapper is chosen by the name of the object's class, so a framework is imported 
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
+from uuid import uuid4
 
 Run = Callable[[str], str | Awaitable[str]]
 """A function that answers a message from the user."""
@@ -32,13 +33,14 @@ class LangGraphAgent:
     def __init__(self, graph: Any) -> None:
         self._graph = graph
         self._messages: list[Any] = []
+        # The checkpointer may be shared by several conversations, or stored on disk.
+        self._config = {"configurable": {"thread_id": uuid4().hex}}
 
     async def __call__(self, message: str) -> str:
         """Answer a message. A graph with a checkpointer keeps the conversation itself."""
-        config = {"configurable": {"thread_id": "trace2evolve"}}
         earlier_messages = [] if getattr(self._graph, "checkpointer", None) else self._messages
         state = await self._graph.ainvoke(
-            {"messages": [*earlier_messages, {"role": "user", "content": message}]}, config=config
+            {"messages": [*earlier_messages, {"role": "user", "content": message}]}, config=self._config
         )
         self._messages = state["messages"]
         content = self._messages[-1].content

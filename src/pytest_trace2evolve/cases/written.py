@@ -65,6 +65,9 @@ def _to_call(value: object) -> object:
 
 
 Fact = Annotated[Text, BeforeValidator(_to_text)]
+FactName = Annotated[str, StringConstraints(pattern=r"[^\W_]")]
+SaidText = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"[^\s,]")]
+"""A text that is not empty without its commas, which scoring leaves out."""
 
 
 class ExpectedCall(Record):
@@ -87,7 +90,7 @@ class WrittenUser(Record):
 
     goal: Text
     opening: Text | None = None
-    knows: dict[str, Fact] = Field(default_factory=dict)
+    knows: dict[FactName, Fact] = Field(default_factory=dict)
     style: str = ""
     agrees_to: tuple[Text, ...] = ()
 
@@ -106,7 +109,7 @@ class Expectation(Record):
 
     data: dict[str, Any] | None = None
     calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] | None = None
-    says: tuple[Text, ...] = ()
+    says: tuple[SaidText, ...] = ()
     not_calls: tuple[Annotated[ExpectedCall, BeforeValidator(_to_call)], ...] = ()
     judged: tuple[Text, ...] = ()
 
@@ -317,28 +320,38 @@ def read_written_tasks(path: Path) -> list[WrittenTask]:
     """
     tasks: dict[str, WrittenTask] = {}
     for location, raw_task in _raw_tasks(path):
-        if isinstance(raw_task, dict) and DRAFT in raw_task:
-            raise CaseError(
-                f"{location}: is a draft that nobody accepted; review it with 'trace2evolve cases review'"
-            )
-        try:
-            task = WrittenTask.model_validate(raw_task)
-            if task.expect.is_empty:
-                raise ValueError(
-                    "expects nothing, so every agent passes; write data, calls, says, not_calls or judged "
-                    "(data: {} if nothing may change)"
-                )
-            task.to_task()
-        except ValidationError as error:
-            raise CaseError(f"{location}: {first_problem(error, 'the task')}; correct it") from None
-        except ValueError as error:
-            raise CaseError(f"{location}: {error}") from None
+        task = parse_written_task(raw_task, location)
         if task.id in tasks:
             raise CaseError(f"{location}: task {task.id!r} occurs twice; rename one")
         tasks[task.id] = task
     if not tasks:
         raise CaseError(f"{path}: holds no task; write one, or leave the file out of the suite")
     return list(tasks.values())
+
+
+def parse_written_task(raw_task: Any, location: str) -> WrittenTask:
+    """Validate one written task.
+
+    Raises:
+        CaseError: the task is invalid or a draft; the message starts with `location`.
+    """
+    if isinstance(raw_task, dict) and DRAFT in raw_task:
+        raise CaseError(
+            f"{location}: is a draft that nobody accepted; review it with 'trace2evolve cases review'"
+        )
+    try:
+        task = WrittenTask.model_validate(raw_task)
+        if task.expect.is_empty:
+            raise ValueError(
+                "expects nothing, so every agent passes; write data, calls, says, not_calls or judged "
+                "(data: {} if nothing may change)"
+            )
+        task.to_task()
+    except ValidationError as error:
+        raise CaseError(f"{location}: {first_problem(error, 'the task')}; correct it") from None
+    except ValueError as error:
+        raise CaseError(f"{location}: {error}") from None
+    return task
 
 
 def _raw_tasks(path: Path) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ everything that the agent started, whatever the agent is doing.
 
 import asyncio
 import contextlib
+import contextvars
 import importlib
 import inspect
 import json
@@ -179,6 +180,7 @@ class Child:
         self._requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._runner = asyncio.Runner()
+        self._context = contextvars.copy_context()
         self._agent: object = None
         self._pid = os.getpid()
         self._call_lock = threading.Lock()  # a framework may call tools in several threads
@@ -230,6 +232,7 @@ class Child:
             return {**_failure(error), "stage": "import"}
         self._simulation += 1
         self._is_answering = True
+        self._context = contextvars.copy_context()  # no variable of an earlier simulation is set
         simulation = self._simulation
 
         def call(name: str, arguments: dict[str, Any]) -> str:
@@ -241,7 +244,8 @@ class Child:
             if not _takes_history(make):
                 return {"event": "no history"}
             history_argument["history"] = request["history"]
-        agent = self._resolve(make(tools, Configuration(**request["candidate"]), **history_argument))
+        configuration = Configuration(**request["candidate"])
+        agent = self._resolve(self._context.run(make, tools, configuration, **history_argument))
         from pytest_trace2evolve.agents.wrappers import wrapped
 
         try:
@@ -253,7 +257,7 @@ class Child:
     def _run(self, message: str) -> str:
         assert callable(self._agent)
         self._is_answering = True
-        reply = self._resolve(self._agent(message))
+        reply = self._resolve(self._context.run(self._agent, message))
         if not isinstance(reply, str):
             raise UnusableResultError(f"run returned {type(reply).__name__}, not a text")
         if len(reply) > MAX_TEXT:
@@ -267,7 +271,7 @@ class Child:
         agent, self._agent = self._agent, None
         close = getattr(agent, "close", None)
         if callable(close):
-            self._resolve(close())
+            self._resolve(self._context.run(close))
         loop = self._runner.get_loop()
         if tasks := asyncio.all_tasks(loop):
             self._runner.run(_cancel(tasks))
@@ -278,7 +282,9 @@ class Child:
         async def result(awaitable: Awaitable[Any]) -> Any:
             return await awaitable
 
-        return self._runner.run(result(value)) if inspect.isawaitable(value) else value
+        if not inspect.isawaitable(value):
+            return value
+        return self._runner.run(result(value), context=self._context)
 
     def _call(self, simulation: int, name: str, arguments: dict[str, Any]) -> str:
         """Call a tool of the world, and block until the parent answers."""

@@ -36,6 +36,7 @@ from pytest_trace2evolve.records.evidence import (
     ORACLE,
     REPLAY,
     SCRIPTED_USER,
+    SLOT_USER,
     WORLD_TEXTS,
     Code,
     Identity,
@@ -109,7 +110,7 @@ def supports_solo(factory: AgentFactory) -> bool:
 
 _USER_NAMES: Mapping[type, str] = {
     ScriptedUser: SCRIPTED_USER,
-    SlotUser: SCRIPTED_USER,
+    SlotUser: SLOT_USER,
     GoldUser: GOLD_USER,
     DummyUser: DUMMY_USER,
     ChatUser: CHAT,
@@ -176,9 +177,10 @@ def world_texts(suite: Suite, world: World) -> dict[str, str]:
     policy_key, tools_key = WORLD_TEXTS
     texts = {}
     if not suite.is_locked("policy"):
-        texts[policy_key] = digest_text(world.policy())
+        texts[policy_key] = digest_text(world.policy(solo=suite.solo))
     if not suite.is_locked("tools"):
-        texts[tools_key] = digest([tool.model_dump(mode="json") for tool in world.tools("assistant")])
+        tools = [*world.tools("assistant"), *world.tools("user")]
+        texts[tools_key] = digest([tool.model_dump(mode="json") for tool in tools])
     return texts
 
 

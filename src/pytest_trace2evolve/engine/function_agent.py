@@ -23,8 +23,16 @@ from pytest_trace2evolve.engine.live import AgentFunction, LiveSettings
 from pytest_trace2evolve.engine.own_agent import OwnAgent
 from pytest_trace2evolve.engine.process_tree import MARK, kill_tree
 from pytest_trace2evolve.engine.proxy import PLACEHOLDER_KEY, Exchange, RecordingProxy
-from pytest_trace2evolve.errors import AgentCodeError, ConfigError, InfrastructureError, Trace2EvolveError
+from pytest_trace2evolve.errors import (
+    AgentCodeError,
+    ConfigError,
+    EndpointError,
+    InfrastructureError,
+    Trace2EvolveError,
+)
+from pytest_trace2evolve.evidence.identity import code_of_module
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
+from pytest_trace2evolve.records.evidence import code_differences
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, AnswerStore, Journal, Meter, User, World
 from pytest_trace2evolve.records.task import Task
@@ -440,6 +448,7 @@ class ChildPool:
 
     async def _start(self) -> Child:
         await self._proxy.open()
+        await asyncio.to_thread(check_unchanged, self.function)
         child = await Child.start(self.function, self._proxy)
         self._all.add(child)
         return child
@@ -456,6 +465,24 @@ class ChildPool:
         await asyncio.gather(*(child.end() for child in self._all))
         self._all.clear()
         self._idle.clear()
+
+
+def check_unchanged(function: AgentFunction) -> None:
+    """Check that the code on the disk is the code that the run has identified.
+
+    Each new process imports the agent again, so an edit during a run would mix two versions.
+
+    Raises:
+        EndpointError: the code changed.
+    """
+    if function.is_commit or not function.code.files:
+        return
+    current_code = code_of_module(function.path.partition(":")[0])
+    if changed_files := list(code_differences(function.code, current_code)):
+        raise EndpointError(
+            f"the code of agent {function.path!r} changed during the run ({', '.join(changed_files[:3])}); "
+            "run again, and leave the agent as it is while a run measures it"
+        )
 
 
 class Backend(Protocol):

@@ -322,7 +322,8 @@ class RecordingProxy:
         entry = exchange.journal.take(name) if exchange.journal is not None else None
         answer = entry.answer if entry is not None else None
         is_journaled = answer is not None
-        cache_key = digest([key, self._public_url, exchange.place])
+        # The address of a local server changes with each run, and may be that of another model later.
+        cache_key = digest([key, self._settings.weights or self._public_url, exchange.place])
         if answer is None:
             answer = await self._find_stored(key, cache_key)
         if answer is None:

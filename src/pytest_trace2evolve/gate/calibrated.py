@@ -236,7 +236,8 @@ def _check_result(metric: str, pairs: Pairs, outcome: Outcome, rules: Rules) -> 
         )
     if np.isnan(finding.estimate[0]) and not is_own_check:
         detail = f"{detail}; needs two trials of a task on either side"
-    if pairs.is_identical and code == UNDECIDED and not is_claim:
+    # One of the project's own checks is undecided on identical evidence only without enough results.
+    if pairs.is_identical and code == UNDECIDED and not is_claim and not is_own_check:
         status = CheckStatus.PASS
     level = rules.claim_alpha if is_claim or margin is not None else rules.harm_alpha
     return CheckResult(

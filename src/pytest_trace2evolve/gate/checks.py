@@ -168,8 +168,9 @@ def _adjust_p_values(
     """Return p-values adjusted within their group, and p-values adjusted over the whole policy.
 
     The three shares of gold actions are one group, because they ask one question about the same calls. The
-    the project's own checks are another group. Every other check is a group by itself. Holm's method is
-    applied over the groups, and then within each group at its level.
+    project's own checks are another group. Every other check is a group by itself. Holm's method is
+    applied over the groups, and then within each group at its level. This bounds the chance to discard a
+    candidate that is no worse. If a member shows harm, it does not bound the errors of the further checks.
     """
     groups = {_ACTION_GROUP: ACTION_METRICS, _CHECK_GROUP: check_ids}
     adjusted_in_group, group_of, group_p = dict(p), {name: name for name in p}, dict(p)

@@ -203,17 +203,7 @@ def kind_of_field(path: tuple[str, ...], siblings: Mapping[str, Any], text: str)
         return CARD if len(digits_of(text)) == 4 else ""
     if joined in ("ip", "ipaddress", "clientip", "remoteip", "ipv4", "ipv6"):
         return IP
-    if terms & {
-        "street",
-        "addr",
-        "address",
-        "address1",
-        "address2",
-        "zip",
-        "zipcode",
-        "postal",
-        "postcode",
-    } or (joined in ("line1", "line2", "housenumber")):
+    if terms & _ADDRESS_WORDS or joined in ("line1", "line2", "housenumber"):
         if terms & {"city", "country", "state", "mac", "type", "id", "web", "wallet"}:
             return ID if "id" in terms else ""
         return ADDRESS if digits_of(text) else ""
@@ -250,20 +240,14 @@ def _kind_of_name_or_id(
             if (is_plain_name or is_person) and _may_be_name(text) and "username" not in joined
             else (ID if joined in ("username", "loginname") else "")
         )
-    if (
-        last_word in _PERSON
-        and last_word not in ("account", "billing", "shipping", "profile", "agent")
-        and _may_be_name(text)
-    ):
+    if last_word in _PERSON and last_word not in _PERSON_RECORDS and _may_be_name(text):
         return NAME
     if joined in _ALWAYS_IDS or last_word in ("username", "login"):
         return ID if text and " " not in text else ""
     if last_word in _ID_ENDS or (terms & _ID_WORDS and last_word in _ID_WORDS):
         if is_product and not terms & _ID_WORDS:
             return PRODUCT
-        if last_word in ("code", "number", "no", "num", "nr", "key", "ref") and not terms & (
-            _ID_WORDS - {"policy"}
-        ):
+        if last_word in _WEAK_ID_ENDS and not terms & (_ID_WORDS - {"policy"}):
             return ""
         return ID if _may_be_id(text, has_id_word=bool(terms & _ID_WORDS)) else ""
     return ""

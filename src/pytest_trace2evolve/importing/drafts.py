@@ -188,8 +188,10 @@ def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     new_ids: dict[str, str] = {}
     unanswered_ids: list[str] = []
-    number = 0
+    number, order = 0, {"": 0}
     for turn in turns:
+        if turn.role != "tool" and not turn.text and not turn.calls:
+            continue
         message: dict[str, Any] = {"role": turn.role, "content": turn.text}
         if turn.role == "assistant" and turn.calls:
             tool_calls = []
@@ -198,6 +200,7 @@ def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
                 new_id = f"call_{number}"
                 new_ids[call.id] = new_id
                 unanswered_ids.append(new_id)
+                order[new_id] = number
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 function = {"name": call.name, "arguments": arguments}
                 tool_calls.append({"id": new_id, "type": "function", "function": function})
@@ -209,6 +212,12 @@ def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
                 continue
             unanswered_ids.remove(call_id)
             message["tool_call_id"] = call_id
+            # A task has the results in the order of the calls, but parallel calls end in any order.
+            position = len(messages)
+            while order[messages[position - 1].get("tool_call_id", "")] > order[call_id]:
+                position -= 1
+            messages.insert(position, message)
+            continue
         messages.append(message)
     return messages
 

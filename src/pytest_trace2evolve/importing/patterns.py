@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.importing.redact import Patterns
+from pytest_trace2evolve.project.tool_settings import FILE_NAME, read_tool_settings
 from pytest_trace2evolve.utils.reading import read_toml
 
 _KEYS = ("keep", "patterns")
@@ -45,19 +46,10 @@ def patterns_of_project(folder: Path) -> Patterns:
     """Return the patterns in the file that `redact` of the nearest `pyproject.toml` names, or none.
 
     Raises:
-        ConfigError: the setting is not a path, or its file cannot be read or is invalid.
+        ConfigError: the settings or the file that they name cannot be read or are invalid.
     """
     for parent in (folder, *folder.parents):
-        path = parent / "pyproject.toml"
-        if path.is_file():
-            tool = read_toml(path, ConfigError).get("tool", {})
-            settings = tool.get("trace2evolve", {}) if isinstance(tool, dict) else {}
-            file_name = settings.get("redact") if isinstance(settings, dict) else None
-            if file_name is None:
-                return Patterns()
-            if not isinstance(file_name, str) or not file_name:
-                raise ConfigError(
-                    f'{path}: redact in [tool.trace2evolve] must be a path, as in "redact.toml"'
-                )
-            return read_patterns(parent / file_name)
+        if (parent / FILE_NAME).is_file():
+            file_name = read_tool_settings(parent).redact
+            return read_patterns(parent / file_name) if file_name else Patterns()
     return Patterns()

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve.cases.written import DRAFT, parse_written_task
 from pytest_trace2evolve.errors import LogError, name_suggestion
-from pytest_trace2evolve.importing.yaml_files import dumped, parse_tasks, pieces, read_tasks, without_key
+from pytest_trace2evolve.importing.yaml_files import parse_tasks, pieces, read_tasks, without_key
 from pytest_trace2evolve.utils.files import folder_lock, write_atomic, write_together
-
-DRAFT = "draft"
-"""The key that marks a task as a draft, which nobody has accepted yet."""
+from pytest_trace2evolve.utils.yaml_text import dump_yaml
 
 _REJECTED = "# rejected: "
 
@@ -38,8 +37,9 @@ def read_drafts(path: Path) -> DraftsFile:
     """Read a file of drafts.
 
     Raises:
-        LogError: the file cannot be read, or holds a task that is not a draft.
+        LogError: the file cannot be read, is JSON lines by its name, or holds a task that is not a draft.
     """
+    _check_name(path)
     text, tasks = read_tasks(path)
     rejected = re.findall(rf"(?m)^{_REJECTED}(.+)$", text)
     body = re.sub(rf"(?m)^{_REJECTED}.*\n?", "", text)
@@ -48,9 +48,15 @@ def read_drafts(path: Path) -> DraftsFile:
             raise LogError(
                 f"{path}: {task['id']!r} has no key {DRAFT!r}, so it is no draft; move it to a task file"
             )
-    texts = pieces(path, body, tasks) if tasks else []
+    texts = pieces(body, tasks) if tasks else []
     head = re.match(r"(?:#.*\n|\s*\n)*", body)
     return DraftsFile(path, tuple(tasks), tuple(texts), head[0] if head and tasks else "", tuple(rejected))
+
+
+def _check_name(path: Path) -> None:
+    """Raise `LogError` for a file of JSON lines, which has no comments to keep."""
+    if path.suffix == ".jsonl":
+        raise LogError(f"{path}: drafts are YAML, not JSON lines; name a file that ends with .yaml")
 
 
 def resolve(file: DraftsFile, names: Sequence[str]) -> list[str]:
@@ -90,6 +96,7 @@ def review(
     Raises:
         LogError: an id is unknown, is both accepted and rejected, or is another task's in `into`; or a file
             cannot be read or written.
+        CaseError: an accepted draft is not a valid task.
     """
     with _lock_folders(path, into):
         file = read_drafts(path)
@@ -137,7 +144,7 @@ def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str]) -> str | N
             if existing_tasks[task_id] == task:
                 continue  # an earlier review stopped between the two files
             raise LogError(f"{into}: holds another task {task_id!r}; rename the draft in {file.path}")
-        _check_task(file.path, task)
+        parse_written_task(task, f"{file.path}, task {task_id}")
         new_tasks.append(task)
         texts.append(without_key(file.texts[position], DRAFT))
     if not new_tasks:
@@ -148,17 +155,10 @@ def _add_tasks(into: Path, file: DraftsFile, accepted: Sequence[str]) -> str | N
     else:
         new_text = (text if not text or text.endswith("\n") else f"{text}\n") + "".join(texts)
         if not _holds(into, new_text, [*tasks, *new_tasks]):
-            new_text = dumped([*tasks, *new_tasks])  # a list in a different layout is written anew
+            new_text = dump_yaml([*tasks, *new_tasks])  # a list in a different layout is written anew
     if not _holds(into, new_text, [*tasks, *new_tasks]):
         raise LogError(f"{into}: the tasks cannot be added in its layout; write it as a list of '- id: …'")
     return new_text
-
-
-def _check_task(path: Path, task: dict[str, Any]) -> None:
-    user = task.get("user")
-    goal = user.get("goal") if isinstance(user, dict) else None
-    if not isinstance(goal, str) or not goal.strip():
-        raise LogError(f"{path}: {task['id']!r} has no user.goal; write what the customer wants")
 
 
 def _holds(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> bool:
@@ -182,11 +182,12 @@ def write_drafts(path: Path, drafts: Sequence[dict[str, Any]]) -> None:
     """Write a new file of drafts.
 
     Raises:
-        LogError: the file exists, or cannot be written.
+        LogError: the file exists, is JSON lines by its name, or cannot be written.
     """
+    _check_name(path)
     head = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n"
     try:
-        write_atomic(path, head + dumped(drafts), exclusive=True)
+        write_atomic(path, head + dump_yaml(drafts), exclusive=True)
     except FileExistsError:
         raise LogError(f"--out {path} exists: review it, delete it, or choose another name") from None
     except OSError as error:

@@ -8,19 +8,11 @@ from typing import Any
 from pytest_trace2evolve.errors import LogError
 from pytest_trace2evolve.utils.canonical import is_deeper
 from pytest_trace2evolve.utils.reading import MAX_RECORD_BYTES, parse_json, read_text
+from pytest_trace2evolve.utils.yaml_text import dump_yaml, parse_yaml
 
 MAX_DEPTH = 50
 
-
-def dumped(tasks: Sequence[dict[str, Any]]) -> str:
-    """Render tasks as a YAML list."""
-    import yaml
-
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(
-        list(tasks), Dumper=dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
-    )
-    return text
+_ALIAS = re.compile(r"(?m)^[^#\n'\"]*(?<=[\s:\-,\[])[*&][A-Za-z0-9_]+\s*(?:#.*)?$")
 
 
 def read_tasks(path: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -55,9 +47,11 @@ def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
                 try:
                     tasks.append(parse_json(line))
                 except ValueError as error:
-                    raise LogError(f"{path}: line {number}: {error}; fix the line") from None
+                    raise LogError(f"{path}, line {number}: {error}; fix the line") from None
     else:
-        tasks = _load_yaml(path, text)
+        if _ALIAS.search(text):
+            _check_aliases(path, text)
+        tasks = parse_yaml(text, path, LogError)
     if tasks is None:
         return []
     if not isinstance(tasks, list):
@@ -68,21 +62,6 @@ def parse_tasks(path: Path, text: str) -> list[dict[str, Any]]:
     return tasks
 
 
-def _load_yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    if re.search(r"(?m)^[^#\n'\"]*(?<=[\s:\-,\[])[*&][A-Za-z0-9_]+\s*(?:#.*)?$", text):
-        _check_aliases(path, text)
-    try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
-        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        raise LogError(f"{path}: line {line}: not valid YAML ({error.problem}); fix the line") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        cause = " ".join(str(error).split()) or type(error).__name__
-        raise LogError(f"{path}: not valid YAML ({cause}); fix the file") from None
-
-
 def _check_aliases(path: Path, text: str) -> None:
     """Reject aliases, which can make a small file huge."""
     import yaml
@@ -91,33 +70,33 @@ def _check_aliases(path: Path, text: str) -> None:
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1
-                raise LogError(f"{path}: line {line}: has an alias; write the value out")
+                raise LogError(f"{path}, line {line}: has an alias; write the value out")
     except (yaml.YAMLError, RecursionError):
         return  # the loader reports it
 
 
-def pieces(path: Path, text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
-    """The text of each task as a list item: cut from the file if possible, otherwise written anew."""
-    if path.suffix != ".jsonl":
-        import yaml
+def pieces(text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
+    """The YAML of each task as a list item, with the comments above it, cut from the file if possible."""
+    import yaml
 
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines = text.splitlines(keepends=True)
-        starts = (
-            [item.start_mark.line for item in node.value] if node is not None and not node.flow_style else []
-        )
-        ends = [*starts[1:], len(lines)]
-        items = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
-        items = [piece if piece.endswith("\n") else f"{piece}\n" for piece in items]
-        if len(items) == len(tasks) and all(map(_is_item, items, tasks)):
-            return items
-    return [dumped([task]) for task in tasks]
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    lines = text.splitlines(keepends=True)
+    starts = [item.start_mark.line for item in node.value] if node is not None and not node.flow_style else []
+    for position in range(1, len(starts)):
+        while lines[starts[position] - 1].startswith("#"):
+            starts[position] -= 1
+    ends = [*starts[1:], len(lines)]
+    items = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+    items = [piece if piece.endswith("\n") else f"{piece}\n" for piece in items]
+    if len(items) == len(tasks) and all(map(_is_item, items, tasks)):
+        return items
+    return [dump_yaml([task]) for task in tasks]
 
 
 def _is_item(piece: str, task: dict[str, Any]) -> bool:
     """Whether a piece of a file is a list of exactly one task that starts at the left margin."""
     try:
-        return piece.startswith("- ") and parse_tasks(Path("piece.yaml"), piece) == [task]
+        return bool(re.match(r"(?:#.*\n)*- ", piece)) and parse_tasks(Path("piece.yaml"), piece) == [task]
     except LogError:
         return False
 
@@ -132,9 +111,9 @@ def without_key(piece: str, key: str) -> str:
     lines = piece.splitlines(keepends=True)
     keys = [name for name, _ in mapping.value]
     for position, name in enumerate(keys):
-        if name.value == key and name.start_mark.line > 0:
+        if name.value == key and position > 0:
             after = keys[position + 1].start_mark.line if position + 1 < len(keys) else len(lines)
             shortened_piece = "".join([*lines[: name.start_mark.line], *lines[after:]])
             if _is_item(shortened_piece, remaining_fields):
                 return shortened_piece
-    return dumped([remaining_fields])
+    return dump_yaml([remaining_fields])

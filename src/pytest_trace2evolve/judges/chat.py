@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
-from pytest_trace2evolve.utils.reading import first_problem
 from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
@@ -147,8 +146,10 @@ class ChatJudge:
         try:
             answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
         except ValidationError as error:
+            # The answer may quote the trace, which may be sealed, so the message quotes nothing from it.
+            problem = error.errors(include_url=False, include_input=False)[0]["msg"]
             raise JudgeError(
-                f"judge {self.model!r} gave an answer that does not match its schema: {first_problem(error)}"
+                f"judge {self.model!r} gave an answer that does not match its schema: {problem}"
             ) from None
         numbers = [answer.number for answer in answers]
         if numbers != list(range(1, len(assertions) + 1)):

@@ -369,7 +369,7 @@ def _split_front_matter(path: Path, text: str) -> tuple[list[str], str]:
     return lines[1:end], "\n".join(lines[end + 1 :]).strip()
 
 
-_BLOCK_START = re.compile(r"^(tools|parameters)[ \t]*:")
+_BLOCK_START = re.compile(r"^(tools|parameters)[ \t]*:(?=[ \t]|$)")
 """The first line of a field of front matter that holds nested YAML."""
 
 

@@ -327,11 +327,15 @@ def _expand_short_keys(
     if tasks is not None and read_task_splits is not None:
         if not isinstance(tasks, str):
             raise SuiteError(f"{path}: tasks is a {type(tasks).__name__}, not the path of a file")
-        split_names = read_task_splits(tasks)
-        settings["splits"] = {
-            **settings.get("splits", {}),
-            **{split: TaskFile(tasks=tasks, split=split) for split in split_names},
-        }
+        task_splits = {split: TaskFile(tasks=tasks, split=split) for split in read_task_splits(tasks)}
+        splits = settings.get("splits", {})
+        if not isinstance(splits, dict):
+            raise SuiteError(f"{path}: splits is a {type(splits).__name__}, not a table")
+        if repeated := sorted(splits.keys() & task_splits.keys()):
+            raise SuiteError(
+                f"{path}: split {repeated[0]!r} is in [splits] and in {tasks}; remove it from one of them"
+            )
+        settings["splits"] = {**splits, **task_splits}
     return settings
 
 

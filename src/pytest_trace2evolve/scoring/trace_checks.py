@@ -1,5 +1,6 @@
 """Runs the project's own checks: their view of a trace, and the meaning of their results."""
 
+import contextlib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -8,14 +9,14 @@ from typing import Any, Literal, overload
 
 import pydantic_core
 
-from pytest_trace2evolve.errors import JudgeError, Trace2EvolveError
+from pytest_trace2evolve.errors import JudgeError, Trace2EvolveError, WorldError
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.protocols import Judge, SupportsDatabases, World
 from pytest_trace2evolve.records.score import JudgeUse
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.trace_check import CheckOutcome, TraceCheck
-from pytest_trace2evolve.scoring.reward import is_solo
+from pytest_trace2evolve.scoring.reward import is_solo, open_session
 
 MAX_REASON = 500
 """The maximum number of characters of a reason that is stored."""
@@ -180,20 +181,21 @@ class EndState:
             Trace2EvolveError: the world cannot show its databases.
         """
         if self._json is None:
-            session = self._world.open(solo=is_solo(self._trace))
-            if not isinstance(session, SupportsDatabases):
-                raise Trace2EvolveError(
-                    f"the world of provider {self._world.provider!r} cannot show its database: its sessions "
-                    "have no method databases(); leave out the argument 'database'"
-                )
-            session.initialise(self._task.initial_state)
-            for call in _answered_calls(self._trace):
-                if self._world.has_tool(call.name) and self._world.changes_state(call.name):
-                    session.call(call.name, deepcopy(call.arguments), call.requestor)
-            session.sync()
-            databases = session.databases()
-            content = databases["agent"] if databases.keys() == {"agent"} else databases
-            self._json = pydantic_core.to_json(content, fallback=str, inf_nan_mode="constants")
+            with contextlib.ExitStack() as stack:
+                session = open_session(self._world, stack, solo=is_solo(self._trace))
+                if not isinstance(session, SupportsDatabases):
+                    raise Trace2EvolveError(
+                        f"the world of provider {self._world.provider!r} cannot show its database: its "
+                        "sessions have no method databases(); leave out the argument 'database'"
+                    )
+                session.initialise(self._task.initial_state)
+                for call in _answered_calls(self._trace):
+                    if self._world.has_tool(call.name) and self._world.changes_state(call.name):
+                        session.call(call.name, deepcopy(call.arguments), call.requestor)
+                session.sync()
+                databases = session.databases()
+                content = databases["agent"] if databases.keys() == {"agent"} else databases
+                self._json = pydantic_core.to_json(content, fallback=str, inf_nan_mode="constants")
         return pydantic_core.from_json(self._json)
 
 
@@ -255,7 +257,7 @@ def _describe_error(check: TraceCheck, error: BaseException, *, with_message: bo
         message = str(error)
     except Exception:  # the `str` of any object may raise
         message = ""
-    if isinstance(error, Trace2EvolveError):
+    if isinstance(error, Trace2EvolveError) and (with_message or not isinstance(error, WorldError)):
         return _shorten(f"{message} ({check.location})")
     detail = f": {message}" if message and with_message else ""
     return _shorten(f"it raised {type(error).__name__}{detail} ({location})")

@@ -49,7 +49,12 @@ def models_of(
             return live
     if live is not None:
         live = _with_settings(live, candidate, prices, adapters.folder.parent)
-    elif live is None and (candidate.model or candidate.parameters.given):
+    elif candidate.ref:
+        raise ConfigError(
+            f"candidate {candidate.id!r} sets ref, but this run's agent is not named by an import path; give "
+            "--t2e-agent module:function, or remove ref"
+        )
+    elif candidate.model or candidate.parameters.given:
         raise ConfigError(
             f"candidate {candidate.id!r} sets a model or its parameters, but this run's agent is not a "
             "model; give --t2e-model, or an agent of your own with --t2e-agent module:function"

@@ -118,13 +118,16 @@ def check_frozen(project: Project, commit: str) -> Iterator[Finding]:
             )
             yield Finding(root / "candidates", text, is_warning=True)
         return
-    for name in names:
+    # The text of a prompt lies in a file of its own.
+    prompted = [path for path, candidate in _readable_candidates(project) if candidate.prompt]
+    for name in dict.fromkeys([*names, *(f"candidates/{path.name}" for path in prompted)]):
         path = root / name
         if path.suffix != ".md" or path.parent != root / "candidates" or not path.exists():
             continue
         old_text = git_text(root, "show", f"{commit}:./{name}")
         try:
-            old_candidate, new_candidate = parse_candidate(old_text or "", path), read_candidate(path)
+            old_candidate = parse_candidate(old_text or "", path, partial(_committed_text, root, commit))
+            new_candidate = read_candidate(path)
         except CandidateError:  # invalid then or now; another check reports the latter
             continue
         if old_candidate.frozen_at is not None and (text := _frozen_change(old_candidate, new_candidate)):

@@ -156,13 +156,16 @@ def compare(
 def _ungated_checks(
     origin: Provenance, trace_checks: TraceChecks, project: "Project | None"
 ) -> dict[str, str]:
-    """The judged checks of saved evidence that may not decide, with the reasons.
+    """The judged checks of the compared evidence that may not decide, with the reasons.
 
-    The judge that measured saved evidence need not be named again.
+    The judge that measured saved evidence need not be named again. If a different one is named, the
+    agreement of the judge that measured the evidence counts.
     """
     reasons = dict(trace_checks.ungated)
+    is_same_judge = origin.judge == getattr(trace_checks.judge, "model", None)
     for name, check_origin in (origin.checks or {}).items():
-        if check_origin.rubric and name not in trace_checks.checks:
+        if check_origin.rubric and not (is_same_judge and check_origin == trace_checks.origins.get(name)):
+            reasons.pop(name, None)
             identity = JudgeIdentity(
                 model=origin.judge or "", prompt=PROMPT_VERSION, rubric=check_origin.rubric
             )

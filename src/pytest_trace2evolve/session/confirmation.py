@@ -229,7 +229,9 @@ class BaselineSetupFinder:
                 f"baseline {baseline!r} was measured with a different model or other parameters than those "
                 "of its candidate and of this run's options"
             )
-        return live
+        assert self.live is not None
+        assert self.live.function is not None
+        return replace(live, function=replace(live.function, log_folder=self.live.function.log_folder))
 
     @staticmethod
     def _model_name(agent: ModelSettings, has_same_weights: bool) -> str:

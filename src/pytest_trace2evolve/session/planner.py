@@ -488,7 +488,7 @@ def _agent_name(
     name = (
         options.live.agent_name
         if options.live
-        else options.agent or options.default_agent or suite.default_agent
+        else options.agent or suite.default_agent or options.default_agent
     )
     if name is None:
         raise ConfigError(

@@ -6,6 +6,7 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import (
     DUMMY_USER,
     SCRIPTED_USER,
+    SLOT_USER,
     Provenance,
     Settings,
     split_texts,
@@ -15,6 +16,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.session.evidence_sources import file_provenance
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.utils.canonical import digest
 
 
@@ -65,7 +67,9 @@ def user_settings(plan: Plan, planned_suite: PlannedSuite) -> Settings:
     if plan.live is None:
         return planned_suite.identity.user
     if planned_suite.suite.is_scripted and plan.live.uses_scripts:
-        return Settings(implementation=SCRIPTED_USER)
+        suite = planned_suite.suite
+        names = [SCRIPTED_USER] * bool(suite.case_splits) + [SLOT_USER] * bool(suite.task_splits)
+        return Settings(implementation=", ".join(names))
     return plan.live.user_settings().model_copy(update={"guidelines": planned_suite.guidelines})
 
 
@@ -117,9 +121,8 @@ def sealed_split_name(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> 
 
 
 def is_sealed_task(plan: Plan, planned_suite: PlannedSuite, task_id: str) -> bool:
-    """Return whether a task belongs to a split whose traces should stay unread."""
-    splits = [name for name, tasks in planned_suite.lock.splits.items() if task_id in tasks]
-    return any(plan.project.splits[name].role is not Role.REPORT for name in splits)
+    """Return whether a task belongs to a split, of any suite, whose traces should stay unread."""
+    return bool(sealed_splits_of_task(plan.project, planned_suite.suite.domain, task_id))
 
 
 def conditions_digest(plan: Plan, planned_suite: PlannedSuite) -> str:

@@ -205,13 +205,13 @@ CheckFailure = tuple[str, CheckResult, str, int]
 
 def describe_check_failures(
     results: Iterable[CheckFailure],
-    is_sealed: Callable[[str], bool] = lambda task: False,
+    is_sealed: Callable[[str], bool] = lambda task: True,
     root: Path | None = None,
 ) -> list[str]:
     """Describe the simulations without a result, one line for each check that failed on any.
 
-    For tasks of sealed splits, a line quotes nothing from the trace. Files below `root` are named relative
-    to it.
+    For tasks of sealed splits (by default, all tasks), a line quotes nothing from the trace. Files below
+    `root` are named relative to it.
     """
     failures: dict[str, list[CheckFailure]] = {}
     for failure in results:

@@ -350,8 +350,9 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
     """Return the claim that is judged on a split, on evidence with the given label."""
     planned_suite = run.planned_suite
     assert planned_suite.baseline is not None
-    policy = plan.policy_of(planned_suite)
-    assert policy is not None
+    assert plan.policy is not None
+    # By default, the estimand depends on the trials, but more trials continue the same test.
+    policy = plan.policy.for_suite(planned_suite.suite.estimand_of(min_trials=2))
     tasks = planned_suite.lock.splits[split]
     # The whole baseline at every stage, because the stages of a run are one test.
     all_evidence = planned_suite.baseline.all_evidence

@@ -6,15 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
 from pytest_trace2evolve.cases.written import ExpectedCall, WrittenTask
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.errors import CaseError, Trace2EvolveError, WorldError, name_suggestion
+from pytest_trace2evolve.errors import CaseError, SuiteError, Trace2EvolveError, WorldError, name_suggestion
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.task import RewardBasis, SlotScript, Task, slot_script_of
@@ -47,11 +47,14 @@ def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
         CaseError: no suite uses the file, and the project has no default world.
     """
     for name in project.suite_names:
-        suite = project.suite(name)
+        try:
+            suite = project.suite(name)
+        except SuiteError:
+            continue  # `trace2evolve check` reports it; this file may belong to another suite
         if any(
             (project.root / spec.tasks).resolve() == path.resolve() for spec in suite.task_splits.values()
         ):
-            return _world_of(suite, worlds)
+            return worlds.open(suite.provider, suite.domain)
     world = project.settings.world
     if world is None:
         raise CaseError(
@@ -59,10 +62,6 @@ def world_of_file(project: Project, path: Path, worlds: Worlds) -> World:
             "[tool.trace2evolve] of pyproject.toml"
         )
     return worlds.open(world, world.rpartition(":")[2])
-
-
-def _world_of(suite: Suite, worlds: Worlds) -> World:
-    return worlds.open(suite.provider, suite.domain)
 
 
 def task_files(project: Project) -> list[Path]:
@@ -258,6 +257,7 @@ def is_written(path: Path) -> bool:
     if path.suffix in (".yaml", ".yml"):
         return True
     with contextlib.suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as file:
-        first: Any = json.loads(file.readline(1 << 20))
+        line = next((text for text in iter(partial(file.readline, 1 << 20), "") if text.strip()), "")
+        first: Any = json.loads(line)
         return isinstance(first, dict) and "user" in first
     return False

@@ -156,7 +156,7 @@ class SlotUser:
         requests = [question.text for question in questions if question.kind is Ask.FACT]
         facts = {name: None for request in requests for name in asked_facts(request, self._script.knows)}
         # A request that names the fact itself, such as "Please confirm your id B17", asks for a yes.
-        facts_to_tell = [name for name in facts if self._script.knows[name].lower() not in text.lower()]
+        facts_to_tell = [name for name in facts if not _names_value(text, self._script.knows[name])]
         is_done = self._reports_success(text)
         if Ask.AGREEMENT in kinds and not facts_to_tell:
             return self._answer_proposal(state, text, questions)
@@ -202,7 +202,7 @@ class SlotUser:
             is_about_fact = re.match(
                 r"(?:so,? |and |just to be sure, )*(?:is|are) (?:your|the|you)\b", proposal
             )
-            if is_about_fact and any(self._script.knows[name].lower() not in text.lower() for name in names):
+            if is_about_fact and any(not _names_value(text, self._script.knows[name]) for name in names):
                 return False  # "Is your name Bob?"
         asked_text = " ".join(proposals) or text.lower()
         content = {word for word in _words(asked_text) if word not in _PROCEDURAL}
@@ -223,7 +223,7 @@ class SlotUser:
     def _names_wanted(self, text: str) -> bool:
         """Whether a text names a known value that says what the user wants."""
         return any(
-            value.lower() in text.lower()
+            _names_value(text, value)
             for name, value in self._script.knows.items()
             if not _IDENTITY.search(name)
         )
@@ -295,6 +295,11 @@ def _messages_to_user(history: Sequence[Message], start: int) -> Iterator[str]:
         is_open = is_open or message.role == "user"
         if is_open and message.role == "assistant" and not message.tool_calls:
             yield message.content or ""
+
+
+def _names_value(text: str, value: str) -> bool:
+    """Whether a text contains a value as a whole, so that "12 June" does not name 2."""
+    return bool(re.search(rf"(?<!\w){re.escape(value.lower())}(?!\w)", text.lower()))
 
 
 def _words(text: str) -> list[str]:

@@ -50,8 +50,12 @@ def checked_out(root: Path, ref: str) -> tuple[Path, str]:
             raise ConfigError(f"commit {ref!r} cannot be read by git archive in {root}")
         folder.parent.mkdir(parents=True, exist_ok=True)
         new_folder = Path(tempfile.mkdtemp(dir=folder.parent))
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(new_folder, filter="data")
+        try:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                tar.extractall(new_folder, filter="data")
+        except (OSError, tarfile.TarError) as error:  # a link out of the project, or a full disk
+            shutil.rmtree(new_folder, ignore_errors=True)
+            raise ConfigError(f"commit {ref!r} cannot be checked out in {folder.parent}: {error}") from None
         try:
             new_folder.rename(folder)
         except OSError:  # another run was faster

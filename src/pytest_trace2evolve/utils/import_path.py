@@ -31,12 +31,14 @@ def project_paths(root: Path, folder: Path) -> tuple[Path, ...]:
             that pytest's setting `pythonpath` adds.
         folder: A copy of the project's files; the root itself for the current ones.
     """
-    paths = [folder, folder / "src"]
+    paths = []
     for entry in sys.path:
         path = Path(entry)
         if path.is_absolute() and path.is_relative_to(root) and not _ENVIRONMENT_FOLDER.search(entry):
             paths.append(folder / path.relative_to(root))
-    return tuple(path for path in dict.fromkeys(paths) if path.is_dir())
+    # The order is that of this process, so that a module's code is identified by the file that is imported.
+    added_paths = [path for path in (folder, folder / "src") if path not in paths]
+    return tuple(path for path in dict.fromkeys([*added_paths, *paths]) if path.is_dir())
 
 
 _ENVIRONMENT_FOLDER = re.compile(r"site-packages|dist-packages|lib[\\/]python\d|\.trace2evolve")

@@ -1,4 +1,4 @@
-"""Parses YAML that people write: rejects repeated keys, and reads text where YAML 1.1 guesses types.
+"""Reads and writes YAML that people edit: rejects repeated keys, and reads text where YAML 1.1 guesses types.
 
 Only `true` and `false` are booleans, so `no` and `on` are texts. Dates, times (`12:30`), and numbers with a
 leading zero or plus (`02139`, `+4930901820`) are texts too.
@@ -77,3 +77,23 @@ def parse_yaml(text: str, source: object, error: type[Trace2EvolveError], first_
     except (yaml.YAMLError, RecursionError, TypeError, ValueError) as problem:
         cause = " ".join(str(problem).split())[:200]
         raise error(f"{source}: is not YAML: {cause}; correct it") from None
+
+
+def dump_yaml(value: Any) -> str:
+    """Render a value as YAML that `parse_yaml` reads as the same value."""
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(base):  # type: ignore[misc]
+        """Writes numbers as they were written, and quotes each text that would be read as a number."""
+
+    float_tag = "tag:yaml.org,2002:float"
+    Dumper.add_implicit_resolver(float_tag, _FLOAT, list("-0123456789"))
+    Dumper.add_representer(
+        WrittenFloat, lambda dumper, number: dumper.represent_scalar(float_tag, number.text)
+    )
+    text: str = yaml.dump(
+        value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
+    )
+    return text

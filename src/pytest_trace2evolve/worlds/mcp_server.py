@@ -112,6 +112,7 @@ class Server:
         self._log = self._folder.with_name(f"{self._folder.name}.log")
         self._session: Any = None
         self._error: WorldLostError | None = None
+        self._final_output = ""
         self.tools: list[Any] = []
         self.version = ""
         try:
@@ -127,16 +128,17 @@ class Server:
         try:
             self._ready.result(timeout=settings.start_timeout)
         except TimeoutError:
+            output = self._last_output()
             self.stop()
             raise settings.lost_error(
-                f"its MCP server did not start within {settings.start_timeout:g} seconds{self._last_output()}"
+                f"its MCP server did not start within {settings.start_timeout:g} seconds{output}"
             ) from None
         except Exception as error:
             self.stop()
             cause = " ".join(f"{_first_error(error)}".split()) or type(error).__name__
             raise settings.lost_error(
                 f"its MCP server {shlex.join(settings.command)} does not start: {cause}"
-                f"{self._last_output()}; correct the command"
+                f"{self._final_output}; correct the command"
             ) from None
 
     def _run_reset_command(self) -> None:
@@ -181,6 +183,8 @@ class Server:
                     self._ready.set_result(None)
                     await self._stop.wait()
         except BaseException as error:
+            # The log is removed below, perhaps before the waiting thread runs.
+            self._final_output = self._last_output()
             if not self._ready.done():
                 self._ready.set_exception(
                     error if isinstance(error, Exception) else RuntimeError(repr(error))
@@ -390,9 +394,10 @@ class McpWorld(World):
     def fingerprint(self) -> str:
         """Digest of the command's arguments, the project's files that it names, and the server's version."""
         words = self.settings.command
-        names = [*words, *(f"{word.replace('.', '/')}.py" for word in words)]
+        named_words = words[1:] if Path(words[0]).is_absolute() else words  # not the interpreter
+        names = [*named_words, *(f"{word.replace('.', '/')}.py" for word in words)]
         paths = [self.settings.folder / name for name in names]
-        files = [digest_text(path.read_bytes().hex()) for path in paths[1:] if path.is_file()]
+        files = [digest_text(path.read_bytes().hex()) for path in paths if path.is_file()]
         return digest([list(words[1:]), files, self.version()])
 
 

@@ -6,6 +6,7 @@ import types
 import typing
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,8 @@ class ToolMethod:
             ValueError: an argument is missing, unknown or of the wrong type.
         """
         try:
-            model = self.arguments.model_validate(dict(arguments))
+            # A tool may store an argument in the database and change it there.
+            model = self.arguments.model_validate(deepcopy(dict(arguments)))
         except ValidationError as error:
             raise ValueError(_problem(error, self.schema)) from None
         # An absent argument is left out, so that the method's own default applies.
