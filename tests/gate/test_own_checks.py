@@ -137,6 +137,13 @@ def test_missing_results_never_pass(policy: Policy) -> None:
         assert check.detail == "0 of 48 → 0 of 0 simulations; without a result 0 → 48"
 
 
+def test_missing_results_do_not_pass_because_the_evidence_is_identical() -> None:
+    records = side(["EEEE"] * 12)
+    verdict, check = judge(records, records)
+    assert check.status is CheckStatus.UNDECIDED
+    assert verdict.decision is not Decision.PROMOTE
+
+
 def test_a_few_missing_results_do_not_block_and_do_not_convict() -> None:
     _, check = judge(side(["KKKK"] * 20), shifted(side(["KKKE", *["KKKK"] * 19])))
     assert check.status is CheckStatus.PASS

@@ -151,6 +151,16 @@ def test_an_answer_outside_the_schema_is_refused(
         judge.judge(ASSERTIONS, TRACE)
 
 
+@pytest.mark.parametrize("content", ['{"answers": [], "B17": 1}', '{"answers": [{"number": "B17"}]}', "B17"])
+def test_the_error_of_a_malformed_answer_quotes_nothing_of_it(
+    endpoint: Endpoint, judge: ChatJudge, content: str
+) -> None:
+    endpoint.will_say(content)
+    with pytest.raises(JudgeError) as caught:
+        judge.judge(ASSERTIONS, TRACE)
+    assert "B17" not in str(caught.value)
+
+
 def test_an_answer_without_choices_is_refused(endpoint: Endpoint, judge: ChatJudge) -> None:
     endpoint.will_say("", choices=[])
     with pytest.raises(JudgeError, match=r"^judge 'm' gave an answer that does not match its schema: "):

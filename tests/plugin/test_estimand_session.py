@@ -98,6 +98,19 @@ def test_a_different_estimand_is_another_test(own: DeskProject, command: Command
     assert verdict(own)["look"] == 2
 
 
+def test_more_trials_continue_the_same_test_although_the_default_estimand_changes(
+    own: DeskProject, command: Command
+) -> None:
+    command("lock")
+    compared(own, "--t2e-goal=improve", trials=1)
+    first = verdict(own)
+    own.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-baseline-mode=update", "--t2e-trials=2")
+    own.run("--candidate=v1", "--t2e-trials=2", "--t2e-goal=improve")
+    second = verdict(own)
+    assert [found["estimand"] for found in (first, second)] == ["tasks", "suite"]
+    assert [(found["look"], found["analysis"]) for found in (first, second)] == [(1, 1), (1, 2)]
+
+
 def test_an_unknown_estimand_is_named(own: DeskProject) -> None:
     define(own, 'estimand = "population"')
     result = own.run("--candidate=v1")

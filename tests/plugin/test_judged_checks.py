@@ -92,10 +92,10 @@ def gate(project: DeskProject, server: ChatServer | None, candidate: str = "v2")
     return project.run(f"--candidate={candidate}", *options, *judge)
 
 
-def save_baseline(project: DeskProject, server: ChatServer) -> None:
+def save_baseline(project: DeskProject, server: ChatServer, candidate: str = "v1") -> None:
     project.run(
-        "--candidate=v1",
-        "--t2e-save-baseline=v1",
+        f"--candidate={candidate}",
+        f"--t2e-save-baseline={candidate}",
         "--t2e-gate=off",
         "--t2e-judge=wise",
         f"--t2e-judge-base-url={server.base_url}",
@@ -160,6 +160,29 @@ def test_a_judged_check_decides_only_after_its_agreement_was_measured(
     result = gate(judged, server)
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*judges/asks_llm.json: was edited: *measure the agreement again*"])
+
+
+def test_the_judge_that_measured_the_evidence_counts_whichever_is_named(
+    judged: DeskProject,
+    judge: tuple[Judge, ChatServer],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, server = judge
+    save_baseline(judged, server, "v1")
+    save_baseline(judged, server, "v2")
+    write_labels(judged.root / "labels.jsonl", 24)
+    monkeypatch.chdir(judged.root)
+    other = ["--judge", "other", "--judge-base-url", server.base_url]
+    files = ["baselines/desk/v1.json", "baselines/desk/v2.json"]
+    compare = ["compare", *files, "--goal", "no-regression", "--policy", "suite", *other]
+    assert measure(judged, server, "--judge", "other") == 0
+    capsys.readouterr()
+    assert main(compare) == 0
+    assert "agreement not measured for judge 'wise'" in capsys.readouterr().out
+    (judged.root / "judges" / "asks_llm.json").unlink()
+    assert measure(judged, server) == 0
+    assert main(compare) == 1
 
 
 def test_without_a_judge_it_is_left_out(judged: DeskProject) -> None:

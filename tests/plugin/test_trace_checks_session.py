@@ -164,6 +164,18 @@ def test_a_check_that_fails_has_no_result_and_blocks(checked: DeskProject) -> No
     assert result.ret == 10
 
 
+def test_a_task_that_another_suite_seals_is_sealed(checked: DeskProject) -> None:
+    broken = CHECKS.replace("    if not calls:", '    raise KeyError("quoted")\n    if not calls:')
+    conftest = (checked.root / "conftest.py").read_text(encoding="utf-8")
+    checked.write("conftest.py", conftest.replace(CHECKS, broken))
+    arguments = ("--candidate=v1", "--t2e-gate=off", "suites/desk.toml::discovery::free")
+    note = "*asks_first* no result for 4 simulations, first for task 'free', trial 0: it raised KeyError"
+    checked.run(*arguments).stdout.fnmatch_lines([f"{note}: 'quoted' (*"])
+    checked.write("suites/more.toml", 'provider = "fake"\ndomain = "desk"\n\n[splits]\nheldout = ["free"]\n')
+    checked.lock()
+    checked.run(*arguments).stdout.fnmatch_lines([f"{note} (*"])
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pytest_trace2evolve as t2e
-from pytest_trace2evolve.errors import ConfigError, JudgeError
+from pytest_trace2evolve.errors import ConfigError, JudgeError, WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.score import Check, JudgeUse
 from pytest_trace2evolve.records.trace import Simulation
@@ -138,6 +138,15 @@ def test_an_exception_is_no_result_and_names_the_line(error: Any) -> None:
     assert "room" not in result.cause
 
 
+def test_an_error_of_the_world_quotes_nothing_for_a_sealed_task() -> None:
+    def raising(trace: Trace) -> bool:
+        raise WorldError("no room 12")
+
+    result = run(raising)
+    assert "no room 12" in result.reason
+    assert result.cause.startswith("it raised WorldError (")
+
+
 def test_an_interrupt_is_not_swallowed() -> None:
     def interrupted(trace: Trace) -> bool:
         raise KeyboardInterrupt
@@ -166,6 +175,19 @@ def test_the_database_is_the_end_state() -> None:
     state = EndState(simulation(), TASKS["close"], FakeWorld()).database()
     assert state["tickets"]["T1"] == {"status": "closed", "note": ""}
     assert state["phone"] == {"on": True, "restarts": 1}
+
+
+def test_the_session_behind_the_end_state_is_closed() -> None:
+    closed = []
+
+    class Closing(FakeWorld):
+        def open(self, *, solo: bool = False) -> Any:
+            session: Any = super().open(solo=solo)
+            session.close = lambda: closed.append(session)
+            return session
+
+    EndState(simulation(), TASKS["close"], Closing()).database()
+    assert len(closed) == 1
 
 
 def test_a_world_that_shows_no_database_is_named() -> None:
