@@ -187,6 +187,18 @@ def test_a_passing_task_is_never_explained(project: DeskProject, monkeypatch: py
     assert explained == [("opened", 0)], "one trial of the failing task that may be read"
 
 
+def test_a_failure_that_cannot_be_explained_still_counts(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise KeyError("room")
+
+    monkeypatch.setattr(trials, "explain_failure", broken)
+    result = project.run("--candidate=v1", "suites/desk.toml::discovery::opened")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FAILED *opened - reward 0.000: 0 of 1 trials passed *"])
+
+
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_nothing_of_a_sealed_split_leaks(

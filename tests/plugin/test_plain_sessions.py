@@ -109,6 +109,13 @@ def test_suites_whose_agent_the_project_names_run_with_the_other_tests(mixed: De
     result.stdout.no_fnmatch_line("*left out*")
 
 
+def test_the_agent_of_a_suite_precedes_that_of_the_project(mixed: DeskProject) -> None:
+    mixed.write("suites/own.toml", SUITE.replace("[splits]", 'default_agent = "oracle"\n\n[splits]'))
+    mixed.lock()
+    mixed.write("pytest.ini", PLAIN + "t2e_agent = nop\n")
+    mixed.spread("suites/own.toml").assert_outcomes(passed=7)
+
+
 def test_what_is_left_out_is_not_read_further(mixed: DeskProject) -> None:
     """A lock that no longer fits stops a run of the suite, and no test of the project's own."""
     mixed.write("suites/desk.toml", SUITE.replace('"idle", ', ""))

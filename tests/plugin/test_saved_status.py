@@ -7,6 +7,16 @@ from tests.plugin.test_baseline_modes import LOSING
 
 SAVE = "--t2e-save-baseline=v0"
 NOTE = "note: tasks failed, but the exit status is 0 because the baseline is saved"
+RAISING = """
+
+class Raising(NopAgent):
+    async def respond(self, history):
+        raise ValueError("broken")
+
+
+def pytest_t2e_agents(config):
+    return {"listed": lambda task, world, candidate, trial: (Raising(), GoldUser(task))}
+"""
 WORKERS = pytest.mark.parametrize("workers", ["-n0", "-n2", "-pno:xdist"])
 
 
@@ -42,6 +52,14 @@ def test_lost_simulations_fail_the_session(
     result = project.spawn(workers, "--candidate=v0", SAVE)
     assert result.ret == 1
     assert result.parseoutcomes()["errors"] == 2
+
+
+def test_an_agent_that_raises_fails_the_session(project: DeskProject) -> None:
+    project.pytester.makeconftest(CONFTEST + RAISING)
+    result = project.run("--candidate=v0", SAVE)
+    result.stdout.fnmatch_lines(["note: baseline saved: baselines/desk/v0.json"])
+    assert NOTE not in result.stdout.str()
+    assert result.ret == 1
 
 
 @pytest.mark.parametrize("arguments", [["-x"], ["-k", "close or idle"], ["--maxfail=2"]])
