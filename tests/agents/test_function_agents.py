@@ -15,7 +15,7 @@ from tests.own_agents import (
 )
 
 BOT = """
-import asyncio, json, os, threading
+import asyncio, contextvars, json, os, threading, types
 
 made = 0
 
@@ -89,6 +89,36 @@ def wrong(tools, candidate):
 def continued(tools, candidate, history=()):
     return lambda message: f"{len(history)} {history[-1]['content']} {message}" if history else message
 
+class Pregel:
+    # A graph of LangGraph with a checkpointer, which keeps a conversation for each thread.
+    checkpointer = True
+    threads = {}
+    async def ainvoke(self, state, config):
+        messages = self.threads.setdefault(config["configurable"]["thread_id"], [])
+        messages += state["messages"]
+        return {"messages": [types.SimpleNamespace(content=str(len(messages)))]}
+
+Pregel.__module__ = "langgraph.pregel"
+shared_graph = Pregel()
+
+def graph(tools, candidate):
+    return shared_graph
+
+variable = contextvars.ContextVar("variable", default=0)
+
+def counting(tools, candidate):
+    variable.set(variable.get() + 1)
+    def run(message):
+        variable.set(variable.get() + 1)
+        return str(variable.get())
+    return run
+
+async def counting_later(tools, candidate):
+    run = counting(tools, candidate)
+    async def run_later(message):
+        return run(message)
+    return run_later
+
 def model(tools, candidate):
     from openai import OpenAI
     client = OpenAI()
@@ -132,6 +162,17 @@ def test_a_callable_works_with_tools_and_the_prompt(folder: Path) -> None:
 def test_an_asynchronous_agent_keeps_one_loop_and_one_process(folder: Path) -> None:
     simulations = Runner("bot:coroutine", folder).run(2)
     assert [texts_of(done) for done in simulations] == [["101 milk", "102 milk"], ["202 milk", "203 milk"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"), [("graph", ["1", "2"]), ("counting", ["2", "3"]), ("counting_later", ["2", "3"])]
+)
+def test_a_simulation_begins_without_the_state_of_an_earlier_one(
+    folder: Path, name: str, texts: list[str]
+) -> None:
+    """Threads of a shared graph of LangGraph, and context variables."""
+    simulations = Runner(f"bot:{name}", folder).run(2)
+    assert [texts_of(done) for done in simulations] == [texts, texts]
 
 
 @pytest.mark.parametrize("name", ["gathered", "threaded"])

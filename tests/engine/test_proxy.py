@@ -44,7 +44,9 @@ class Proxy:
     def __init__(self, base_url: str, meter: CountingMeter | None = None, **options: Any) -> None:
         self.meter = meter or CountingMeter()
         timeout = options.pop("timeout", 30.0)
-        settings = ModelSettings(model="", base_url=base_url, timeout=timeout)
+        settings = ModelSettings(
+            model="", base_url=base_url, timeout=timeout, weights=options.pop("weights", None)
+        )
         self.proxy = RecordingProxy(settings, options.pop("prices", {}), self.meter, **options)
 
     async def ask(self, exchange: Exchange, *texts: str, **options: Any) -> list[Any]:
@@ -210,6 +212,16 @@ def test_the_cache_answers_and_is_divided_into_parts() -> None:
             run(proxy, lambda proxy=proxy, simulation=simulation: proxy.ask(simulation, "a"))  # type: ignore[misc]
             assert server.count.served == n_served
             assert simulation.usage.calls == 1
+
+
+def test_the_cache_knows_a_local_model_by_its_weights_and_not_by_its_address() -> None:
+    store, n_served = Store(), []
+    for weights in ("a", "a", "b"):
+        with ChatServer(echo) as server:
+            proxy = Proxy(server.base_url, cache=store, weights=weights)
+            run(proxy, lambda proxy=proxy: proxy.ask(exchange(), "a"))  # type: ignore[misc]
+            n_served.append(server.count.served)
+    assert n_served == [1, 0, 1]
 
 
 def test_equal_requests_of_one_simulation_get_answers_of_their_own() -> None:

@@ -129,6 +129,7 @@ def test_a_tool_that_does_not_exist_is_an_error(tools: dict[str, ToolText], prob
         (["tools:", "  a: {description: x}", "tools:", "  b: {description: y}"], "line 5 repeats 'tools'"),
         (["tools:", "  a: {description: x}", "  a: {description: y}"], "line 5: 'a' occurs twice"),
         (["tools:", "  a: {"], "line 4: is not YAML: "),
+        (["tools:x"], "line 3 is not 'key: value': 'tools:x'"),
         (["agent: bot"], "agent: String should match pattern"),
         (["ref: main"], "ref: String should match pattern"),
     ],

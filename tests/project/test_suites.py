@@ -138,6 +138,24 @@ def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_pat
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("splits", "told"),
+    [
+        ("splits = 3", "splits is a int, not a table"),
+        (
+            '[splits]\nheldout = ["1"]',
+            "split 'heldout' is in [splits] and in tasks.yaml; remove it from one of",
+        ),
+    ],
+)
+def test_splits_that_do_not_fit_a_file_of_tasks_are_named(tmp_path, splits, told):
+    path = tmp_path / "shop.toml"
+    path.write_text(f'{HEAD}tasks = "tasks.yaml"\n{splits}\n', encoding="utf-8")
+    with pytest.raises(SuiteError) as caught:
+        read_suite(path, split_registry(), read_task_splits=lambda tasks: ["heldout", "discovery"])
+    assert str(caught.value).startswith(f"{path}: {told}")
+
+
 @pytest.mark.parametrize("tasks", ["[100, 101]", '"100..101"'])
 def test_tasks_of_another_type_are_refused_without_sending_the_user_to_a_benchmark_split(tmp_path, tasks):
     with pytest.raises(SuiteError, match="heldout") as caught:

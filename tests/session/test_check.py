@@ -202,6 +202,17 @@ def test_frozen_candidates_are_held_against_any_commit(desk: DeskProject) -> Non
         linted(desk, "--output=x")
 
 
+def test_the_prompt_of_a_frozen_candidate_stays_as_it_is(desk: DeskProject) -> None:
+    desk.write("prompt.md", "Be kind.\n")
+    desk.write("candidates/v2.md", FROZEN.replace("parent", "prompt: prompt.md\nparent"))
+    git(desk.root, "add", "prompt.md")
+    git(desk.root, "commit", "-qam", "second")
+    assert linted(desk) == []
+    desk.write("prompt.md", "Be brief.\n")
+    (line,) = linted(desk)
+    assert line.startswith("candidates/v2.md: its text changed, but v2 was frozen on 2026-11-20")
+
+
 def test_without_git_frozen_texts_are_told_as_not_compared(
     desk: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.evidence import SLOT_USER
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from pytest_trace2evolve.utils.git import checked_out
 from tests.attack.sessions import Done, Sessions
 from tests.own_agents import http_server
 from tests.patience import gone, until
@@ -296,12 +299,58 @@ def test_an_old_commit_runs_and_confirms_a_regression(project: Project, server: 
     project.assert_no_process_is_left()
 
 
+def test_a_link_out_of_the_project_cannot_be_checked_out(tmp_path: Path) -> None:
+    (tmp_path / "passwords").symlink_to("/etc/passwd")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "first")
+    with pytest.raises(ConfigError, match=r"commit 'HEAD' cannot be checked out in .*'passwords'"):
+        checked_out(tmp_path, "HEAD")
+    assert not [*(tmp_path / ".trace2evolve" / "commits").iterdir()]
+
+
+def test_a_reference_agent_has_no_commit(project: Project) -> None:
+    project.candidate("old", "ref: 0123456")
+    done = project.run(None, "old", OFF, "--t2e-agent=oracle")
+    assert done.status == 4
+    assert "candidate 'old' sets ref, but this run's agent is not named by an import path; give" in done.text
+
+
+def test_evidence_records_the_user_of_written_tasks(project: Project, server: ChatServer) -> None:
+    for name, agent in (("live", "app.bot:make"), ("gold", "oracle")):
+        project.run(server, "v0", OFF, f"--t2e-agent={agent}", f"--t2e-save-baseline={name}")
+        baseline = (project.root / "baselines" / "hotel" / f"{name}.json").read_text(encoding="utf-8")
+        assert json.loads(baseline)["provenance"]["user"]["implementation"] == SLOT_USER
+
+
+def test_the_agent_is_imported_from_where_its_code_was_identified(
+    project: Project, server: ChatServer
+) -> None:
+    project.write("src/double.py", BOT)
+    project.write("double.py", "raise OSError\n")
+    done = project.run(server, "v0", OFF, "--t2e-agent=double:make", "-o", "pythonpath=src .")
+    assert "3 passed" in done.text, done.text
+
+
+def test_an_agent_that_is_edited_during_a_run_is_not_scored_further(
+    project: Project, server: ChatServer
+) -> None:
+    edit = "Path(__file__).write_text(Path(__file__).read_text() + 'edited = True')"
+    project.write("app/bot.py", BOT.replace("    return run\n", f"    {edit}\n    os._exit(1)\n"))
+    done = project.run(server, "v0", OFF)
+    assert "the code of agent 'app.bot:make' changed during the run (app/bot.py); run again, and" in done.text
+    assert not re.search("cancel-1[12] - reward", done.text), done.text
+    assert done.status == 2
+
+
 def test_candidates_with_different_agents_and_reruns_of_the_baseline(
     project: Project, server: ChatServer
 ) -> None:
+    project.write("app/bot.py", f"{BOT}\nprint('old', flush=True)\n")
     done = project.run(server, "v0", OFF, "--t2e-save-baseline=v0")
     assert "3 passed" in done.text, done.text
-    project.write("app/other.py", BOT.replace('"content": candidate.prompt', '"content": "lazy"'))
+    lazy = BOT.replace('"content": candidate.prompt', '"content": "lazy"')
+    project.write("app/other.py", f"{lazy}\nprint('new', flush=True)\n")
     project.candidate("v1", "parent: v0", "agent: app.other:make")
     n_served = server.count.served
     done = project.run(server, "v1", "--t2e-goal=no-regression", "--t2e-max-reruns=99")
@@ -309,6 +358,9 @@ def test_candidates_with_different_agents_and_reruns_of_the_baseline(
     assert done.status == 1, done.text
     prompts = [request["messages"][0]["content"] for request in server.requests[n_served:]]
     assert {"lazy", "Ask for consent first."} == {*prompts}
+    # The output of both agents lies in the folder of the run.
+    logs = (project.root / ".trace2evolve" / "agents").glob("*-v1-*/*.log")
+    assert {path.read_text(encoding="utf-8") for path in logs} == {"old\n", "new\n"}
 
 
 def test_an_agent_behind_http(project: Project) -> None:
