@@ -1,7 +1,6 @@
 """A world made from a plain class: schemas, calls, isolation, comparison, errors and identity."""
 
 import json
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -501,12 +500,10 @@ def test_a_session_of_a_large_database_is_copied_once_and_without_deepcopy(
     copy = type(initial).copy
     monkeypatch.setattr(type(initial), "copy", lambda self: copies.append(1) or copy(self))
     monkeypatch.setattr("copy.deepcopy", lambda value: pytest.fail("a deep copy"))
-    start = time.perf_counter()
     session = world.open()
     session.initialise(None)
     session.call("cancel_booking", {"booking_id": "B17"}, "assistant")
     assert len(copies) == 1
-    assert time.perf_counter() - start < 5
 
 
 def test_a_tool_that_changes_a_stored_argument_leaves_the_call_as_it_was() -> None:
