@@ -230,6 +230,9 @@ def test_the_project_names_its_patterns(tmp_path: Path) -> None:
     assert patterns_of_project(folder).keep == {"acme"}
     (tmp_path / "pyproject.toml").write_text("[project]\n", encoding="utf-8")
     assert patterns_of_project(folder) == Patterns()
+    (tmp_path / "pyproject.toml").write_text("[tool.trace2evolve]\nredactt = 'x'\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="unknown key 'redactt'"):
+        patterns_of_project(folder)
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,9 @@ def test_a_check_that_fails_has_no_result_and_blocks(checked: DeskProject) -> No
     assert result.ret == 10
 
 
-def test_a_task_that_another_suite_seals_is_sealed(checked: DeskProject) -> None:
+def test_a_task_that_another_suite_seals_is_sealed(
+    checked: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
     broken = CHECKS.replace("    if not calls:", '    raise KeyError("quoted")\n    if not calls:')
     conftest = (checked.root / "conftest.py").read_text(encoding="utf-8")
     checked.write("conftest.py", conftest.replace(CHECKS, broken))
@@ -174,6 +176,12 @@ def test_a_task_that_another_suite_seals_is_sealed(checked: DeskProject) -> None
     checked.write("suites/more.toml", 'provider = "fake"\ndomain = "desk"\n\n[splits]\nheldout = ["free"]\n')
     checked.lock()
     checked.run(*arguments).stdout.fnmatch_lines([f"{note} (*"])
+    # A command on recorded runs does not know which tasks are sealed, and quotes nothing.
+    capsys.readouterr()
+    assert main(["score", str(checked.runs[-1]), "--root", str(checked.root)]) == 0
+    text = capsys.readouterr().out
+    assert "it raised KeyError (" in text
+    assert "quoted" not in text
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pytest_trace2evolve.records.score import Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.session.tool_checks import tool_problems
 from pytest_trace2evolve.users.reference import GoldUser
 from pytest_trace2evolve.worlds.mcp_server import McpWorld, WorldLostError
 
@@ -112,6 +113,7 @@ def test_a_server_without_a_state_tool_scores_calls_and_texts() -> None:
     result = score(run(solver, world, OracleAgent(solver)), solver, world)
     assert result.status is Status.NOT_MEASURED
     assert "has no tool that returns its database" in result.note
+    assert [*tool_problems(world, [solver])] == []
 
 
 @pytest.mark.parametrize(
