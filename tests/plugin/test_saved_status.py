@@ -17,6 +17,9 @@ class Raising(NopAgent):
 def pytest_t2e_agents(config):
     return {"listed": lambda task, world, candidate, trial: (Raising(), GoldUser(task))}
 """
+SAVE_FIRST = (
+    "save a first baseline with 'pytest --candidate v0 --t2e-save-baseline v0', or name a --t2e-baseline"
+)
 WORKERS = pytest.mark.parametrize("workers", ["-n0", "-n2", "-pno:xdist"])
 
 
@@ -31,6 +34,32 @@ def test_a_saved_baseline_of_failing_tasks_is_a_success(
     result.stdout.fnmatch_lines(
         ["note: baseline saved: baselines/desk/v0.json", NOTE, "NO VERDICT on v0*exit 0)"]
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step"),
+    [
+        ([SAVE], "write a candidate with parent: v0, and run 'pytest --candidate ID'"),
+        (
+            ["--t2e-save-baseline=first"],
+            "write a candidate with parent: v0, and run 'pytest --candidate ID --t2e-baseline first'",
+        ),
+        ([], SAVE_FIRST),
+        ([SAVE, "-k", "close or idle"], SAVE_FIRST),
+    ],
+    ids=["saved", "own name", "not saved", "partial"],
+)
+def test_a_first_run_says_what_to_do_next(project: DeskProject, arguments: list[str], step: str) -> None:
+    lines = project.run("--candidate=v0", *arguments).stdout.str().splitlines()
+    start = lines.index(" why:  candidate v0 has no ancestor to be compared with") + 1
+    text = " ".join(" ".join(lines[start : start + 3]).split())
+    assert text.startswith(f"next: {step}")
+
+
+def test_a_first_run_of_a_child_names_its_parent(project: DeskProject) -> None:
+    text = " ".join(project.run("--candidate=v2").stdout.str().split())
+    assert "why: none of its ancestors (v1 ← v0) has a baseline for this suite next: save a first " in text
+    assert "'pytest --candidate v1 --t2e-save-baseline v1'" in text
 
 
 def test_without_a_baseline_to_save_failing_tasks_fail_the_session(project: DeskProject) -> None:

@@ -321,7 +321,10 @@ RUNS: dict[str, tuple[RunSummary, SplitFigures]] = {
             run(
                 baseline=None,
                 compared=None,
-                reason="candidate v6 has no ancestor to be compared with; name a --t2e-baseline",
+                reason=(
+                    "candidate v6 has no ancestor to be compared with; "
+                    "write a candidate with parent: v6, and run 'pytest --candidate ID'"
+                ),
             ),
             decision=None,
             notes=("baseline saved: baselines/support/v6.json",),

@@ -150,7 +150,7 @@ def judge_suite(
     figures = {split: compute_metrics(run.records_in(split)) for split in splits if run.has_run(split)}
     is_whole = not is_stopped and not any(run.missing_tasks(split) for split in figures)
     verdicts: list[Verdict] = []
-    reason = _no_gate_reason(plan, run.planned_suite)
+    reason = _no_gate_reason(plan, run.planned_suite, saves_baseline=is_whole and bool(run.records))
     if not reason:
         verdicts = list(_judge_splits(plan, run, ledger, draws, interruption, is_stopped=is_stopped))
         if not any(verdict.decision for verdict in verdicts):
@@ -163,15 +163,29 @@ def judge_suite(
     )
 
 
-def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite) -> str:
+def _no_gate_reason(plan: Plan, planned_suite: PlannedSuite, *, saves_baseline: bool) -> str:
+    """Return why a suite has no verdict; empty if the gate judges it. The text after "; " is the next step.
+
+    Args:
+        saves_baseline: Whether a requested baseline is saved, because the run is complete.
+    """
     if plan.policy is None:
         return "the gate is off"
     if planned_suite.baseline is not None:
         return ""
-    ancestors = " ← ".join(candidate.id for candidate in plan.lineage[1:])
-    if not ancestors:
-        return f"candidate {plan.candidate.id} has no ancestor to be compared with; name a --t2e-baseline"
-    return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
+    candidate = plan.candidate.id
+    ancestors = " ← ".join(ancestor.id for ancestor in plan.lineage[1:])
+    cause = f"candidate {candidate} has no ancestor to be compared with"
+    nearest = candidate
+    if ancestors:
+        cause = f"none of its ancestors ({ancestors}) has a baseline for this suite"
+        nearest = plan.lineage[1].id
+    if plan.saving is not None and saves_baseline:
+        name = plan.saving.name
+        option = "" if name == candidate else f" --t2e-baseline {name}"
+        return f"{cause}; write a candidate with parent: {candidate}, and run 'pytest --candidate ID{option}'"
+    save = f"'pytest --candidate {nearest} --t2e-save-baseline {nearest}'"
+    return f"{cause}; save a first baseline with {save}, or name a --t2e-baseline"
 
 
 def _judge_splits(
