@@ -150,30 +150,69 @@ def test_a_promoted_run_becomes_the_baseline(promoted: DeskProject, command: Com
     )
 
 
-def test_the_printed_line_commits_it(promoted: DeskProject, command: Command) -> None:
-    def git(*arguments: str) -> str:
-        settings = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        return subprocess.run(
-            ["git", *settings, *arguments], cwd=promoted.root, capture_output=True, text=True, check=True
-        ).stdout
+@pytest.fixture
+def committed(project: DeskProject) -> DeskProject:
+    """A promoted run of a candidate with a prompt, in a repository that holds everything before the run."""
+    project.baseline("v0")
+    project.write("prompts/desk rules.md", "Close what is asked.\n")
+    project.write(
+        "candidates/v1.md",
+        "---\nid: v1\nparent: v0\nprompt: prompts/desk rules.md\n---\nclose note restart\n",
+    )
+    project.write("suites/desk.toml", SUITE.replace("[splits]", "locks = []\n[splits]"))
+    project.lock()
+    project.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-baseline-mode=update", "--t2e-gate=off")
+    assert project.run("--candidate=v1").ret == 0
+    git(project, "init", "-q")
+    git(project, "config", "user.name", "a")
+    git(project, "config", "user.email", "a@b.c")
+    return project
 
-    git("init", "-q")
-    git("config", "user.name", "a")
-    git("config", "user.email", "a@b.c")
-    done = command("baseline", "promote", promoted.runs[-1].name, folder=promoted.root / "suites")
+
+def git(project: DeskProject, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=project.root, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def run_printed_line(project: DeskProject, command: Command, folder: str = ".") -> list[str]:
+    """Promote the last run, and run the printed command; return the words of the `git add` command."""
+    done = command("baseline", "promote", project.runs[-1].name, folder=project.root / folder)
     line = done.stdout.splitlines()[-1]
-    assert line.startswith(
-        "git add ../baselines/desk/v1.json ../candidates/v1.md && git commit -m 'Promote v1 on desk"
+    assert git(project, "diff", "--cached", "--name-only") == "", "promote ran git itself"
+    subprocess.run(["sh", "-c", line], cwd=project.root / folder, check=True, capture_output=True)
+    words = shlex.split(line)
+    return words[: words.index("&&")]
+
+
+def test_the_printed_line_commits_it(committed: DeskProject, command: Command) -> None:
+    words = run_printed_line(committed, command, "suites")
+    files = ["baselines/desk/v1.json", "candidates/v1.md", "prompts/desk rules.md", "ledger"]
+    assert words == ["git", "add", *(f"../{file}" for file in files)]
+    assert git(committed, "show", "--no-patch", "--format=%s").startswith(
+        "Promote v1 on desk: takes over from v0"
     )
-    assert git("status", "--porcelain").count("??") > 0, "promote ran git itself"
-    subprocess.run(["sh", "-c", line], cwd=promoted.root / "suites", check=True, capture_output=True)
-    assert (
-        git("show", "--name-only", "--format=%s")
-        .split("\n")[0]
-        .startswith("Promote v1 on desk: takes over from v0")
-    )
-    assert git("show", "--name-only", "--format=").split() == ["baselines/desk/v1.json", "candidates/v1.md"]
-    assert shlex.split(line)[0] == "git"
+    entries = [f"ledger/{path.name}" for path in (committed.root / "ledger").iterdir()]
+    added = git(committed, "show", "--name-only", "--format=").splitlines()
+    assert sorted(added) == sorted([*files[:-1], *entries])
+
+
+def test_the_printed_line_leaves_out_what_git_ignores(committed: DeskProject, command: Command) -> None:
+    committed.write(".gitignore", "/ledger/\n/prompts/*\n")
+    git(committed, "add", "-f", "prompts")
+    git(committed, "commit", "-qm", "A tracked file is not ignored")
+    committed.write("prompts/desk rules.md", "Close what is asked.\n\n")
+    words = run_printed_line(committed, command)
+    assert words[2:] == ["baselines/desk/v1.json", "candidates/v1.md", "prompts/desk rules.md"]
+    committed_files = git(committed, "show", "--name-only", "--format=").splitlines()
+    assert committed_files == words[2:]
+
+
+def test_without_files_to_commit_no_line_is_printed(committed: DeskProject, command: Command) -> None:
+    committed.write(".gitignore", "*\n")
+    done = command("baseline", "promote", committed.runs[-1].name)
+    assert done.stdout.endswith("\nnote: git ignores all of its files, so there is nothing to commit\n")
+    assert "git add" not in done.stdout
 
 
 def test_a_second_promotion_changes_nothing(promoted: DeskProject, command: Command) -> None:

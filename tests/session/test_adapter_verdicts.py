@@ -131,3 +131,15 @@ def test_a_verdict_on_other_weights_is_not_noted(own: Project) -> None:
     (own.adapters["reading"].path / "manifest.json").unlink()
     with pytest.raises(AdapterError, match=r"^unknown adapter 'reading'; "):
         record_adapter_verdict(own, record)
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("v6", ["candidates/v6.md"]),
+        ("v6+reading", ["candidates/v6.md", "adapters/reading"]),
+        ("v6+routed", ["candidates/v6.md"]),
+    ],
+)
+def test_a_candidate_with_an_adapter_has_the_files_of_both(own: Project, name: str, paths: list[str]) -> None:
+    assert own.candidates.files(name) == [own.root / path for path in paths]

@@ -98,7 +98,7 @@ def promote(options: argparse.Namespace) -> int:
         base_folder=current_folder,
         dry_run=options.dry_run,
     )
-    print(promotion_text(promotion, project.root, current_folder, dry_run=options.dry_run))
+    print(promotion_text(promotion, current_folder, dry_run=options.dry_run))
     return 0
 
 

@@ -255,6 +255,26 @@ class Candidates:
             return name in list(self)
         return text in list(self) and (adapter == ROUTED or adapter in list(self._adapters))
 
+    def files(self, name: str) -> list[Path]:
+        """The paths of a candidate's own files: its text, its prompt and the folder of its adapter.
+
+        Raises:
+            CandidateError: the candidate's file is missing or invalid.
+        """
+        text, _, adapter = name.partition(ADAPTER_SEPARATOR)
+        path = self._folder / f"{text}.md"
+        prompts: list[str] = []
+
+        def note_prompt(prompt: str) -> str:
+            prompts.append(prompt)
+            return prompt
+
+        parse_candidate(read_text(path, CandidateError), path, note_prompt)
+        paths = [path, *(self._folder.parent / prompt for prompt in prompts)]
+        if adapter not in ("", ROUTED) and self._adapters is not None:
+            paths.append(self._adapters.folder / adapter)
+        return paths
+
     def _adapters_named(self, adapter: str) -> Sequence[Adapter]:
         if self._adapters is None:
             raise CandidateError(

@@ -156,12 +156,11 @@ def _range_text(counts: tuple[int, int]) -> str:
     return str(counts[0]) if counts[0] == counts[1] else f"{counts[0]} to {counts[1]}"
 
 
-def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: bool) -> str:
+def promotion_text(promotion: "Promotion", start: Path, *, dry_run: bool) -> str:
     """Render a promotion as plain text. The last line is the command that commits it.
 
     Args:
         promotion: The promotion.
-        root: The project's folder.
         start: The folder to which the command's paths are relative.
         dry_run: Whether nothing was written.
     """
@@ -181,20 +180,20 @@ def promotion_text(promotion: "Promotion", root: Path, start: Path, *, dry_run: 
     lines += [f"{suite}: unchanged ({reason})" for suite, reason in promotion.skipped_suites]
     if run_verdict.others_failed:
         lines.append("note: tests outside the suites failed in that run; they do not concern the candidate")
+    if not promotion.paths:
+        return "\n".join([*lines, "note: git ignores all of its files, so there is nothing to commit"])
     lines.append(f"{'it would be committed' if dry_run else 'to commit it'} with:")
-    return "\n".join([*lines, _commit_command(promotion, root, start)])
+    return "\n".join([*lines, _commit_command(promotion, start)])
 
 
-def _commit_command(promotion: "Promotion", root: Path, start: Path) -> str:
-    """Return the shell command that commits a promotion's baselines and candidate."""
+def _commit_command(promotion: "Promotion", start: Path) -> str:
+    """Return the shell command that commits a promotion's baselines, candidate and ledger entries."""
     run_verdict = promotion.record
-    candidate = root / "candidates" / f"{run_verdict.candidate.id}.md"
-    paths = [*(baseline.path for baseline in promotion.baselines), candidate]
     beaten_names = " and ".join(dict.fromkeys(baseline.beaten_name for baseline in promotion.baselines))
     suites = ", ".join(baseline.suite for baseline in promotion.baselines)
     candidate_id, run = run_verdict.candidate.id, run_verdict.run
     message = f"Promote {candidate_id} on {suites}: takes over from {beaten_names} (run {run})"
-    files = shlex.join(_relative_path(path, start) for path in paths)
+    files = shlex.join(_relative_path(path, start) for path in promotion.paths)
     return f"git add {files} && git commit -m {shlex.quote(message)}"
 
 

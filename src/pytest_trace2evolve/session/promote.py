@@ -8,8 +8,8 @@ If a candidate has an adapter, the adapter's manifest records the verdict too. T
 adapter's losses in capabilities that it was not trained for, which the gate cannot see.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, name_suggestion
@@ -41,6 +41,7 @@ from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.run_verdict import read_verdict
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.utils.files import folder_lock, write_atomic, write_together
+from pytest_trace2evolve.utils.git import is_ignored
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,14 @@ class Promotion:
         record: The run's verdict.
         baselines: The new baselines, one for each suite.
         skipped_suites: Suites of the run that get no baseline, each with the reason.
+        paths: The files and folders to commit. All of them exist (the baselines do once they are written),
+            and git ignores none of them.
     """
 
     record: RunVerdict
     baselines: tuple[NewBaseline, ...]
     skipped_suites: tuple[tuple[str, str], ...] = ()
+    paths: tuple[Path, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -144,7 +148,15 @@ def promote(
         if not dry_run:
             _write_baselines(unsaved, name, ledger)
             record_adapter_verdict(project, run_verdict)
-    return promotion
+        return replace(promotion, paths=tuple(_paths_to_commit(project, promotion)))
+
+
+def _paths_to_commit(project: Project, promotion: Promotion) -> Iterator[Path]:
+    candidate_paths = project.candidates.files(promotion.record.candidate.id)
+    existing_paths = [path for path in (*candidate_paths, project.ledger_folder) if path.exists()]
+    for path in dict.fromkeys([*(baseline.path for baseline in promotion.baselines), *existing_paths]):
+        if not is_ignored(project.root, path):
+            yield path
 
 
 def _write_baselines(baselines: Sequence[NewBaseline], name: str, ledger: ProjectLedger) -> None:

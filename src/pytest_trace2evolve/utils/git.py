@@ -28,6 +28,11 @@ def git_text(root: Path, *arguments: str) -> str | None:
     return None if output is None else output.decode("utf-8", "replace")
 
 
+def is_ignored(root: Path, path: Path) -> bool:
+    """Whether `git add` rejects a path because the repository ignores it; false outside a repository."""
+    return git_output(root, "check-ignore", "--quiet", "--", str(path)) is not None
+
+
 def checked_out(root: Path, ref: str) -> tuple[Path, str]:
     """Return a folder with the project as it was at a commit, and the commit's full id.
 
