@@ -116,6 +116,13 @@ def test_the_agent_of_a_suite_precedes_that_of_the_project(mixed: DeskProject) -
     mixed.spread("suites/own.toml").assert_outcomes(passed=7)
 
 
+def test_the_agent_in_pyproject_is_an_agent_of_the_project(mixed: DeskProject) -> None:
+    mixed.write("pyproject.toml", '[tool.trace2evolve]\nagent = "oracle"\n')
+    result = mixed.spread()
+    result.assert_outcomes(passed=2 + 7)
+    result.stdout.no_fnmatch_line("*left out*")
+
+
 def test_what_is_left_out_is_not_read_further(mixed: DeskProject) -> None:
     """A lock that no longer fits stops a run of the suite, and no test of the project's own."""
     mixed.write("suites/desk.toml", SUITE.replace('"idle", ', ""))

@@ -446,7 +446,7 @@ class Controller(ItemHooks):
         if self.selection is not None and self.selection.left_out:
             terminalreporter.write_line(
                 f"trace2evolve: left out because no agent is named: {', '.join(self.selection.left_out)}; "
-                "give --t2e-agent or --t2e-model, or set the ini key t2e_agent"
+                "give --t2e-agent or --t2e-model, or set the ini key t2e_agent or [tool.trace2evolve] agent"
             )
         if self._report is None:
             return

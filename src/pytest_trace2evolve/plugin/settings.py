@@ -158,7 +158,7 @@ def select_tests(config: pytest.Config, project: Project) -> Selection:
     may_run_pressure = _may_run_pressure_tests(config, includes_files=has_run_options)
     if has_run_options or config.option.collectonly:
         return Selection(tuple(suites), may_run_pressure)
-    has_agent = bool(config.getini("t2e_agent"))
+    has_agent = bool(config.getini("t2e_agent") or project.settings.agent)
     named_suites = [name for name in suites if _names_suite(config, project, name)]
     selected_suites = [
         name
