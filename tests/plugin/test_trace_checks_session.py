@@ -184,6 +184,26 @@ def test_a_task_that_another_suite_seals_is_sealed(
     assert "quoted" not in text
 
 
+@pytest.mark.parametrize("length", [0, 2_000])
+def test_a_failing_item_names_the_check_without_a_result(checked: DeskProject, length: int) -> None:
+    """The explanation holds the error and its place, and an item of a sealed split holds neither."""
+    conftest = (checked.root / "conftest.py").read_text(encoding="utf-8")
+    broken = f"\n\n@t2e.check\ndef counts(trace):\n    raise ValueError('plantedword' + {length} * 'x ')\n"
+    checked.write("conftest.py", conftest + broken)
+    checked.write("suites/desk.toml", SUITE.replace('"note", ', "").replace('["free"', '["free", "note"'))
+    checked.lock()
+    result = checked.run("--candidate=v0", "--t2e-gate=off", "-k", "note or look")
+    lines = [line.removeprefix("E   ").strip() for line in result.outlines]
+    place = f"(conftest.py:{(conftest + broken).count(chr(10))})"
+    sealed_item, _, open_item = " ".join(" ".join(lines).split()).partition(" discovery::note ")
+    told = "check 'counts' has no result for 4 simulations, first for task 'note', trial 0: "
+    text = open_item.partition("last messages:")[0].partition(told)[2]
+    assert text.startswith("it raised ValueError: plantedword")
+    assert text.endswith(f"{place} ")
+    assert "heldout::look" in sealed_item
+    assert "counts" not in sealed_item
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [

@@ -58,6 +58,7 @@ class Failure:
         differences: The first differences of the databases.
         difference_count: The number of all differences.
         failed_checks: The requirements that were not met.
+        check_errors: The project's own checks without a result on a trial of the task, each with the reason.
         last_messages: The last messages of the trace.
         problem: Why the explanation is incomplete; empty if it is complete.
     """
@@ -67,5 +68,6 @@ class Failure:
     differences: tuple[Difference, ...] = ()
     difference_count: int = 0
     failed_checks: tuple[FailedCheck, ...] = ()
+    check_errors: tuple[str, ...] = ()
     last_messages: tuple[Message, ...] = ()
     problem: str = ""

@@ -24,6 +24,9 @@ MAX_PATH_COLUMNS = 44
 MAX_CHECK_LINES = 3
 """Maximum number of lines of a failed check."""
 
+MAX_ERROR_LINES = 8
+"""Maximum number of lines of the reason why a check has no result, whose end names the place."""
+
 _MARK = "E   "
 """The beginning of a line that describes a problem, as in pytest's own failures."""
 
@@ -46,6 +49,8 @@ def failure_lines(failure: Failure) -> Iterator[str]:
         for check in failure.failed_checks:
             yield from _wrap(_MARK, check.text)
             yield from _wrap(f"{_MARK}  ", check.detail)
+    for text in failure.check_errors:
+        yield from _wrap(_MARK, text, MAX_ERROR_LINES)
     yield from _wrap(_MARK, failure.problem)
 
 
@@ -110,10 +115,10 @@ def _make_line(prefix: str, text: str) -> str:
     return prefix + _shorten(sanitize_line(text, 10 * MAX_COLUMNS), MAX_COLUMNS - len(prefix))
 
 
-def _wrap(prefix: str, text: str) -> Iterator[str]:
+def _wrap(prefix: str, text: str, max_lines: int = MAX_CHECK_LINES) -> Iterator[str]:
     """Make lines of a text that may be longer than one line."""
     width = MAX_COLUMNS - len(prefix)
-    lines = textwrap.wrap(sanitize_line(text), width - 2, max_lines=MAX_CHECK_LINES, placeholder=" …")
+    lines = textwrap.wrap(sanitize_line(text), width - 2, max_lines=max_lines, placeholder=" …")
     for index, line in enumerate(lines):
         yield prefix + _shorten(f"  {line}" if index else line, width)
 

@@ -258,12 +258,16 @@ def _describe_error(check: TraceCheck, error: BaseException, *, with_message: bo
     except Exception:  # the `str` of any object may raise
         message = ""
     if isinstance(error, Trace2EvolveError) and (with_message or not isinstance(error, WorldError)):
-        return _shorten(f"{message} ({check.location})")
-    detail = f": {message}" if message and with_message else ""
-    return _shorten(f"it raised {type(error).__name__}{detail} ({location})")
+        text, location = message, check.location
+    else:
+        text = f"it raised {type(error).__name__}"
+        text += f": {message}" if message and with_message else ""
+    # A long message must not push out the place.
+    place = f" ({location})"
+    return _shorten(_shorten(text, max(1, MAX_REASON - len(place))) + place)
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, max_length: int = MAX_REASON) -> str:
     """Return a text as one line of limited length that JSON can hold."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
-    return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"

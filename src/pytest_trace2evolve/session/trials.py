@@ -32,7 +32,7 @@ from pytest_trace2evolve.session.estimate import ExpectedUsage, max_fresh_simula
 from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_split_name
-from pytest_trace2evolve.session.trace_checks import CheckFailure
+from pytest_trace2evolve.session.trace_checks import CheckFailure, describe_check_failures
 from pytest_trace2evolve.session.traces import sealed_splits_of_task
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -183,10 +183,17 @@ class TaskRunner:
             return run
         simulation, task, result = failed_trial
         world = self._world(planned_suite)
+        check_failures = [
+            failure
+            for suite, failure in list(self.check_failures)
+            if (suite, failure[2]) == (planned_suite.name, task_id)
+        ]
+        check_errors = describe_check_failures(check_failures, lambda task: False, self.plan.project.root)
         try:
-            return replace(run, failure=explain_failure(simulation, task, world, result.nl_assertions))
+            failure = explain_failure(simulation, task, world, result.nl_assertions)
         except Exception:  # a failed trial without an explanation still counts as failed
             return run
+        return replace(run, failure=replace(failure, check_errors=tuple(check_errors)))
 
     def _replay_trials(
         self, planned_suite: PlannedSuite, recorded_runs: RecordedRuns, task_id: str
