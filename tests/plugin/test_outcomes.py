@@ -85,10 +85,55 @@ def test_an_exception_in_a_world_is_an_error_and_scores_nothing(
     project.pytester.makeconftest(CONFTEST + LOSING)
     result = project.run("--candidate=v1", "-v", "-m", "heldout")
     assert set(letters(result).values()) == {"ERROR"}
-    result.stdout.fnmatch_lines(["1 of 1 trial lost: RuntimeError: the machine is gone"])
+    told = "1 of 1 trial lost: RuntimeError (the rest is not shown, because it may quote a sealed trace)"
+    result.stdout.fnmatch_lines([told])
+    result.stdout.no_fnmatch_line("*the machine is gone*")
     header = json.loads((project.runs[-1] / "results.json").read_text())
     assert header["simulation_index"] == []
     assert list(project.runs[-1].glob("simulations/*")) == []
+
+
+def test_an_open_split_shows_the_whole_exception(project: DeskProject) -> None:
+    project.pytester.makeconftest(CONFTEST + LOSING)
+    result = project.run("--candidate=v1", "-m", "discovery")
+    result.stdout.fnmatch_lines(["1 of 1 trial lost: RuntimeError: the machine is gone"])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("InfrastructureError('the user said plantedword')", "the reason is not shown, because it may *"),
+        (
+            "InfrastructureError(\"model 'm' at http://h/v1 did not answer in 7 attempts; plantedword\")",
+            "model 'm' at http://h/v1 did not answer in 7 attempts (the rest is not shown, because it may *",
+        ),
+        (
+            "InfrastructureError('the agent could not reach a service: ConnectionError: plantedword')",
+            "the agent could not reach a service: ConnectionError (the rest is not shown, because it may *",
+        ),
+        (
+            "InfrastructureError('http://h/chat answered 503: plantedword')",
+            "http://h/chat answered 503 (the rest is not shown, because it may *",
+        ),
+    ],
+)
+def test_a_lost_trial_of_a_sealed_split_quotes_nothing(project: DeskProject, error: str, told: str) -> None:
+    losing = f"""
+from pytest_trace2evolve.errors import InfrastructureError
+
+
+class Losing(NopAgent):
+    async def respond(self, history):
+        raise {error}
+
+
+def listed(task, world, candidate, trial):
+    return Losing(), GoldUser(task)
+"""
+    project.pytester.makeconftest(CONFTEST + losing)
+    result = project.run("--candidate=v1", "-m", "heldout")
+    result.stdout.fnmatch_lines([f"1 of 1 trial lost: {told}"])
+    assert "plantedword" not in result.stdout.str()
 
 
 def test_a_task_that_needs_a_judge_is_skipped_without_one(project: DeskProject, letters: Letters) -> None:

@@ -1,10 +1,12 @@
 """Derive item results and pytest's exit status from the decisions of the session."""
 
+import re
 import shlex
 from collections.abc import Sequence
 
 import pytest
 
+from pytest_trace2evolve.engine.conversation import REDRAWN_NOTE
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
@@ -25,6 +27,24 @@ OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 MAX_CHECKS_BYTES, MAX_FRAMES_BYTES, MAX_TRACE_BYTES = 3_000, 2_500, 2_000
 """Maximum sizes, as JSON, of the parts of an explanation, because xdist's workers read them from a file."""
+
+_OPEN_CAUSE = re.compile(
+    r"(?:InfrastructureError: )*((?:the agent's model did not answer: )?(?:"
+    r"model '[^']*' at \S+ did not answer in \d+ attempts(?:; last problem: \d+)?"
+    r"|cassette .+ has no answer of the \w+'s model '[^']*' in trial \d+ to these \d+ messages"
+    r"(?:; record it again with --t2e-record)?"
+    r"|the cassette has no answer to a request of the agent(?:; record it again with --t2e-record)?"
+    r"|the task starts in the middle of a conversation, but \S+ cannot continue one(?:; let it take a third "
+    r"argument named history, or leave the task out of the suite)?"
+    r"|judge '[^']*' did not answer(?: within \S+ seconds)?"
+    r"|task '[^']*': (?:the world or the agent raised \w+|its process on a Ray node ended \d+ times)"
+    r"|the agent(?:'s \w+)? (?:could not reach a service|could not write to the disk|did not answer"
+    r"|cannot be started|waits for its model|was killed by signal \d+)(?:: [A-Z]\w*Error\b)?"
+    r"|https?://\S+?(?: gave no answer within \S+ seconds| cannot be reached| answered \d+|: [A-Z]\w*Error\b)"
+    r"|(?<=did not answer: )\d{3}\b"
+    r"|[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?=: |$)))"
+)
+"""The beginnings of notes that quote no conversation: this package's own, and types of exceptions."""
 
 MAX_CRASH_LENGTH = 500
 """Maximum number of characters of an exception in an item's result."""
@@ -53,7 +73,9 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     expected_failure = ""
     if planned.baseline is not None and event.task_id in planned.baseline.failed_task_ids:
         expected_failure = f"fails in baseline {planned.baseline.name}"
-    error, skip_reason = _unjudged_reasons(run, planned.trials)
+    sealed_splits = sealed_splits_of_task(plan.project, planned.suite.domain, event.task_id)
+    is_open = not sealed_splits
+    error, skip_reason = _unjudged_reasons(run, planned.trials, is_open=is_open)
     if error or skip_reason:
         return ItemResult(
             error=error, skip_reason=skip_reason, expected_failure=expected_failure, properties=properties
@@ -61,8 +83,6 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     trials = Trials(run.records)
     if trials.passes:
         return ItemResult(expected_failure=expected_failure, properties=properties)
-    sealed_splits = sealed_splits_of_task(plan.project, planned.suite.domain, event.task_id)
-    is_open = not sealed_splits
     crash_lines, frames = _crash_texts(run, is_open=is_open)
     return ItemResult(
         failure=_failure_text(trials, is_open=is_open),
@@ -76,7 +96,7 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     )
 
 
-def _unjudged_reasons(run: TaskRun, planned_trials: int) -> tuple[str, str]:
+def _unjudged_reasons(run: TaskRun, planned_trials: int, *, is_open: bool) -> tuple[str, str]:
     """Return the reasons for an error and for a skipped item; both are empty if the task can be judged."""
     trials_text = f"{len(run.records)} trial{'' if len(run.records) == 1 else 's'}"
     if run.unfinished_reason:
@@ -87,13 +107,22 @@ def _unjudged_reasons(run: TaskRun, planned_trials: int) -> tuple[str, str]:
         record for record in run.unmeasured_trials if record.note != NO_JUDGE_NOTE
     ]
     if lost_records:
-        return f"{len(lost_records)} of {trials_text} lost: {lost_records[0].note}", ""
+        return f"{len(lost_records)} of {trials_text} lost: {_note_text(lost_records[0].note, is_open)}", ""
     if run.unmeasured_trials:
-        return (
-            "",
-            f"{len(run.unmeasured_trials)} of {trials_text} not measured: {run.unmeasured_trials[0].note}",
-        )
+        note = _note_text(run.unmeasured_trials[0].note, is_open)
+        return "", f"{len(run.unmeasured_trials)} of {trials_text} not measured: {note}"
     return "", ""
+
+
+def _note_text(note: str, is_open: bool) -> str:
+    """Return why a trial has no reward. For a sealed split, it contains nothing from the traces."""
+    if is_open or note in (NO_JUDGE_NOTE, REDRAWN_NOTE):
+        return note
+    cause = _OPEN_CAUSE.match(note)
+    if cause is None:
+        return "the reason is not shown, because it may quote a sealed trace"
+    rest = "" if cause.end() == len(note) else " (the rest is not shown, because it may quote a sealed trace)"
+    return f"{cause[1]}{rest}"
 
 
 def _failure_text(trials: Trials, *, is_open: bool) -> str:
