@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.testing import ChatServer, Reply
 from tests.plugin.conftest import INI, SUITE, DeskProject
 
 
@@ -191,6 +192,49 @@ def test_an_empty_value_is_no_default(project: DeskProject, option: str) -> None
     result = project.run(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --t2e-* is empty; omit it or give a value"])
+
+
+WRITTEN = """
+- id: written
+  user: {goal: Please close ticket T1., knows: {ticket_id: T1}}
+  expect: {calls: [{name: close_ticket, arguments: {ticket_id: T1}}]}
+"""
+
+
+@pytest.mark.parametrize("split", ["", 'transfer.tasks = "tasks.yaml"\n'], ids=["none", "some"])
+def test_tasks_without_a_user_are_one_error(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, split: str
+) -> None:
+    """They are found before the first simulation, even if only some tasks of a suite lack a script."""
+    project.write("tasks.yaml", WRITTEN)
+    project.write("bot.py", "def make(tools, candidate):\n    return lambda message: 'No. Goodbye.'\n")
+    project.write("suites/desk.toml", SUITE + split)
+    project.lock()
+    arguments = ("--candidate=v0", "--t2e-agent=bot:make", "--t2e-gate=off")
+    result = project.pytester.runpytest_inprocess(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = (
+        "ERROR: task 'close' of suite 'desk' and 6 more: no model plays the user, and there is no script; "
+        "write the task with user.goal and user.knows, or name a model with --t2e-user-model"
+    )
+    assert [line for line in result.errlines if line.strip()] == [told]
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ChatServer(lambda request: Reply("Help. ###STOP###")) as server:
+        options = ("--t2e-user-model=m", f"--t2e-user-base-url={server.base_url}")
+        played = project.pytester.runpytest_subprocess(*arguments, *options)
+    assert sum(played.parseoutcomes().get(name, 0) for name in ("passed", "failed")) == 7 + bool(split)
+    assert "lost" not in played.stdout.str()
+
+
+def test_written_tasks_need_no_model_for_the_user(project: DeskProject) -> None:
+    project.write("tasks.yaml", WRITTEN)
+    project.write("bot.py", "def make(tools, candidate):\n    return lambda message: 'No. Goodbye.'\n")
+    project.write(
+        "suites/desk.toml", 'provider = "fake"\ndomain = "desk"\nsplits.heldout.tasks = "tasks.yaml"\n'
+    )
+    project.lock()
+    result = project.pytester.runpytest_subprocess("--candidate=v0", "--t2e-agent=bot:make", "--t2e-gate=off")
+    result.assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "x" * 300, ".hidden"])

@@ -6,7 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, supports_solo
+from pytest_trace2evolve.engine.factories import (
+    BUILT_IN_AGENTS,
+    identify,
+    make_scripted_user,
+    supports_solo,
+)
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError, name_suggestion
 from pytest_trace2evolve.evidence.cassettes import Cassette
@@ -141,6 +146,7 @@ def make_plan(
     suites = [_lock_suite(suite, resources, verify_world=not is_listing) for suite in selected_suites]
     if not is_listing:
         _check_texts(candidate, suites, resources)
+        _check_users(options, suites, resources)
     _check_solo(suites, agents, resources.agents)
 
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -407,6 +413,30 @@ def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
         raise ConfigError(
             f"suite {solo_suite!r} is a solo suite, but a router reads a customer's first message; omit the "
             "suite, or name one adapter"
+        )
+
+
+def _check_users(options: Options, suites: Sequence[LockedSuite], resources: Resources) -> None:
+    """Check that every task has a scripted user if no model plays the users.
+
+    Raises:
+        ConfigError: a task has no scripted user.
+    """
+    if options.live is None or options.live.has_user_model:
+        return
+    task_names = []
+    for suite in suites:
+        tasks = resources.project.world(suite.suite, resources.worlds).tasks()
+        task_names += [
+            f"task {task_id!r} of suite {suite.name!r}"
+            for task_id in suite.lock.tasks
+            if make_scripted_user(tasks[task_id], 0) is None
+        ]
+    if task_names:
+        more = f" and {len(task_names) - 1} more" if task_names[1:] else ""
+        raise ConfigError(
+            f"{task_names[0]}{more}: no model plays the user, and there is no script; write the task with "
+            "user.goal and user.knows, or name a model with --t2e-user-model"
         )
 
 
