@@ -185,6 +185,25 @@ def test_the_judge_that_measured_the_evidence_counts_whichever_is_named(
     assert main(compare) == 1
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"met": "perhaps", "reason": ""}', b"\xff\xfe", b"[" * 100_000]
+)
+def test_a_damaged_answer_is_asked_for_again(
+    judged: DeskProject, judge: tuple[Judge, ChatServer], content: bytes
+) -> None:
+    server = judge[1]
+    save_baseline(judged, server)
+    (path, *_) = sorted((judged.root / ".trace2evolve" / "judgements").iterdir())
+    answer = path.read_bytes()
+    n_requests = len(server.requests)
+    path.write_bytes(content)
+    result = gate(judged, server, "v1")
+    result.stdout.fnmatch_lines(["heldout: checks broken: asks_llm 0 of 24"])
+    result.assert_outcomes(passed=7)
+    assert len(server.requests) == n_requests + 1
+    assert path.read_bytes() == answer
+
+
 def test_without_a_judge_it_is_left_out(judged: DeskProject) -> None:
     result = judged.run("--candidate=v1", "--t2e-gate=off")
     result.stdout.fnmatch_lines(["note: not judged, since no judge is named (--t2e-judge): asks_llm"])

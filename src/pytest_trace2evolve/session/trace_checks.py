@@ -1,5 +1,6 @@
 """Plans the own checks of a run: which are carried out, how they are identified, and which may decide."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,15 +53,14 @@ class JudgeAnswers:
         self._locks: dict[str, threading.Lock] = {}
 
     def get(self, key: str, ask: Callable[[], CheckResult]) -> CheckResult:
-        """Return the stored answer for a key, or ask the judge and store the answer. Errors are not stored.
+        """Return the stored answer for a key, or ask the judge and store the answer.
 
-        Raises:
-            ResultsError: a stored answer is damaged.
+        Errors are not stored. A damaged answer counts as missing.
         """
         path = self._folder / f"{key}.json"
         with self._locks.setdefault(key, threading.Lock()):  # equal questions are asked once
-            if path.is_file():
-                answer = read_record(path, _StoredAnswer, ResultsError, "delete the file")
+            with contextlib.suppress(ResultsError):
+                answer = read_record(path, _StoredAnswer, ResultsError)
                 return CheckResult(CheckOutcome.KEPT if answer.met else CheckOutcome.BROKEN, answer.reason)
             result = ask()
             if result.outcome is not CheckOutcome.ERROR:
