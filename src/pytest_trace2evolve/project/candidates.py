@@ -400,7 +400,7 @@ def _split_blocks(path: Path, lines: list[str]) -> tuple[list[str], dict[str, ob
     while start < len(lines):
         end = start + 1
         if match := _BLOCK_START.match(lines[start]):
-            while end < len(lines) and (not lines[end].strip() or lines[end][0] in " \t"):
+            while end < len(lines) and (not lines[end].strip() or lines[end][0] in " \t#"):
                 end += 1
             if match[1] in blocks:
                 raise CandidateError(f"{path}: line {start + 2} repeats {match[1]!r}; remove one of them")
