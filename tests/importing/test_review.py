@@ -76,6 +76,56 @@ def test_an_accepted_draft_moves_with_its_comments_and_without_the_key(folder: P
     assert left.startswith("# Drafts: a person reviews each one.\n- id: cancel-2\n")
 
 
+@pytest.mark.parametrize(
+    ("top", "head"),
+    [
+        ("# The file.\n\n# checked\n# twice\n", "# The file.\n\n"),
+        (
+            "# The file.\n\n# also the file\n  \n# checked\n# twice\n",
+            "# The file.\n\n# also the file\n  \n",
+        ),
+        ("\n# checked\n# twice\n", "\n"),
+    ],
+)
+def test_a_comment_above_the_first_draft_stays_with_it(folder: Path, top: str, head: str) -> None:
+    body = DRAFTS.partition("\n")[2]
+    (folder / "drafts.yaml").write_text(top + body, encoding="utf-8")
+    review(folder / "drafts.yaml", folder / "tasks.yaml", accept=["cancel-1"])
+    assert (
+        (folder / "tasks.yaml").read_text(encoding="utf-8").startswith("# checked\n# twice\n- id: cancel-1")
+    )
+    assert (folder / "drafts.yaml").read_text(encoding="utf-8").startswith(f"{head}- id: cancel-2")
+
+
+@pytest.mark.parametrize("top", ["# The file.\n# still the file\n", "# The file.\n\n", ""])
+def test_without_a_blank_line_comments_at_the_top_belong_to_the_file(folder: Path, top: str) -> None:
+    body = DRAFTS.partition("\n")[2]
+    (folder / "drafts.yaml").write_text(top + body, encoding="utf-8")
+    review(folder / "drafts.yaml", folder / "tasks.yaml", accept=["cancel-1"])
+    assert (folder / "tasks.yaml").read_text(encoding="utf-8").startswith("- id: cancel-1")
+    assert (folder / "drafts.yaml").read_text(encoding="utf-8").startswith(f"{top}- id: cancel-2")
+
+
+def test_a_draft_that_becomes_the_first_keeps_its_comment(folder: Path) -> None:
+    text = DRAFTS.replace("- id: cancel-2", "# asked twice\n- id: cancel-2")
+    for top in ("# The file.\n", ""):
+        (folder / "drafts.yaml").write_text(top + text.partition("\n")[2], encoding="utf-8")
+        (folder / "tasks.yaml").unlink(missing_ok=True)
+        review(folder / "drafts.yaml", None, reject=["cancel-1"])
+        review(folder / "drafts.yaml", folder / "tasks.yaml", accept=["cancel-2"])
+        assert (folder / "tasks.yaml").read_text(encoding="utf-8").startswith("# asked twice\n- id: cancel-2")
+
+
+def test_a_comment_above_the_first_draft_of_an_import_stays_with_it(folder: Path) -> None:
+    path = folder / "new.yaml"
+    write_drafts(path, tasks(folder / "drafts.yaml"))
+    head, first, rest = path.read_text(encoding="utf-8").partition("- id: cancel-1")
+    path.write_text(f"{head}# checked\n{first}{rest}", encoding="utf-8")
+    review(path, folder / "tasks.yaml", accept=["cancel-1"])
+    assert (folder / "tasks.yaml").read_text(encoding="utf-8").startswith("# checked\n- id: cancel-1")
+    assert path.read_text(encoding="utf-8").startswith(f"{head}- id: cancel-2")
+
+
 def test_rejected_drafts_are_listed_at_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["cases", "review", "drafts.yaml"]
     assert main([*command, "--reject", "talk"]) == 0

@@ -17,10 +17,17 @@ from pytest_trace2evolve.utils.yaml_text import dump_yaml
 
 _REJECTED = "# rejected: "
 
+_HEAD = re.compile(r"(?:(?:#.*|[^\S\n]*)\n)*[^\S\n]*\n|(?:#.*\n)*")
+"""The comment at the top of a file of drafts: all up to the last blank line, or all if there is none."""
+
 
 @dataclass(frozen=True)
 class DraftsFile:
-    """A file of drafts: the drafts and their texts, its comment at the top, and the ids rejected so far."""
+    """A file of drafts: the drafts and their texts, its comment at the top, and the ids rejected so far.
+
+    The comment at the top ends with the last blank line above the first draft. Without such a line, all
+    comments above the first draft belong to it.
+    """
 
     path: Path
     drafts: tuple[dict[str, Any], ...]
@@ -49,7 +56,7 @@ def read_drafts(path: Path) -> DraftsFile:
                 f"{path}: {task['id']!r} has no key {DRAFT!r}, so it is no draft; move it to a task file"
             )
     texts = pieces(body, tasks) if tasks else []
-    head = re.match(r"(?:#.*\n|\s*\n)*", body)
+    head = _HEAD.match(body)
     return DraftsFile(path, tuple(tasks), tuple(texts), head[0] if head and tasks else "", tuple(rejected))
 
 
@@ -175,7 +182,10 @@ def _remove_drafts(file: DraftsFile, removed_ids: set[str], rejected: Sequence[s
     ]
     ids = dict.fromkeys([*file.rejected, *rejected])
     body = "".join(remaining_texts) if remaining_texts else "[]\n"
-    return file.head + body + "".join(f"{_REJECTED}{task_id}\n" for task_id in ids)
+    # Without a blank line, the comment of the new first draft would belong to the file.
+    has_blank_line = re.search(r"(?:^|\n)[^\S\n]*\n\Z", file.head)
+    head = file.head if has_blank_line or not body.startswith("#") else f"{file.head}\n"
+    return head + body + "".join(f"{_REJECTED}{task_id}\n" for task_id in ids)
 
 
 def write_drafts(path: Path, drafts: Sequence[dict[str, Any]]) -> None:
@@ -185,7 +195,7 @@ def write_drafts(path: Path, drafts: Sequence[dict[str, Any]]) -> None:
         LogError: the file exists, is JSON lines by its name, or cannot be written.
     """
     _check_name(path)
-    head = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n"
+    head = "# Drafts: a person reviews each one (trace2evolve cases review) before it becomes a task.\n\n"
     try:
         write_atomic(path, head + dump_yaml(drafts), exclusive=True)
     except FileExistsError:

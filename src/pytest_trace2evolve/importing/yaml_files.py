@@ -76,15 +76,20 @@ def _check_aliases(path: Path, text: str) -> None:
 
 
 def pieces(text: str, tasks: Sequence[dict[str, Any]]) -> list[str]:
-    """The YAML of each task as a list item, with the comments above it, cut from the file if possible."""
+    """The YAML of each task as a list item, with the comments above it, cut from the file if possible.
+
+    Comments above the first task belong to it only if there is a blank line above them.
+    """
     import yaml
 
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     lines = text.splitlines(keepends=True)
     starts = [item.start_mark.line for item in node.value] if node is not None and not node.flow_style else []
-    for position in range(1, len(starts)):
-        while lines[starts[position] - 1].startswith("#"):
+    for position, start in enumerate(starts):
+        while starts[position] > 0 and lines[starts[position] - 1].startswith("#"):
             starts[position] -= 1
+        if starts[position] == 0:
+            starts[position] = start
     ends = [*starts[1:], len(lines)]
     items = ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
     items = [piece if piece.endswith("\n") else f"{piece}\n" for piece in items]
