@@ -60,6 +60,25 @@ def run(function: Callable[..., Any], messages: list[Message] = MESSAGES) -> Che
 # The view of a trace.
 
 
+@pytest.mark.parametrize("n_messages", [1, 3_000])
+def test_each_call_has_the_answer_of_its_own_turn(n_messages: int) -> None:
+    """Ids may repeat in later turns, and a long trace has as many calls as messages."""
+    keys = [str(number) for number in range(6_000 // n_messages)]
+    messages = []
+    for turn in range(n_messages):
+        messages.append(Message(role="assistant", tool_calls=[call("think", key) for key in keys]))
+        messages += [
+            Message(role="tool", id=key, content=f"{turn}: {key}", requestor="assistant")
+            for key in reversed(keys[1:])
+        ]
+    messages.append(Message(role="user", content="So?"))
+    messages.append(Message(role="tool", id=keys[0], content="too late", requestor="assistant"))
+    results = [(made.index // len(keys), made.result) for made in Trace(messages).calls()]
+    assert results == [
+        (turn, f"{turn}: {key}" if key != keys[0] else None) for turn in range(n_messages) for key in keys
+    ]
+
+
 def test_the_view_shows_calls_with_their_results() -> None:
     trace = Trace(MESSAGES)
     assert (len(trace), trace[0].content, trace[-1].content) == (9, "Hi!", "Shall I close it?")

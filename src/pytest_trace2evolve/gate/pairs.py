@@ -112,8 +112,9 @@ class Tally:
     def figure(self, metric: str) -> Floats:
         """The mean of a metric over the trials of each task; NaN if it is not known.
 
-        The metric is `REWARD`, `PASS_RATE`, one of `ACTION_METRICS`, or one of `INVARIANT_METRICS`. For an
-        invariant, the mean is the share of trials that kept it.
+        The metric is `REWARD`, `PASS_RATE` (the share of measured trials that are successes), one of
+        `INVARIANT_METRICS` (the share of checked trials that kept the invariant), or a key of `matched` (its
+        sum divided by the number of trials in `checked`).
         """
         if metric == REWARD:
             return mean_of(self.reward, self.measured)

@@ -79,9 +79,10 @@ class Trace(Sequence[Message]):
 
     def _all_calls(self, by: Requestor) -> Iterator[Call]:
         for index, message in enumerate(self._messages):
-            if message.role == by:
-                for call in message.tool_calls or ():
-                    answer = self._answer(call, index)
+            if message.role == by and message.tool_calls:
+                answers = self._answers_after(index)
+                for call in message.tool_calls:
+                    answer = answers.get(call.id)
                     yield Call(
                         call.name,
                         call.arguments,
@@ -90,14 +91,15 @@ class Trace(Sequence[Message]):
                         answer is not None and bool(answer.error),
                     )
 
-    def _answer(self, call: ToolCall, index: int) -> Message | None:
-        """The tool's answer to a call, which comes before the next message of a participant."""
-        for message in self._messages[index + 1 :]:
+    def _answers_after(self, index: int) -> dict[str | None, Message]:
+        """The tools' answers after a message, by the calls' ids, up to the next message of a participant."""
+        answers: dict[str | None, Message] = {}
+        for position in range(index + 1, len(self._messages)):
+            message = self._messages[position]
             if message.role != "tool":
-                return None
-            if message.id == call.id:
-                return message
-        return None
+                break
+            answers.setdefault(message.id, message)
+        return answers
 
 
 @dataclass(frozen=True)
