@@ -15,6 +15,8 @@ import httpcore2  # noqa: F401
 import openai  # noqa: F401
 import pytest
 import rich._emoji_codes  # noqa: F401
+import rich.console  # noqa: F401
+import rich.table  # noqa: F401
 import scipy.optimize
 import scipy.stats  # noqa: F401
 import yaml  # noqa: F401

@@ -193,7 +193,7 @@ def test_what_infrastructure_took_runs_again(project: DeskProject, monkeypatch: 
             "1 of 1 trial lost: model 'm' at * did not answer in 7 attempts; last problem: "
             "500 The server had an error."
         )
-        sealed = "1 of 1 trial lost: model 'm' at * did not answer in 7 attempts; last problem: 500 (the *"
+        sealed = "1 of 1 trial lost: model 'm' at * did not answer in 7 attempts (details are not *"
         result.stdout.fnmatch_lines([sealed, told])
         url = server.base_url
     kept = list((project.root / ".trace2evolve" / "finished").rglob("*.json"))

@@ -252,7 +252,7 @@ def test_errors_of_the_endpoint(project: Project) -> None:
         assert done.status not in (0, 1)
     with ChatServer(lambda request: Reply(error=(503, "down"))) as server:
         done = project.run(server, "v0", OFF)
-        assert "the agent's model did not answer: 503 (the rest is not shown" in done.text, done.text
+        assert "the agent's model did not answer; 503 (details are not shown" in done.text, done.text
         assert "failed" not in done.text
 
 

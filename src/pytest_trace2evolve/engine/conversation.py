@@ -153,8 +153,8 @@ async def _simulate(
 
 def _escaped_exception_error(assignment: Assignment, error: BaseException) -> InfrastructureError:
     return InfrastructureError(
-        f"task {assignment.task.id!r}: the world or the agent raised {error!r}, which ends more than one "
-        "simulation; raise a subclass of Exception instead"
+        f"the world or the agent raised {type(error).__name__}, which ends more than one simulation, in task "
+        f"{assignment.task.id!r}; raise a subclass of Exception instead: {error!r}"
     )
 
 

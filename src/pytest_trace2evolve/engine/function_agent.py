@@ -179,7 +179,7 @@ class Child:
         if event["event"] == "failed" and event.get("stage") == "import":
             raise InfrastructureError(f"{self._function.path} cannot be imported: {event['error']}")
         if exchange.outage:
-            raise InfrastructureError(f"the agent's model did not answer: {exchange.outage}")
+            raise InfrastructureError(f"the agent's model did not answer; {exchange.outage}")
         if event["event"] == "failed":
             if event["network"]:
                 raise InfrastructureError(f"the agent could not reach a service: {event['error']}")

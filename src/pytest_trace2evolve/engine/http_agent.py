@@ -213,7 +213,7 @@ class HttpAgent(OwnAgent):
             raise exchange.failure
         answer = await answer_task
         if exchange.outage:
-            raise InfrastructureError(f"the agent's model did not answer: {exchange.outage}")
+            raise InfrastructureError(f"the agent's model did not answer; {exchange.outage}")
         return answer
 
     async def _post(self, client: httpx2.AsyncClient, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -307,7 +307,7 @@ class RecordingProxy:
         else:
             exchange.repeats[base_key] -= 1
             if _is_outage(reply.status):
-                exchange.note_outage(base_key, f"{reply.status} {_message_of(reply.content)}".rstrip())
+                exchange.note_outage(base_key, f"{reply.status}: {_message_of(reply.content)}".rstrip(": "))
         return reply
 
     async def _find_or_forward(self, exchange: Exchange, key: str, request: "_Request") -> "_Response":

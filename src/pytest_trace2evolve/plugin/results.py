@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_trace2evolve.engine.conversation import REDRAWN_NOTE
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
@@ -27,24 +26,6 @@ OVERRIDABLE_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 MAX_CHECKS_BYTES, MAX_FRAMES_BYTES, MAX_TRACE_BYTES = 3_000, 2_500, 2_000
 """Maximum sizes, as JSON, of the parts of an explanation, because xdist's workers read them from a file."""
-
-_OPEN_CAUSE = re.compile(
-    r"(?:InfrastructureError: )*((?:the agent's model did not answer: )?(?:"
-    r"model '[^']*' at \S+ did not answer in \d+ attempts(?:; last problem: \d+)?"
-    r"|cassette .+ has no answer of the \w+'s model '[^']*' in trial \d+ to these \d+ messages"
-    r"(?:; record it again with --t2e-record)?"
-    r"|the cassette has no answer to a request of the agent(?:; record it again with --t2e-record)?"
-    r"|the task starts in the middle of a conversation, but \S+ cannot continue one(?:; let it take a third "
-    r"argument named history, or leave the task out of the suite)?"
-    r"|judge '[^']*' did not answer(?: within \S+ seconds)?"
-    r"|task '[^']*': (?:the world or the agent raised \w+|its process on a Ray node ended \d+ times)"
-    r"|the agent(?:'s \w+)? (?:could not reach a service|could not write to the disk|did not answer"
-    r"|cannot be started|waits for its model|was killed by signal \d+)(?:: [A-Z]\w*Error\b)?"
-    r"|https?://\S+?(?: gave no answer within \S+ seconds| cannot be reached| answered \d+|: [A-Z]\w*Error\b)"
-    r"|(?<=did not answer: )\d{3}\b"
-    r"|[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?=: |$)))"
-)
-"""The beginnings of notes that quote no conversation: this package's own, and types of exceptions."""
 
 MAX_CRASH_LENGTH = 500
 """Maximum number of characters of an exception in an item's result."""
@@ -115,14 +96,16 @@ def _unjudged_reasons(run: TaskRun, planned_trials: int, *, is_open: bool) -> tu
 
 
 def _note_text(note: str, is_open: bool) -> str:
-    """Return why a trial has no reward. For a sealed split, it contains nothing from the traces."""
-    if is_open or note in (NO_JUDGE_NOTE, REDRAWN_NOTE):
+    """Return why a trial has no reward.
+
+    Notes begin with words of this package; what follows a colon may quote a trace, so it is left out for a
+    sealed split.
+    """
+    cause, separator, _ = re.sub(r"^(InfrastructureError: )+", "", note).partition(": ")
+    if is_open or not separator:
         return note
-    cause = _OPEN_CAUSE.match(note)
-    if cause is None:
-        return "the reason is not shown, because it may quote a sealed trace"
-    rest = "" if cause.end() == len(note) else " (the rest is not shown, because it may quote a sealed trace)"
-    return f"{cause[1]}{rest}"
+    cause = cause.removesuffix("; last problem")
+    return f"{cause} (details are not shown, because they may quote a sealed trace)"
 
 
 def _failure_text(trials: Trials, *, is_open: bool) -> str:
