@@ -14,8 +14,8 @@ import filelock  # noqa: F401
 import httpcore2  # noqa: F401
 import openai  # noqa: F401
 import pytest
-import rich._emoji_codes  # noqa: F401
-import rich.console  # noqa: F401
+import rich._emoji_codes
+import rich.console
 import rich.table  # noqa: F401
 import scipy.optimize
 import scipy.stats  # noqa: F401

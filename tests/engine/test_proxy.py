@@ -275,7 +275,7 @@ def test_a_failure_of_the_endpoint_is_passed_on_and_noted(status: int) -> None:
         error, noted, text = run(proxy, twice)
     assert error.status_code == status
     assert error.response.headers["retry-after-ms"] == "5"
-    assert noted == f"{status} busy"
+    assert noted == f"{status}: busy"
     assert (text, simulation.outage) == ("fine", "")
     assert proxy.meter.usage.calls == 1
 
