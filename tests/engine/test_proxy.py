@@ -430,6 +430,25 @@ def test_a_request_that_is_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch
     assert isinstance(error, openai.APIStatusError | openai.APIConnectionError)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_the_agents_error(number: str) -> None:
+    body = f'{{"model": "m", "temperature": {number}, "messages": []}}'
+    with ChatServer(echo) as server:
+        proxy, simulation = Proxy(server.base_url), exchange()
+
+        async def ask() -> httpx2.Response:
+            async with proxy.client(simulation), httpx2.AsyncClient() as client:
+                url = f"{proxy.proxy.base_url(proxy.token)}/chat/completions"
+                return await client.post(url, content=body, headers={"content-type": "application/json"})
+
+        response = run(proxy, ask)
+        assert server.count.attempts == 0
+    assert response.status_code == 400
+    assert "NaN or Infinity" in response.json()["error"]["message"]
+    assert simulation.failure is None
+    assert not simulation.outage
+
+
 def test_other_paths_and_bodies_are_passed_on() -> None:
     def answer(method: str, record: Any) -> tuple[int, bytes]:
         return 200, b"\xff\xfe sound" if method == "POST" else b'{"data": []}'

@@ -72,6 +72,9 @@ MAX_ERROR_TEXT = 300
 _REJECTED = 403
 """The status of a request that is not forwarded; clients do not retry it."""
 
+_INVALID = 400
+"""The status of a request that is not JSON; clients do not retry it."""
+
 _STREAM = "text/event-stream"
 
 _CHAT, _RESPONSES = "/chat/completions", "/responses"
@@ -284,9 +287,13 @@ class RecordingProxy:
     async def _answer(self, exchange: Exchange, head: h11.Request, path: str, body: bytes) -> "_Response":
         method = head.method.decode("ascii")
         request = _parse_object(body)
-        base_key = digest(
-            [exchange.trial, method, path, digest_text(body.hex()) if request is None else request]
-        )
+        try:
+            base_key = digest(
+                [exchange.trial, method, path, digest_text(body.hex()) if request is None else request]
+            )
+        except ValueError:  # Python's JSON has these numbers, and reads 1e999 as Infinity
+            message = "the request contains NaN or Infinity, which JSON does not have; send finite numbers"
+            return _Response(_INVALID, JSON_TYPE, json.dumps(_error(message)).encode())
         n_repeats = exchange.repeats[base_key]
         exchange.repeats[base_key] += 1
         # An agent may repeat a request on purpose, to get several answers.
