@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,34 @@ def test_equal_requests_of_one_simulation_get_answers_of_their_own() -> None:
                 return [(await proxy.ask(simulation, "a"))[0] for _ in range(3)]
 
             assert run(proxy, ask) == ["0", "1", "2"]
+
+
+def test_the_retry_of_one_of_two_equal_requests_takes_no_answer_of_the_other() -> None:
+    """Both requests are under way when the first one fails."""
+    store, arrivals, both = Store(), iter(range(9)), threading.Barrier(2, timeout=30)
+
+    def answer(method: str, record: Any) -> tuple[int, bytes]:
+        number = next(arrivals)
+        if number < 2:
+            both.wait()
+        if number == 0:
+            return 500, b"{}"
+        message = {"role": "assistant", "content": str(number)}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        record = {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+        return 200, json.dumps(record).encode()
+
+    with http_server(answer) as url:
+        proxy, simulation = Proxy(url.replace("/chat", ""), record=store), exchange()
+
+        async def ask_twice() -> list[Any]:
+            return [*await proxy.ask(simulation, "a", "a"), *await proxy.ask(simulation, "a")]
+
+        texts = [text for text in run(proxy, ask_twice) if isinstance(text, str)]
+    assert sorted(texts) == ["1", "2"]
+    assert len(store.answers) == 2
+    playback, simulation = Proxy("http://127.0.0.1:9", played=store.answers), exchange()
+    assert sorted(run(playback, lambda: playback.ask(simulation, "a", "a"))) == ["1", "2"]
 
 
 def test_an_answer_that_is_cut_short_is_not_cached() -> None:

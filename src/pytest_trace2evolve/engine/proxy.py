@@ -8,12 +8,12 @@ begins again after a kill or a loss gets the answers of its journal.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
 import secrets
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +105,7 @@ class Exchange:
         is_fresh: Whether a request was forwarded since the last `take_usage`.
         failure: The error that ends the simulation or the run; None while there is none.
         pending: The number of requests without an answer.
-        repeats: The number of equal requests, by key.
+        repeats: The numbers of equal requests that are answered or pending, by key.
         tasks: The tasks that answer the pending requests.
     """
 
@@ -119,7 +119,7 @@ class Exchange:
     failure: Trace2EvolveError | None = None
     pending: int = 0
     failed: asyncio.Event = field(default_factory=asyncio.Event)
-    repeats: Counter[str] = field(default_factory=Counter)
+    repeats: dict[str, set[int]] = field(default_factory=dict)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _outages: dict[str, tuple[float, str]] = field(default_factory=dict)
 
@@ -294,10 +294,12 @@ class RecordingProxy:
         except ValueError:  # Python's JSON has these numbers, and reads 1e999 as Infinity
             message = "the request contains NaN or Infinity, which JSON does not have; send finite numbers"
             return _Response(_INVALID, JSON_TYPE, json.dumps(_error(message)).encode())
-        n_repeats = exchange.repeats[base_key]
-        exchange.repeats[base_key] += 1
-        # An agent may repeat a request on purpose, to get several answers.
-        key = digest([base_key, n_repeats]) if n_repeats else base_key
+        # An agent may repeat a request on purpose, to get several answers. Equal requests are numbered in the
+        # order of their arrival. The retry of a failed request gets the number of that request.
+        numbers = exchange.repeats.setdefault(base_key, set())
+        number = next(number for number in itertools.count() if number not in numbers)
+        numbers.add(number)
+        key = digest([base_key, number]) if number else base_key
         start_time = time.monotonic()
         try:
             reply = await self._find_or_forward(exchange, key, _Request(method, path, head, body, request))
@@ -312,7 +314,7 @@ class RecordingProxy:
         if reply.status < 400:
             exchange.note_answer(base_key, start_time)
         else:
-            exchange.repeats[base_key] -= 1
+            numbers.remove(number)
             if _is_outage(reply.status):
                 exchange.note_outage(base_key, f"{reply.status}: {_message_of(reply.content)}".rstrip(": "))
         return reply
