@@ -34,23 +34,28 @@ def adopt_orphans() -> None:
 def kill_tree(pid: int, mark: str, *, has_ended: bool = False) -> None:
     """Kill the leader of a process group, its group and, on Linux, all processes that the leader started.
 
-    The leader is killed last, because its descendants could no longer be identified after its end.
+    The leader is killed last, because its descendants could no longer be identified after its end. If the
+    leader has ended, another process or group may have its id. Processes with the mark are killed then, and
+    the group only if one of them belongs to it.
 
     Args:
         pid: The leader's process id.
         mark: The value of `MARK` in the leader's environment, which its descendants inherit.
-        has_ended: Whether the leader has ended, so that another process may have its id.
+        has_ended: Whether the leader has ended.
     """
     killed: set[int] = set()
+    is_own_group = not has_ended
     for _ in range(_MAX_ROUNDS):
         descendants = set(_descendants(0 if has_ended else pid, mark)) - killed - {pid, os.getpid()}
         if not descendants:
             break
         for descendant in descendants:
+            is_own_group = is_own_group or _group_of(descendant) == pid
             _kill(descendant)
         killed |= descendants
-    with contextlib.suppress(OSError, AttributeError):
-        os.killpg(pid, _KILL)
+    if is_own_group:
+        with contextlib.suppress(OSError, AttributeError):
+            os.killpg(pid, _KILL)
     if not has_ended:
         _kill(pid)
 
@@ -58,6 +63,14 @@ def kill_tree(pid: int, mark: str, *, has_ended: bool = False) -> None:
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, _KILL)
+
+
+def _group_of(pid: int) -> int:
+    """Return the group of a process; 0 if the process has ended."""
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0
 
 
 def _descendants(pid: int, mark: str) -> Iterator[int]:
